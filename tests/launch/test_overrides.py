@@ -11,23 +11,50 @@ from clozelab.launch.jobs import plan_job
 from clozelab.launch.overrides import check_overrides
 from clozelab.text.paths import EXPERIMENTS_DIR
 
+PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
+FACTOR = r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="
+RATIO = r"size\.\w+ would change nothing: model=\w+ .*model=ratio"
+TUNED = ("encoder=x", "row=y", "task=mrpc")
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")]
-)
-def test_a_tasks_value_that_the_scale_replaces_is_refused(key: str, value: str) -> None:
-    def check(*words: str) -> None:
-        composed = sweep.compose("finetune", ["scale=demo", *words])
-        with sweep.hydra_config(composed):
+# Stage, words, and the sentence that refuses them; empty where they change something.
+CHANGES_NOTHING = [
+    # factors beside phases that they do not reach
+    ("pretrain", [f"phases={PHASES}", "steps_factor=0.5"], FACTOR),
+    ("pretrain", [f"phases={PHASES}"], ""),
+    ("pretrain", [f"scale.pretrain.phases={PHASES}", "steps_factor=0.5"], ""),
+    # ratios that the model does not take
+    ("pretrain", ["size.depth=1/2"], RATIO),
+    ("pretrain", ["size.depth=1/2", "model=ratio"], ""),
+    ("pretrain", ["model=tiny", "size.heads=2"], RATIO),
+    # a setting of the hardware that fine-tuning does not have
+    ("pretrain", ["trainer.gradient_checkpointing=true"], ""),
+    (
+        "finetune",
+        ["trainer.gradient_checkpointing=true", *TUNED],
+        r"trainer\.gradient_checkpointing=true would change nothing in fine-tuning",
+    ),
+]
+# values of a task that the scale replaces
+for key, value in (("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")):
+    REPLACED = rf"task\.{key}={value} would change nothing.*scale=demo.*Say {key}={value}"
+    CHANGES_NOTHING += [
+        ("finetune", [f"task.{key}=7"], REPLACED),
+        ("finetune", [f"{key}=7"], ""),
+        ("finetune", [f"task.{key}=7", f"scale.finetune.{key}=null"], ""),
+    ]
+
+
+@pytest.mark.parametrize(("stage", "words", "message"), CHANGES_NOTHING)
+def test_a_word_that_would_change_nothing_is_refused(
+    stage: str, words: list[str], message: str
+) -> None:
+    composed = sweep.compose(stage, ["scale=demo", *words])
+    with sweep.hydra_config(composed):
+        if not message:
             check_overrides(sweep.without_hydra(composed))
-
-    with pytest.raises(
-        ValueError,
-        match=rf"task\.{key}={value} would change nothing.*scale=demo.*Say {key}={value}",
-    ):
-        check(f"task.{key}=7")
-    check(f"{key}=7")
-    check(f"task.{key}=7", f"scale.finetune.{key}=null")
+            return
+        with pytest.raises(ValueError, match=message):
+            check_overrides(sweep.without_hydra(composed))
 
 
 @pytest.mark.parametrize(
@@ -187,64 +214,6 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
         ["finetune", "row=mine", "head=bilstm"],
     ):
         plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
-
-
-PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
-
-
-@pytest.mark.parametrize(
-    ("words", "refused"),
-    [
-        ([f"phases={PHASES}", "steps_factor=0.5"], True),
-        ([f"phases={PHASES}"], False),
-        ([f"scale.pretrain.phases={PHASES}", "steps_factor=0.5"], False),
-    ],
-)
-def test_a_factor_beside_phases_that_it_does_not_reach(words: list[str], refused: bool) -> None:
-    composed = sweep.compose("pretrain", ["scale=demo", *words])
-    with sweep.hydra_config(composed):
-        if not refused:
-            check_overrides(sweep.without_hydra(composed))
-            return
-        with pytest.raises(
-            ValueError, match=r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="
-        ):
-            check_overrides(sweep.without_hydra(composed))
-
-
-@pytest.mark.parametrize(
-    ("words", "refused"),
-    [
-        (["size.depth=1/2"], True),
-        (["size.depth=1/2", "model=ratio"], False),
-        (["model=tiny", "size.heads=2"], True),
-    ],
-)
-def test_a_ratio_that_the_model_does_not_take(words: list[str], refused: bool) -> None:
-    composed = sweep.compose("pretrain", ["scale=demo", *words])
-    with sweep.hydra_config(composed):
-        if not refused:
-            check_overrides(sweep.without_hydra(composed))
-            return
-        with pytest.raises(
-            ValueError, match=r"size\.\w+ would change nothing: model=\w+ .*model=ratio"
-        ):
-            check_overrides(sweep.without_hydra(composed))
-
-
-@pytest.mark.parametrize("key", ["gradient_checkpointing"])
-def test_hardware_settings_that_fine_tuning_does_not_have(key: str) -> None:
-    for stage, is_refused in (("pretrain", False), ("finetune", True)):
-        words = ["encoder=x", "row=y", "task=mrpc"] if stage == "finetune" else []
-        composed = sweep.compose(stage, ["scale=demo", f"trainer.{key}=true", *words])
-        with sweep.hydra_config(composed):
-            if not is_refused:
-                check_overrides(sweep.without_hydra(composed))
-                continue
-            with pytest.raises(
-                ValueError, match=rf"trainer\.{key}=true would change nothing in fine-tuning"
-            ):
-                check_overrides(sweep.without_hydra(composed))
 
 
 PAIRS = "measure=minimal_pairs"

@@ -9,8 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import judgement_note, why_not
+from tests.results.words import incomparability_of, judgement_note, why_barred
 
+from clozelab.analysis.reasons import (
+    DifferentCode,
+    DifferentProtocol,
+    NoPretraining,
+    NoScoresOfMetric,
+    ProvenanceDifference,
+    SettingDifference,
+    SeveralVersions,
+    SharedEncoder,
+    Stage,
+    UnknownAmount,
+    UnmatchedAmount,
+    WrongEncoder,
+)
 from clozelab.analysis.verdicts import Judgement, Verdict, judge
 from clozelab.launch import sweep
 from clozelab.report.inconsistencies import inconsistencies
@@ -87,8 +101,22 @@ def mrpc(experiment: Experiment, root: Path) -> Judgement:
     return next(one for one in found if one.claim.id == "ltr_hurts_mrpc")
 
 
+def protocol_differences(
+    experiment: Experiment, root: Path, stage: Stage = Stage.FINETUNED
+) -> dict[str, tuple[str, str]]:
+    """The settings that bar the claim on MRPC: key -> what left to right and MLM have of it."""
+    reason = incomparability_of(mrpc(experiment, root))
+    assert isinstance(reason, DifferentProtocol)
+    assert reason.stage is stage
+    return {one.key: ("/".join(one.first), "/".join(one.second)) for one in reason.differences}
+
+
 def unequal(experiment: Experiment, root: Path) -> list[str]:
     return inconsistencies(experiment, find(root))
+
+
+def provenance_of(judgement: Judgement) -> tuple[ProvenanceDifference, ...]:
+    return judgement.placed.contrasts[0].context.provenance
 
 
 def allowing(experiment: Experiment, **values: Any) -> Experiment:
@@ -101,33 +129,30 @@ def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "reason"),
+    ("key", "value", "setting"),
     [
-        ("config__epochs", 5.0, "epochs 5.0 against none"),
-        ("config__max_train_examples", 100, "max_train_examples 100 against none"),
-        ("config__task__data__max_length", 64, "task.data.max_length 64 against none"),
-        ("inputs__task_files", "0123", "input task_files 0123 against none"),
-        ("facts__precision", "32-true", "precision 32-true against none"),
-        ("config__head", "bilstm", "head bilstm against none"),
-        ("config__initialisation", "random", "initialisation random against none"),
+        ("config__epochs", 5.0, "epochs"),
+        ("config__max_train_examples", 100, "max_train_examples"),
+        ("config__task__data__max_length", 64, "task.data.max_length"),
+        ("inputs__task_files", "0123", "input task_files"),
+        ("facts__precision", "32-true", "precision"),
+        ("config__head", "bilstm", "head"),
+        ("config__initialisation", "random", "initialisation"),
     ],
 )
 def test_another_protocol(
-    experiment: Experiment, root: Path, key: str, value: Any, reason: str
+    experiment: Experiment, root: Path, key: str, value: Any, setting: str
 ) -> None:
     change(root, "finetune/ltr/*/*/*", **{key: value})
     found = mrpc(experiment, root)
-    assert (
-        found.verdict == Verdict.NOT_COMPARABLE
-        and f"another protocol: fine-tuned with {reason}" in judgement_note(found)
-    )
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert protocol_differences(experiment, root) == {setting: (str(value), "none")}
     # The difference is there to see, and decides nothing: nor is it one of the table's tests.
     assert found.difference is not None and found.corrected_p is None and found.num_tests == 0
     (line,) = unequal(experiment, root)
-    name = reason.partition(" against")[0].rpartition(" ")[0]
-    assert (
-        line.startswith(f"fine-tuning runs on mrpc differ in {name}: ")
-        and "none (6 runs, e.g. mlm seed 1/1)" in line
+    assert line == (
+        f"fine-tuning runs on mrpc differ in {setting}: {value} (6 runs, e.g. ltr seed 1/1), none"
+        " (6 runs, e.g. mlm seed 1/1)"
     )
 
 
@@ -136,7 +161,7 @@ def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) 
     for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
         change(root, f"finetune/{row}/*/*/seed-1", config__epochs=first)
         change(root, f"finetune/{row}/*/*/seed-2", config__epochs=second)
-    assert "epochs 1.0/3.0 against 3.0/1.0" in judgement_note(mrpc(experiment, root))
+    assert protocol_differences(experiment, root) == {"epochs": ("1.0/3.0", "3.0/1.0")}
     for seed, epochs in ((1, 1.0), (2, 3.0)):
         change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
     # the control: unequal runs (a problem of its own), equal pairs
@@ -152,8 +177,7 @@ def test_another_search_over_learning_rates(experiment: Experiment, root: Path) 
         config__learning_rate=5e-5,
         config__optimizer={"learning_rate": 5e-5},
     )
-    note = judgement_note(mrpc(experiment, root))
-    assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
+    assert protocol_differences(experiment, root) == {"learning_rate": ("5e-05", "0.0001")}
 
 
 def test_rates_that_were_tried_for_every_row_are_one_search(
@@ -198,9 +222,9 @@ def test_what_two_choices_have_in_common_is_not_meant_to_differ(
     root: Path, first: str, second: str, apart: set[str]
 ) -> None:
     runs = find(root).pretrain
-    found = treatment_factors(
-        *([run for run in runs if run.name == name] for name in (first, second))
-    )
+    of_first = [run for run in runs if run.name == first]
+    of_second = [run for run in runs if run.name == second]
+    found = treatment_factors(of_first, of_second)
     assert {key for key in found if key.split(".")[0] == "objective"} == apart
 
 
@@ -213,9 +237,8 @@ def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
         )
     assert mrpc(experiment, root).verdict == Verdict.HOLDS
     change(root, "pretrain/ltr/*", config__model__hidden_act="other")
-    assert "pre-trained with model.hidden_act other against none" in judgement_note(
-        mrpc(experiment, root)
-    )
+    differences = protocol_differences(experiment, root, Stage.PRETRAINED)
+    assert differences == {"model.hidden_act": ("other", "none")}
 
 
 @pytest.mark.parametrize(
@@ -231,10 +254,11 @@ def test_what_no_arm_is_about_has_to_be_equal(
 ) -> None:
     change(root, "pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
     other = "mlm_nsp" if arm == "mlm" else "mlm"
-    assert why_not(build_table(experiment, find(root)), arm, other, ()) == ""
+    assert why_barred(build_table(experiment, find(root)), arm, other, ()) is None
     change(root, f"pretrain/{arm}/*", **{f"config__{key}": "other"})
-    reason = f"pre-trained with {key.replace('__', '.')} "
-    assert reason in why_not(build_table(experiment, find(root)), arm, other, ())
+    reason = why_barred(build_table(experiment, find(root)), arm, other, ())
+    assert isinstance(reason, DifferentProtocol) and reason.stage is Stage.PRETRAINED
+    assert [one.key for one in reason.differences] == [key.replace("__", ".")]
 
 
 def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, root: Path) -> None:
@@ -244,11 +268,9 @@ def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, 
         change(root, f"pretrain/{arm}/*", arm_delta=delta, config__model__num_hidden_layers=layers)
     assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     change(root, "pretrain/ltr/*", config__model__hidden_size=256)
-    found = mrpc(experiment, root)
-    assert (
-        found.verdict == Verdict.NOT_COMPARABLE
-        and "pre-trained with model.hidden_size 256 against 128" in judgement_note(found)
-    )
+    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
+    differences = protocol_differences(experiment, root, Stage.PRETRAINED)
+    assert differences == {"model.hidden_size": ("256", "128")}
 
 
 def test_another_tokenizer_brings_another_corpus_of_the_same_text(
@@ -268,22 +290,20 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(
     assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     for arm in ("mlm", "ltr"):
         change(root, f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
-    assert "input corpus" in judgement_note(mrpc(experiment, root))
+    differences = protocol_differences(experiment, root, Stage.PRETRAINED)
+    assert differences == {"input corpus": ("byte_bpe's s", "wordpiece's ")}  # as a hash is cut
 
 
 def test_what_the_shipped_configuration_derives() -> None:
     found = derived_settings()
     assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])
-    assert (
-        "size.depth" in found["model.num_hidden_layers"]
-        and "steps_factor" in found["phases.*.steps"]
-    )
+    assert "size.depth" in found["model.num_hidden_layers"]
+    assert "steps_factor" in found["phases.*.steps"]
     settings = ("objective.input.cuts", "objective.token.count_specials", "objective.dupe_factor")
-    assert all("fidelity" in found[key] for key in settings)
-    assert (
-        "model.hidden_size" in found["model.intermediate_size"]
-        and "learning_rate" in found["optimizer.learning_rate"]
-    )
+    for key in settings:
+        assert "fidelity" in found[key]
+    assert "model.hidden_size" in found["model.intermediate_size"]
+    assert "learning_rate" in found["optimizer.learning_rate"]
 
 
 def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, root: Path) -> None:
@@ -301,7 +321,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
     change(root, "finetune/mlm/*/*/*", config__head="linear")
     assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     change(root, "finetune/ltr/*/*/*", config__task__data={"max_length": 64})
-    assert "task.data.max_length 64 against none" in judgement_note(mrpc(experiment, root))
+    assert protocol_differences(experiment, root) == {"task.data.max_length": ("64", "none")}
     change(
         root,
         "finetune/ltr/*/*/*",
@@ -309,7 +329,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
         row_delta=FEATURES | {"epochs": 9},
         config__epochs=9,
     )
-    assert "epochs 9 against none" in judgement_note(mrpc(experiment, root))
+    assert protocol_differences(experiment, root) == {"epochs": ("9", "none")}
     # Two such rows differ in which layers, and in what refers to that.
     change(
         root,
@@ -317,9 +337,9 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
         row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9},
     )
     tuned = find(root).finetune
-    found = treatment_factors(
-        *([run for run in tuned if run.name == name] for name in ("mlm", "ltr"))
-    )
+    of_mlm = [run for run in tuned if run.name == "mlm"]
+    of_ltr = [run for run in tuned if run.name == "ltr"]
+    found = treatment_factors(of_mlm, of_ltr)
     assert found == {"task.data.features", "task.module.features"}
 
 
@@ -346,28 +366,25 @@ def test_arms_that_saw_more(
     change(root, "pretrain/ltr/*", **{f"facts__{fact}": other})
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == verdict
-    assert ("arms not matched: " in judgement_note(found)) == (verdict == Verdict.NOT_COMPARABLE)
+    is_unmatched = isinstance(incomparability_of(found), UnmatchedAmount)
+    assert is_unmatched == (verdict == Verdict.NOT_COMPARABLE)
 
 
-@pytest.mark.parametrize(
-    ("matched", "amount"), [("flops", "flops"), ("time", "training time (seconds x devices)")]
-)
+@pytest.mark.parametrize(("matched", "amount"), [("flops", "flops"), ("time", "training_seconds")])
 def test_what_is_not_known_is_not_matched(
     experiment: Experiment, root: Path, matched: str, amount: str
 ) -> None:
     change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert f"{amount} of pre-training not known for ltr, so" in judgement_note(found)
+    assert incomparability_of(found) == UnknownAmount(amount, ("ltr",))
 
 
 def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
     shutil.rmtree(root / "pretrain" / "ltr")
     found = mrpc(experiment, root)
-    assert (
-        found.verdict == Verdict.NOT_COMPARABLE
-        and "no complete pre-training run of ltr" in judgement_note(found)
-    )
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert incomparability_of(found) == NoPretraining(("ltr",))
     assert mrpc(allowing(experiment, matched_by="none"), root).verdict == Verdict.HOLDS
 
 
@@ -400,16 +417,20 @@ def train(
 
 @pytest.mark.parametrize("is_its_own", [True, False], ids=["arm", "override"])
 @pytest.mark.parametrize(
-    ("matched_by", "reason"),
+    ("matched_by", "unmatched"),
     [
-        ("flops", ""),
-        ("none", ""),
-        ("tokens", "arms not matched: 960 k against"),
-        (None, "arms not matched: 960 against"),
+        ("flops", None),
+        ("none", None),
+        ("tokens", ("tokens", 960_000.0)),
+        (None, ("steps", 960.0)),
     ],
 )
 def test_an_arm_of_other_steps(
-    experiment: Experiment, root: Path, is_its_own: bool, matched_by: str | None, reason: str
+    experiment: Experiment,
+    root: Path,
+    is_its_own: bool,
+    matched_by: str | None,
+    unmatched: tuple[str, float] | None,
 ) -> None:
     ours = allowing(experiment, matched_by=matched_by)
     shorter = composed(experiment, "ltr", "steps_factor=0.4")
@@ -417,8 +438,14 @@ def test_an_arm_of_other_steps(
         train(root, arm, composed(experiment, arm), 1e15)
     train(root, "ltr", shorter, 1.01e15, {"steps_factor": 0.4} if is_its_own else {})
     found = mrpc(ours, root)
-    assert found.verdict == (Verdict.NOT_COMPARABLE if reason else Verdict.HOLDS)
-    assert reason in judgement_note(found) and "another protocol" not in judgement_note(found)
+    reason = incomparability_of(found)
+    if unmatched is None:
+        assert found.verdict == Verdict.HOLDS
+        assert reason is None
+    else:
+        assert found.verdict == Verdict.NOT_COMPARABLE
+        assert isinstance(reason, UnmatchedAmount)
+        assert (reason.amount, reason.first) == unmatched
     # The length is an arm's own where its lines say so, or where arms are not matched by it.
     assert bool(unequal(ours, root)) == (not is_its_own and matched_by is None)
 
@@ -485,10 +512,8 @@ def test_another_metric(experiment: Experiment, root: Path) -> None:
         path.write_text(json.dumps(state))
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert (
-        "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy"
-        in judgement_note(found)
-    )
+    reason = NoScoresOfMetric(6, "validation/accuracy", "LTR & No NSP")
+    assert found.placed.contrasts[0].obstacles.missing == reason
 
 
 def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root: Path) -> None:
@@ -496,9 +521,10 @@ def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root:
     change(root, "finetune/ltr/*/mrpc/seed-1", config__encoder_arm="mlm_nsp")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert judgement_note(found).startswith(
-        "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have"
-    )
+    reason = incomparability_of(found)
+    assert isinstance(reason, WrongEncoder)
+    assert (reason.row, reason.arm, reason.actual_arm) == ("ltr", "ltr", "mlm_nsp")
+    assert (reason.count, reason.num_runs) == (3, 6)
 
 
 @pytest.mark.parametrize(
@@ -508,9 +534,8 @@ def test_lines_that_changed_between_runs_bar_the_row(
     experiment: Experiment, root: Path, kind: str, pattern: str
 ) -> None:
     change(root, pattern, **{f"{kind}_delta__new": 1})
-    assert f"the runs of ltr were made from 2 versions of its {kind}" in judgement_note(
-        mrpc(experiment, root)
-    )
+    reason = SeveralVersions(is_arm=kind == "arm", name="ltr", count=2)
+    assert incomparability_of(mrpc(experiment, root)) == reason
 
 
 def test_two_rows_of_one_arm_from_different_encoders(
@@ -527,10 +552,10 @@ def test_two_rows_of_one_arm_from_different_encoders(
             config__initialisation="pretrained",
             inputs__encoder=encoder,
         )
-        reason = why_not(build_table(experiment, find(root)), "ltr", "ltr_bilstm", ("squad_v1",))
-        assert ("stand for one encoder, and began from different ones" in reason) == (
-            encoder == "another"
-        )
+        table = build_table(experiment, find(root))
+        reason = why_barred(table, "ltr", "ltr_bilstm", ("squad_v1",))
+        is_shared = reason == SharedEncoder(should_share=True, pretrain_seed=1)
+        assert is_shared == (encoder == "another")
 
 
 def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root: Path) -> None:
@@ -539,18 +564,18 @@ def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root
     )
     change(root, "finetune/mlm/pretrain-seed-1/*/seed-1", inputs__encoder="e1")
     change(root, "finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
-    assert "mlm, pre-training seed 1: its runs began with 2 different encoders" in unequal(
-        experiment, root
-    )
+    _, line = unequal(experiment, root)  # the first one: how the two rows began
+    assert line == "mlm, pre-training seed 1: its runs began with 2 different encoders"
     change(root, "finetune/mlm/*/*/*", inputs__encoder="e1")
-    assert "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder" in unequal(
-        experiment, root
-    )
+    copies = "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder"
+    assert unequal(experiment, root)[1:] == [copies]
     change(root, "pretrain/mlm/seed-2", finished="2031-01-01T00:00:00+00:00")
-    lines = [
-        line for line in unequal(experiment, root) if "trained to its end (anew since?)" in line
+    anew = "began before mlm seed 2 was trained to its end (anew since?)"
+    assert unequal(experiment, root)[1:] == [
+        copies,
+        f"finetune/mlm/pretrain-seed-2/mrpc/seed-1: {anew}",
+        f"finetune/mlm/pretrain-seed-2/mrpc/seed-2: {anew}",
     ]
-    assert len(lines) == 2 and "finetune/mlm/pretrain-seed-2/mrpc/seed-1" in lines[0]
 
 
 def test_rows_with_another_number_of_token_types_are_named(
@@ -563,7 +588,10 @@ def test_rows_with_another_number_of_token_types_are_named(
     assert unequal(experiment, root) == []
     change(root, "finetune/ltr/*/*/*", facts__data={"token_types": 1})
     (line,) = unequal(experiment, root)
-    assert "differ in the token types of a pair: " in line and "1 (" in line and "2 (" in line
+    assert line == (
+        "fine-tuning runs on mrpc differ in the token types of a pair: 1 (6 runs, e.g. ltr seed"
+        " 1/1), 2 (6 runs, e.g. mlm seed 1/1)"
+    )
 
 
 def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(
@@ -572,7 +600,10 @@ def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(
     change(root, "finetune/*/*/*/*", facts__data={"max_seq_length": 384})
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={"max_seq_length": 64})
     (line,) = problems(build_table(experiment, find(root)))["Unequal"]
-    assert "differ in the length that texts are cut to: " in line and "64 tokens (1 runs" in line
+    assert line == (
+        "fine-tuning runs on mrpc differ in the length that texts are cut to: 64 tokens (1 runs,"
+        " e.g. ltr seed 1/1), 384 tokens (11 runs, e.g. ltr seed 1/2)"
+    )
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", status="failed")
     assert unequal(experiment, root) == []
 
@@ -597,22 +628,17 @@ def test_arms_of_two_versions_of_the_code_are_not_compared(
     made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert (
-        judgement_note(found)
-        == "other code: pre-trained with two versions of objectives.mlm, and differ_in does not say"
-        " code"
-    )
+    reason = DifferentCode(Stage.PRETRAINED, ("objectives.mlm",))
+    assert incomparability_of(found) == reason
     allowed = experiment.model_copy(update={"differ_in": ("code",)})
     found = mrpc(allowed, root)
-    assert (
-        found.verdict == Verdict.HOLDS
-        and "pre-trained with objectives.mlm a2 against a1" in judgement_note(found)
-    )
+    assert found.verdict == Verdict.HOLDS
+    versions = SettingDifference("objectives.mlm", ("a2",), ("a1",))
+    assert provenance_of(found) == (ProvenanceDifference(Stage.PRETRAINED, (versions,)),)
     made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "finetune/ltr/*/*/*", modules__spans="c2")
-    assert "other code: fine-tuned with two versions of modules.spans" in judgement_note(
-        mrpc(experiment, root)
-    )
+    reason = DifferentCode(Stage.FINETUNED, ("modules.spans",))
+    assert incomparability_of(mrpc(experiment, root)) == reason
 
 
 def test_a_run_that_went_on_under_other_code_is_of_both_versions(
@@ -626,10 +652,8 @@ def test_a_run_that_went_on_under_other_code_is_of_both_versions(
     }
     change(root, "pretrain/ltr/*", earlier_sessions=[begun])
     found = mrpc(experiment, root)
-    assert (
-        found.verdict == Verdict.NOT_COMPARABLE
-        and "two versions of objectives.mlm, and" in judgement_note(found)
-    )
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert incomparability_of(found) == DifferentCode(Stage.PRETRAINED, ("objectives.mlm",))
     assert any(
         "objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root)
     )
@@ -647,7 +671,8 @@ def test_modules_that_one_arm_does_not_use_are_no_difference(
     made(root, "pretrain/ltr/*", models__encoder="b2")
     made(root, "pretrain/ltr/seed-1")
     # by the seeds that are known
-    assert "two versions of models.encoder" in judgement_note(mrpc(experiment, root))
+    reason = DifferentCode(Stage.PRETRAINED, ("models.encoder",))
+    assert incomparability_of(mrpc(experiment, root)) == reason
     made(root, "pretrain/ltr/*")
     assert mrpc(experiment, root).verdict == Verdict.HOLDS
 
@@ -658,30 +683,37 @@ def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
     for seed in (1, 2, 3):
         made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
     found = mrpc(experiment, root)
-    assert (
-        found.verdict == Verdict.HOLDS
-        and "torch" not in judgement_note(found)
-        and "encoder" not in judgement_note(found)
-    )
+    assert found.verdict == Verdict.HOLDS
+    assert provenance_of(found) == ()
     (line,) = unequal(experiment, root)  # but said
-    assert line.startswith("pre-training runs were made with different torch: 2.1 (e.g. ")
-    assert "; models.encoder: b1 (e.g. pretrain/ltr/seed-1), b2 (e.g. " in line
+    versions = {
+        "torch": ("2.1", "2.2", "2.3"),
+        "models.encoder": ("b1", "b2", "b3"),
+    }
+    texts: list[str] = []
+    for key, values in versions.items():
+        examples = [
+            f"{value} (e.g. pretrain/ltr/seed-{seed})" for seed, value in enumerate(values, 1)
+        ]
+        texts.append(f"{key}: {', '.join(examples)}")
+    assert line == f"pre-training runs were made with different {'; '.join(texts)}"
 
 
 def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> None:
     made(root, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
     made(root, "finetune/*/*/*/*", torch="2.13.0")
-    assert "torch" not in judgement_note(mrpc(experiment, root))
+    assert provenance_of(mrpc(experiment, root)) == ()
     made(root, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
     found = mrpc(experiment, root)
-    assert (
-        found.verdict == Verdict.HOLDS
-        and "pre-trained with torch 2.11.0 against 2.13.0" in judgement_note(found)
-    )
-    assert "kernels" not in judgement_note(found)
+    assert found.verdict == Verdict.HOLDS
+    older = SettingDifference("torch", ("2.11.0",), ("2.13.0",))
+    pretrained = ProvenanceDifference(Stage.PRETRAINED, (older,))
+    assert provenance_of(found) == (pretrained,)
     made(root, "finetune/mlm/*/*/*", torch="2.11.0")
-    note = judgement_note(mrpc(experiment, root))
-    assert (
+    newer = SettingDifference("torch", ("2.13.0",), ("2.11.0",))
+    finetuned = ProvenanceDifference(Stage.FINETUNED, (newer,))
+    found = mrpc(experiment, root)
+    assert provenance_of(found) == (pretrained, finetuned)
+    assert judgement_note(found) == (
         "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0"
-        in note
     )

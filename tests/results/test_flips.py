@@ -12,9 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import forecast, judgement_note
+from tests.results.words import forecast, incomparability_of, missing_in
 
-from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.analysis.reasons import (
+    DifferentProtocol,
+    NoCompleteRun,
+    NoRunInColumn,
+    SettingDifference,
+    Stage,
+    UnmatchedAmount,
+)
+from clozelab.analysis.scores import Origin
+from clozelab.analysis.verdicts import (
+    Judgement,
+    OtherData,
+    SeedsNeeded,
+    TooManySeedsNeeded,
+    Verdict,
+    judge,
+)
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -129,9 +145,10 @@ def test_every_claim_holds(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES, wobble=0.02))
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, Verdict.HOLDS)
     assert found["chain"].reported_contrast == "No NSP − MLM & NSP"  # 0.4 points, the other step 20
-    assert found["perplexity"].judged_on == "perplexity" and "held-out text" in judgement_note(
-        found["perplexity"]
-    )
+    perplexity = found["perplexity"]
+    assert perplexity.judged_on == "perplexity"
+    assert isinstance(perplexity.size_obstacle, OtherData)
+    assert perplexity.size_obstacle.column.origin is Origin.HELD_OUT_TEXT
     assert all(
         one.corrected_p is not None and one.p_value is not None and one.p_value <= one.corrected_p
         for one in found.values()
@@ -152,7 +169,8 @@ def test_every_claim_stays_open(experiment: Experiment, lab: Lab) -> None:
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
         found, Verdict.INCONCLUSIVE
     )
-    assert all("pre-training seeds" in forecast(one) for one in found.values())
+    for one in found.values():
+        assert isinstance(one.forecast, SeedsNeeded | TooManySeedsNeeded)
 
 
 def test_one_seed_leaves_every_claim_open(experiment: Experiment, lab: Lab) -> None:
@@ -180,36 +198,29 @@ def test_no_claim_is_comparable(experiment: Experiment, lab: Lab) -> None:
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
         found, Verdict.NOT_COMPARABLE
     )
-    assert "arms not matched: 1 M against 2 M tokens of pre-training" in judgement_note(
-        found["perplexity"]
-    )
-    assert "epochs 9 against none" in judgement_note(found["bilstm_helps_squad"])
+    unmatched = UnmatchedAmount("tokens", 1_000_000, 2_000_000)
+    assert incomparability_of(found["perplexity"]) == unmatched
+    epochs = SettingDifference("epochs", ("9",), ("none",))
+    protocol = DifferentProtocol(Stage.FINETUNED, (epochs,))
+    assert incomparability_of(found["bilstm_helps_squad"]) == protocol
 
 
 def test_a_link_too_many(experiment: Experiment, lab: Lab) -> None:
     """A chain needs all of its steps, and says which one is lacking."""
     root = lab.write(AS_CLAIMED | {("mlm", "sst2"): 60.0}, PERPLEXITIES, wobble=0.5)
     found = verdicts(experiment, root)["chain"]
-    assert (
-        found.verdict == Verdict.INCONCLUSIVE and found.reported_contrast == "LTR & No NSP − No NSP"
-    )
-    assert "of 2 differences 1 holds, 1 inconclusive" in judgement_note(found)
+    assert found.verdict == Verdict.INCONCLUSIVE
+    assert found.reported_contrast == "LTR & No NSP − No NSP"
+    assert found.verdicts == (Verdict.HOLDS, Verdict.INCONCLUSIVE)
     root = lab.write(AS_CLAIMED | {("mlm", "sst2"): 55.0}, PERPLEXITIES)
     found = verdicts(experiment, root)["chain"]
-    assert (
-        found.verdict == Verdict.CONTRADICTED
-        and "of 2 differences 1 holds, 1 contradicted" in judgement_note(found)
-    )
+    assert found.verdict == Verdict.CONTRADICTED
+    assert found.verdicts == (Verdict.HOLDS, Verdict.CONTRADICTED)
     shutil.rmtree(root / "finetune" / "ltr")
-    found = verdicts(
-        experiment,
-        lab.write({key: one for key, one in AS_CLAIMED.items() if key[0] != "ltr"}, PERPLEXITIES),
-    )
-    assert found[
-        "chain"
-    ].verdict == Verdict.INCONCLUSIVE and "no complete run of LTR & No NSP" in judgement_note(
-        found["chain"]
-    )
+    without_ltr = {key: one for key, one in AS_CLAIMED.items() if key[0] != "ltr"}
+    found = verdicts(experiment, lab.write(without_ltr, PERPLEXITIES))["chain"]
+    assert found.verdict == Verdict.INCONCLUSIVE
+    assert missing_in(found) == NoCompleteRun(("LTR & No NSP",))
 
 
 def test_equality_has_to_be_shown(experiment: Experiment, lab: Lab) -> None:
@@ -247,7 +258,7 @@ def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab
         and found.p_value < 0.05 < found.corrected_p
     )
     assert found.verdict == Verdict.INCONCLUSIVE
-    assert f"the test corrected for {found.num_tests} differences does not" in judgement_note(found)
+    assert found.gated_by == "" and not found.claim.primary
     assert found.decisive_seeds is not None and found.decisive_seeds > len(SEEDS)
 
 
@@ -264,7 +275,8 @@ def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
         {key: one for key, one in AS_CLAIMED.items() if key[1] != "mrpc"}, PERPLEXITIES
     )
     found = verdicts(experiment, root)["average"]
-    assert found.verdict == Verdict.NOT_COMPARABLE and "no run on Average" in judgement_note(found)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert missing_in(found) == NoRunInColumn("Average")
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     shutil.rmtree(root / "finetune" / "mlm" / "pretrain-seed-2" / "qnli" / "seed-1")
     table = build_table(experiment, find(root))
@@ -300,7 +312,7 @@ def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(
     assert each(90.0).verdict == Verdict.CONTRADICTED
     found = each(79.9, wobble=0.5)
     assert (found.verdict, found.reported_contrast) == (Verdict.INCONCLUSIVE, "No NSP − + BiLSTM")
-    assert "of 2 differences 1 holds, 1 inconclusive" in judgement_note(found)
+    assert found.verdicts == (Verdict.HOLDS, Verdict.INCONCLUSIVE)
 
 
 def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) -> None:
@@ -315,10 +327,9 @@ def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) ->
             json.dumps(json.loads(path.read_text()) | {"inputs": {"encoder": "one for all seeds"}})
         )
     found = verdicts(experiment, root)["average"]
-    assert (
-        found.verdict == Verdict.INCONCLUSIVE
-        and "one and the same encoder: copies decide nothing" in judgement_note(found)
-    )
+    assert found.verdict == Verdict.INCONCLUSIVE
+    copies = found.placed.contrasts[0].obstacles.duplicates
+    assert {one.seeds for one in copies} == {SEEDS}
 
 
 def test_collapsed_runs_keep_no_margin(experiment: Experiment, lab: Lab, writers: Any) -> None:

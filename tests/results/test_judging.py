@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import forecast, judgement_note, role_of
+from tests.results.words import forecast, judgement_note, missing_in, role_of
 
 from clozelab.analysis.claims import read_claim
+from clozelab.analysis.contrasts import Contrast
+from clozelab.analysis.reasons import (
+    BelowFloor,
+    CellCaution,
+    DuplicateSeeds,
+    NoCompleteRun,
+    NoRunInColumn,
+)
+from clozelab.analysis.scores import Origin
 from clozelab.analysis.statistics import FINETUNING_SEEDS
-from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.analysis.verdicts import Judgement, OtherData, OtherStatistic, Verdict, judge
 from clozelab.report.summaries import problems
 from clozelab.report.wording import summarise
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
@@ -34,6 +43,12 @@ def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
     return found
 
 
+def contrast_of(judgement: Judgement) -> Contrast:
+    """The only contrast of a claim on one data set."""
+    (only,) = judgement.placed.contrasts
+    return only
+
+
 def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     root = make_runs(
         {
@@ -47,25 +62,24 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     (nsp,) = found["nsp_helps_qnli"]
     assert nsp.verdict == Verdict.HOLDS
     assert nsp.judged_on == "QNLI-derived"
-    assert "stand-in: direction only" in judgement_note(nsp)
+    assert isinstance(nsp.size_obstacle, OtherData)
+    assert nsp.size_obstacle.column.origin is Origin.STAND_IN
     rows = [one.model_copy(update={"cells": []}) for one in experiment.rows]
     unpublished = experiment.model_copy(update={"source": "", "rows": rows})
-    assert not any(
-        "direction only" in judgement_note(one)
-        for one in judged(unpublished, root)["nsp_helps_qnli"]
-    )
+    for one in judged(unpublished, root)["nsp_helps_qnli"]:
+        assert one.size_obstacle is None
     assert nsp.difference is not None and nsp.difference.mean == pytest.approx(-10.0, abs=1.0)
     (mrpc,) = found["ltr_hurts_mrpc"]
     assert (mrpc.verdict, mrpc.judged_on) == (Verdict.CONTRADICTED, "MRPC")
     (squad,) = found["ltr_hurts_squad"]
-    assert squad.verdict == Verdict.NOT_COMPARABLE and "no run on SQuAD F1" in judgement_note(squad)
+    assert squad.verdict == Verdict.NOT_COMPARABLE
+    assert missing_in(squad) == NoRunInColumn("SQuAD F1")
 
 
 def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     (one,) = judged(experiment, make_runs({("ltr", "mrpc"): 70.0}))["ltr_hurts_mrpc"]
-    assert one.verdict == Verdict.NOT_COMPARABLE and "no complete run of No NSP" in judgement_note(
-        one
-    )
+    assert one.verdict == Verdict.NOT_COMPARABLE
+    assert missing_in(one) == NoCompleteRun(("No NSP",))
 
 
 def test_one_pretraining_seed_shows_the_difference(
@@ -92,7 +106,8 @@ def test_claim_about_all_columns(
     root = make_runs(means)
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
     assert one.verdict == Verdict.INCONCLUSIVE  # SST-2 has no runs
-    assert "no runs for SST-2" in judgement_note(one) and one.judged_on == "4 of 5 columns"
+    assert one.placed.silent_columns == ("SST-2",)
+    assert one.judged_on == "4 of 5 columns"
     short = experiment.model_copy(
         update={
             "columns": tuple(column for column in experiment.columns if column.name != "SST-2"),
@@ -112,7 +127,13 @@ def test_one_confident_opposite_is_enough_to_fail(
     means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
     root = make_runs(means | {("ltr", "squad_v1"): 75.0})
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
-    assert one.verdict == Verdict.CONTRADICTED and "SQuAD F1: contradicted" in judgement_note(one)
+    assert one.verdict == Verdict.CONTRADICTED
+    verdicts = {
+        contrast.label: verdict
+        for contrast, verdict in zip(one.placed.contrasts, one.verdicts, strict=True)
+    }
+    assert verdicts["SQuAD F1"] == Verdict.CONTRADICTED
+    assert list(verdicts.values()).count(Verdict.CONTRADICTED) == 1
 
 
 def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -172,9 +193,12 @@ def test_a_row_that_only_collapsed_decides_nothing(
         )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == verdict
-    assert f"{len(collapsed)} collapsed run(s) of LTR" in judgement_note(one)
-    assert ("every run of LTR & No NSP collapsed" in judgement_note(one)) == (
-        verdict == Verdict.INCONCLUSIVE
+    (caution,) = contrast_of(one).context.cells
+    assert caution == CellCaution(
+        "LTR & No NSP",
+        num_missing=0,
+        num_collapsed=len(collapsed),
+        every_run_collapsed=verdict == Verdict.INCONCLUSIVE,
     )
 
 
@@ -213,15 +237,15 @@ def test_a_row_below_its_floor_decides_nothing(
     assert one.verdict == Verdict.BELOW_FLOOR and one.difference is not None and not forecast(one)
     assert one.difference.mean == pytest.approx(36.3, abs=0.3)
     assert one.corrected_p is not None and one.corrected_p < 0.05, "only the floor withholds it"
-    assert (
-        f"below its floor: {BELOW}; such a row decides nothing about what pre-training gives"
-        in judgement_note(one)
-    )
+    (below,) = contrast_of(one).context.below_floor
+    assert (below.row, below.dataset) == ("No NSP", "SQuAD F1")
+    assert below.is_random_weights
     assert BELOW in problems(table)["Below the floor"]
     # On real runs it failed before, as it does where the row has cleared its floor.
     root = make_runs(means | {("mlm", "squad_v1"): 25.9}, finetune_seeds=(2,), below="other")
     (one,) = judged(experiment, root)["ltr_hurts_squad"]
-    assert one.verdict == Verdict.CONTRADICTED and "floor" not in judgement_note(one)
+    assert one.verdict == Verdict.CONTRADICTED
+    assert contrast_of(one).context.below_floor == ()
 
 
 def test_what_pretraining_gives_is_judged_against_the_floor(
@@ -237,7 +261,8 @@ def test_what_pretraining_gives_is_judged_against_the_floor(
     (one,) = judge(
         build_table(against, find(make_runs({("mlm", "mrpc"): 60.0, ("random", "mrpc"): 70.0})))
     )
-    assert one.verdict == Verdict.CONTRADICTED and "floor" not in judgement_note(one)
+    assert one.verdict == Verdict.CONTRADICTED
+    assert contrast_of(one).context.below_floor == ()
 
 
 def test_without_a_floor_one_answer_is_the_floor(
@@ -250,10 +275,11 @@ def test_without_a_floor_one_answer_is_the_floor(
                 root, "mlm", "mrpc", (seed, restart), 75.0 + 0.1 * seed, majority_baseline=0.684
             )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert (
-        one.verdict == Verdict.BELOW_FLOOR
-        and "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4" in judgement_note(one)
-    )
+    assert one.verdict == Verdict.BELOW_FLOOR
+    (below,) = contrast_of(one).context.below_floor
+    mean = pytest.approx(65.0, abs=0.05)
+    floor = pytest.approx(68.4)
+    assert below == BelowFloor("LTR & No NSP", mean, "MRPC", floor, is_random_weights=False)
 
 
 def test_methods_that_beat_rows_are_named_and_withhold_nothing(
@@ -287,10 +313,8 @@ def test_a_chain_over_a_row_below_its_floor(
         ("random", "mrpc"): 65.0,
     }
     (one,) = judge(build_table(chain, find(make_runs(means))))
-    assert (
-        one.verdict == Verdict.BELOW_FLOOR
-        and "of 2 differences 1 inconclusive (below its floor), 1 holds" in judgement_note(one)
-    )
+    assert one.verdict == Verdict.BELOW_FLOOR
+    assert one.verdicts == (Verdict.BELOW_FLOOR, Verdict.HOLDS)
     # one step surely goes the other way, between two rows above their floor
     means[("mlm", "mrpc")] = 90.0
     (one,) = judge(build_table(chain, find(make_runs(means, below="other"))))
@@ -311,9 +335,8 @@ def test_a_verdict_says_which_runs_it_lacks(
         writers.finetune(root, "ltr", "mrpc", (3, seed), 0.0, status="failed")
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.count == 2
-    assert "2 run(s) of LTR & No NSP missing" in judgement_note(
-        one
-    ) and "No NSP missing" not in judgement_note(one).replace("LTR & No NSP", "")
+    (caution,) = contrast_of(one).context.cells
+    assert (caution.row, caution.num_missing) == ("LTR & No NSP", 2)
 
 
 def test_generated_tasks_are_synthetic_without_any_pretraining_run(
@@ -324,11 +347,9 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
     writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, synthetic="microworld")
     table = build_table(experiment, find(root))
     (column,) = (one for one in table.columns if one.key == "mrpc")
-    assert (
-        not column.is_paper
-        and role_of(column) == "synthetic, for MRPC"
-        and "microworld" in column.heading
-    )
+    assert column.origin is Origin.SYNTHETIC
+    assert role_of(column) == "synthetic, for MRPC"
+    assert "microworld" in column.heading
 
 
 def test_a_title_comes_with_the_scores(
@@ -359,17 +380,17 @@ def test_a_difference_with_and_without_collapsed_runs(
         writers.finetune(root, "ltr", "mrpc", (seed, 2), 31.6 + 0.1 * seed, collapsed=True)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
-    assert "3 collapsed run(s) of LTR" in judgement_note(
-        one
-    ) and "without collapsed runs −2" in judgement_note(one)
+    contrast = contrast_of(one)
+    assert [(cell.row, cell.num_collapsed) for cell in contrast.context.cells] == [
+        ("LTR & No NSP", 3)
+    ]
+    assert contrast.without_collapsed is not None
+    assert -3.0 < contrast.without_collapsed.mean < -1.0
 
 
 @pytest.mark.parametrize(
-    ("healthy", "verdict", "note"),
-    [
-        (72.0, Verdict.INCONCLUSIVE, "the difference rests on them and decides nothing"),
-        (60.0, Verdict.HOLDS, "p is the larger one, with or without"),
-    ],
+    ("healthy", "verdict", "rests_on_collapsed"),
+    [(72.0, Verdict.INCONCLUSIVE, True), (60.0, Verdict.HOLDS, False)],
 )
 def test_no_verdict_rests_on_collapsed_runs(
     experiment: Experiment,
@@ -377,7 +398,7 @@ def test_no_verdict_rests_on_collapsed_runs(
     writers: Any,
     healthy: float,
     verdict: str,
-    note: str,
+    rests_on_collapsed: bool,
 ) -> None:
     """One fine-tuning seed of every encoder of one row collapses: alone it would make a sure
     difference.
@@ -397,7 +418,10 @@ def test_no_verdict_rests_on_collapsed_runs(
         and one.difference.high is not None
         and one.difference.high < -8.0
     )
-    assert one.verdict == verdict and note in judgement_note(one)
+    assert one.verdict == verdict
+    assert one.weakest is not None and one.weakest.is_tested
+    assert one.weakest.rests_on_collapsed is rests_on_collapsed
+    assert (one.p_value == 1.0) is rests_on_collapsed
 
 
 def test_collapsed_runs_lend_no_spread(
@@ -413,9 +437,7 @@ def test_collapsed_runs_lend_no_spread(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and not one.difference.has_no_spread
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
-    assert "the difference rests on them and decides nothing" in judgement_note(
-        one
-    ) and "larger" not in judgement_note(one)
+    assert one.weakest is not None and one.weakest.rests_on_collapsed
 
 
 def test_seeds_with_one_encoder_are_copies(
@@ -432,10 +454,8 @@ def test_seeds_with_one_encoder_are_copies(
         path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
-    assert (
-        "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder: copies decide"
-        " nothing" in judgement_note(one)
-    )
+    copies = (DuplicateSeeds("LTR & No NSP", (1, 2)),)
+    assert contrast_of(one).obstacles.duplicates == copies
 
 
 def test_a_difference_without_spread_waits_for_one_more_seed(
@@ -450,7 +470,7 @@ def test_a_difference_without_spread_waits_for_one_more_seed(
     assert (
         one.verdict == Verdict.INCONCLUSIVE and one.corrected_p is None and one.decisive_seeds == 3
     )
-    assert "the same difference for every seed: no spread to judge it by" in judgement_note(one)
+    assert one.difference is not None and one.difference.has_no_spread
 
 
 def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
@@ -543,17 +563,15 @@ def test_a_size_is_held_against_means_only(
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("mlm", "snli_95k"): 60.0})
     found = judged(experiment.model_copy(update={"averaging": averaging}), root)
-    (mrpc,), (mnli,) = found["ltr_hurts_mrpc"], found["nsp_helps_mnli"]
+    (mrpc,) = found["ltr_hurts_mrpc"]
+    (mnli,) = found["nsp_helps_mnli"]
     assert mrpc.verdict == Verdict.HOLDS and mnli.paper_size is None  # a stand-in's never is
     if averaging in ("", "mean"):
-        assert mrpc.paper_size == -9.0 and "direction only" not in judgement_note(mrpc)
+        assert mrpc.paper_size == -9.0
+        assert mrpc.size_obstacle is None
     else:
-        words = {"median": "medians", "best": "the best"}[averaging]
         assert mrpc.paper_size is None
-        assert (
-            f"the paper's numbers are {words} of its runs, ours means: direction only"
-            in judgement_note(mrpc)
-        )
+        assert mrpc.size_obstacle == OtherStatistic(averaging)
 
 
 def _forecast(experiment: Experiment, root: Path) -> str:

@@ -11,9 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import cell_note, forecast, judgement_note, role_of
+from tests.results.words import incomparability_of, role_of
 
-from clozelab.analysis.verdicts import Judgement, Verdict, detectable_difference, judge
+from clozelab.analysis.history import DesignChanged, SeedsAdded
+from clozelab.analysis.reasons import (
+    DifferentContext,
+    DifferentProtocol,
+    DifferentTargets,
+    RunsLackMetric,
+    SharedEncoder,
+)
+from clozelab.analysis.verdicts import (
+    Judgement,
+    TooManySeedsNeeded,
+    Verdict,
+    detectable_difference,
+    judge,
+)
 from clozelab.planning.choice import power_study
 from clozelab.results.analyses import run_interim_analysis
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
@@ -120,7 +134,8 @@ def test_a_difference_across_stages_takes_all_fine_tuning_seeds() -> None:
     for one in records:  # collapsed, its partner of the same seeds is left out with it
         one.facts["collapsed"] = (one.name, one.seed) == ("cls", 2)
     healthy = judged(experiment, records)["training_narrows"]
-    assert "without collapsed runs −2.9" in judgement_note(healthy)
+    assert healthy.weakest is not None and healthy.weakest.without_collapsed is not None
+    assert healthy.weakest.without_collapsed.mean == pytest.approx(0.9 - 3.8)
 
 
 def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
@@ -140,15 +155,8 @@ def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
         for seed in (1, 2, 3)
     ]
     (found,) = judged(declare(columns=columns, claims=[asked]), records).values()
-    assert found.verdict == Verdict.NOT_COMPARABLE and "predict other tokens" in judgement_note(
-        found
-    )
-
-
-def test_a_mean_is_of_percent(declare: Any) -> None:
-    bits = [{"name": name, "from": "evaluate", "task": name, "metric": BITS} for name in ("m", "n")]
-    with pytest.raises(ValueError, match="mean_of: m is not in percent"):
-        declare(columns=[*bits, {"name": "M", "mean_of": ["m", "n"]}])
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert incomparability_of(found) == DifferentTargets()
 
 
 def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None:
@@ -160,7 +168,9 @@ def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None
     ]
     (tmp_path / "looks.jsonl").write_text('{"time": "20')
     (found,) = run_interim_analysis(build_table(declare(), Runs(tmp_path, records))).judgements
-    assert found.is_exploratory and "after a look at unknown seeds" in judgement_note(found)
+    assert found.is_exploratory
+    (breach,) = found.breaches
+    assert isinstance(breach, SeedsAdded) and breach.seeds is None
 
 
 def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
@@ -182,11 +192,8 @@ def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
     (found,) = judged(
         declare(), [tuned(row, seed, 70.0) for row in "ab" for seed in (1, 2, 3)]
     ).values()
-    assert (
-        found.verdict == Verdict.INCONCLUSIVE
-        and found.decisive_seeds is None
-        and forecast(found).startswith("more than 50")
-    )
+    assert found.verdict == Verdict.INCONCLUSIVE and found.decisive_seeds is None
+    assert isinstance(found.forecast, TooManySeedsNeeded) and found.forecast.most == 50
 
 
 def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
@@ -242,21 +249,6 @@ def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> N
     assert found[1].difference > 11.0
 
 
-@pytest.mark.parametrize("direction", ["within", "increasing"])
-def test_a_difference_of_differences_is_higher_or_lower(declare: Any, direction: str) -> None:
-    points = {"points": 2.0} if direction == "within" else {}
-    said = {
-        "text": "t",
-        "rows": ["b", "a"],
-        "column": "task",
-        "direction": direction,
-        "against": ["b", "a", "other"],
-    }
-    columns = [TASK, {"name": "other", "task": "other", "metric": METRIC}]
-    with pytest.raises(ValueError, match="higher or lower"):
-        declare(columns=columns, claims=[said | points])
-
-
 def asked(
     row: str, seed: int, score: float, *, measure: str = "probe", facts: Any = None, **more: Any
 ) -> Record:
@@ -288,14 +280,19 @@ def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> No
     experiment = declare(columns=[measured("Selectivity", "validation/selectivty")], claims=[])
     cells = build_table(experiment, Runs(Path("none"), records(asked))).cells
     assert not any(cell.scores for cell in cells.values())
-    assert any("lack validation/selectivty" in cell_note(cell) for cell in cells.values())
+    notes: list[Any] = []
+    for cell in cells.values():
+        notes += cell.notes
+    assert {type(note) for note in notes} == {RunsLackMetric}
+    assert {note.metric for note in notes} == {"validation/selectivty"}
 
 
 def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
     experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
     table = build_table(experiment, Runs(Path("none"), records(asked, measure="entities")))
     (column,) = table.with_results
-    assert "entities" in column.heading and role_of(column) == "stand-in for Tags"
+    assert role_of(column) == "stand-in for Tags"
+    assert "entities" in column.heading
 
 
 def test_a_task_called_as_a_measure_is_not_in_its_cell(declare: Any) -> None:
@@ -354,9 +351,8 @@ def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
     (judgement,) = judge(
         build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), runs))
     )
-    assert judgement.verdict == Verdict.NOT_COMPARABLE and "other tokens" in judgement_note(
-        judgement
-    )
+    assert judgement.verdict == Verdict.NOT_COMPARABLE
+    assert incomparability_of(judgement) == DifferentTargets()
     same = [one.model_copy(update={"config": one.config | {"phases": phases["a"]}}) for one in runs]
     (judgement,) = judge(
         build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), same))
@@ -377,6 +373,8 @@ def test_a_loss_from_the_left_is_not_one_from_both_sides(declare: Any) -> None:
         ]
         (judgement,) = judge(build_table(experiment, Runs(Path("none"), runs)))
         assert judgement.verdict == verdict
+        is_barred = incomparability_of(judgement) == DifferentContext()
+        assert is_barred == (verdict == Verdict.NOT_COMPARABLE)
 
 
 def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
@@ -386,9 +384,9 @@ def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
         inputs = {"encoder": f"one-{one.config['pretrain_seed']}"}
         both.append(one.model_copy(update={"inputs": inputs, "config": one.config | began}))
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), both)))
-    assert judgement.verdict == Verdict.NOT_COMPARABLE and "two encoders" in judgement_note(
-        judgement
-    )
+    assert judgement.verdict == Verdict.NOT_COMPARABLE
+    reason = SharedEncoder(should_share=False, pretrain_seed=1)
+    assert incomparability_of(judgement) == reason
 
 
 def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
@@ -403,9 +401,10 @@ def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
         for one in records(tuned)
     ]
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
-    assert judgement.verdict == Verdict.NOT_COMPARABLE and "encoder_fraction" in judgement_note(
-        judgement
-    )
+    assert judgement.verdict == Verdict.NOT_COMPARABLE
+    reason = incomparability_of(judgement)
+    assert isinstance(reason, DifferentProtocol)
+    assert [one.key for one in reason.differences] == ["encoder_fraction"]
 
 
 def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
@@ -423,9 +422,8 @@ def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
     ).judgements
     (free,) = run_interim_analysis(build_table(declare(), Runs(tmp_path / "root", runs))).judgements
     assert ruled.verdict == Verdict.INCONCLUSIVE
-    assert free.is_exploratory and judgement_note(free).startswith(
-        "the stopping rule was changed after a look"
-    )
+    assert free.is_exploratory
+    assert [type(breach) for breach in free.breaches] == [DesignChanged]
     (again,) = run_interim_analysis(
         build_table(declare(), Runs(tmp_path / "root", runs))
     ).judgements

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import forecast, why_not
+from tests.results.words import forecast, missing_in, why_barred, why_not
 
+from clozelab.analysis.reasons import DifferentProtocol, NoRunInColumn, SettingDifference
 from clozelab.analysis.verdicts import Verdict, judge
 from clozelab.report.claims import claim_views
 from clozelab.report.summaries import problems
@@ -145,7 +146,10 @@ def test_rows_of_another_protocol_are_not_comparable(
             max_unknown_tokens=tokens,
         )
     other = build_table(table.experiment, find(tmp_path / "other"))
-    assert "max_unknown_tokens 100 against 200" in why_not(other, "mlm", "ltr", ["text"])
+    reason = why_barred(other, "mlm", "ltr", ["text"])
+    assert isinstance(reason, DifferentProtocol)
+    unknown = SettingDifference("max_unknown_tokens", ("100",), ("200",))
+    assert reason.differences == (unknown,)
 
 
 def test_a_stand_in_speaks_for_its_measure(tmp_path: Path, writers: Any) -> None:
@@ -218,6 +222,7 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
             writers.finetune(root, row, "mrpc", (seed, 1), 60.0 + seed)
     table = build_table(load_experiment(tmp_path / "mine"), find(root))
     left, tuned, none = claim_views(judge(table), table, 1.0)
-    assert none.claimed == "claimed: higher" and "no run on Bits" in none.sentence
+    assert none.claimed == "claimed: higher"
+    assert missing_in(judge(table)[2]) == NoRunInColumn("Bits")
     assert left.sentence.endswith("claimed: higher") and left.figures.paper == "higher (ours)"
-    assert "the paper: higher" in tuned.sentence and tuned.figures.paper == "higher"
+    assert tuned.sentence.endswith("the paper: higher") and tuned.figures.paper == "higher"

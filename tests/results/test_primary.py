@@ -13,7 +13,7 @@ from scipy import stats
 from tests.results.words import forecast, judgement_note
 
 from clozelab.analysis.verdicts import Judgement, Verdict
-from clozelab.results.experiment import Experiment, load_experiment
+from clozelab.results.experiment import Experiment
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
@@ -165,16 +165,3 @@ def test_it_would_be_more_without_the_gate(experiments: dict[int, Experiment]) -
         for _ in range(tables)
     )
     assert sum(min(found) < 0.05 for found in p_values) > stats.binom.ppf(0.999, tables, 0.05)
-
-
-def test_primary_is_true_or_false(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    text = "columns: [mrpc]\narms: {a: {}, b: {}}\nclaims:\n"
-    text += "  - {text: t, compare: [a, b, mrpc], direction: higher, primary: first}\n"
-    (folder / "paper.yaml").write_text(text)
-    with pytest.raises(
-        ValueError,
-        match=r"claims\.0\.primary is 'first'; it is true where it is tested before the others",
-    ):
-        load_experiment(folder)

@@ -11,10 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from tests.results.words import forecast, judgement_note, verdict_label
+from tests.results.words import judgement_note, verdict_label
 
 from clozelab.analysis.sequential import sequential_p
-from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.analysis.verdicts import (
+    FirstAnalysisAhead,
+    Judgement,
+    SeedsNeeded,
+    TooManySeedsNeeded,
+    Verdict,
+)
 from clozelab.results.analyses import run_interim_analysis
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
@@ -58,10 +64,8 @@ def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> N
         assert not found.is_exploratory, "the rule allows for these looks"
     assert verdict_label(found) == Verdict.HOLDS
     later = looked(experiment, tmp_path, 9)
-    assert (
-        later.corrected_p == found.corrected_p
-        and "seeds after the last look (8) decide nothing" in judgement_note(later)
-    )
+    assert later.corrected_p == found.corrected_p
+    assert judgement_note(later) == "seeds after the last look (8) decide nothing"
 
 
 def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
@@ -86,10 +90,8 @@ def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
 
 def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
     found = looked(experiment, tmp_path, 2)
-    assert (
-        found.verdict == Verdict.INCONCLUSIVE
-        and forecast(found) == "the first look is at 3 pre-training seeds"
-    )
+    assert found.verdict == Verdict.INCONCLUSIVE
+    assert found.forecast == FirstAnalysisAhead(3, additional_seeds=1)
 
 
 def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
@@ -154,7 +156,8 @@ def test_until_decided_is_wrong_once_in_twenty(tmp_path: Path, tables: int, prim
 
 def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
     """More seeds than one look alone would take, and none after the last look."""
-    shape, forecasts = np.array([[-1.0, 0.0, 1.0]]), {}
+    shape = np.array([[-1.0, 0.0, 1.0]])
+    forecasts = {}
     for name, rule in (
         ("free", {}),
         ("eight", {"first": 3, "most": 8}),
@@ -162,26 +165,7 @@ def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
     ):
         (found,) = simulation.judged(made(tmp_path / name, **rule), shape + 1.6, 3)
         assert found.verdict == Verdict.INCONCLUSIVE
-        forecasts[name] = found.decisive_seeds or forecast(found)
-    assert forecasts["free"] == 6 and forecasts["eight"] == 8
-    assert forecasts["seven"] == "more than 7 pre-training seeds at this difference and spread"
-
-
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        (
-            {"first": 1, "most": 3},
-            "stopping.first is 1; it is pre-training seeds of the first look, 2 or more",
-        ),
-        (
-            {"first": 5, "most": 3},
-            "stopping: the last look is at 3 seeds, before the first one at 5",
-        ),
-        ({"first": 3}, "stopping: lacks most, seeds of the last look"),
-        ({"first": 3, "most": 8, "last": 9}, "stopping: has no key 'last'"),
-    ],
-)
-def test_rules_that_are_refused(tmp_path: Path, rule: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        made(tmp_path / "mine", **rule)
+        forecasts[name] = found.forecast
+    assert forecasts["free"] == SeedsNeeded(6, additional_seeds=3)
+    assert forecasts["eight"] == SeedsNeeded(8, additional_seeds=5)
+    assert forecasts["seven"] == TooManySeedsNeeded(7, additional_seeds=4)

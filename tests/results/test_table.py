@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import cell_note, judgement_note, role_of
+from tests.results.words import cell_note, incomparability_of, judgement_note, role_of
 
+from clozelab.analysis.reasons import DifferentSplits, RunsLackMetric
 from clozelab.analysis.scores import Cell
 from clozelab.analysis.verdicts import Verdict, judge
 from clozelab.results.experiment import load_experiment
@@ -104,11 +105,10 @@ def test_a_slip_in_a_metric_is_told_by_what_the_runs_have(tmp_path: Path) -> Non
     trained = tuned.model_copy(update={"stage": "pretrain", "config": {"arm": "a", "seed": 1}})
     trained.facts = {"validation/loss": 2.0}
     table = build_table(load_experiment(tmp_path), Runs(Path("x"), [trained, tuned]))
-    assert (
-        cell_note(table.cells["a", "rte"])
-        == "1 run(s) lack validation/acuracy (did you mean 'validation/accuracy'?)"
-    )
-    assert "did you mean 'validation/loss'?" in cell_note(table.cells["a", "pretrain:LM"])
+    tuned_note = RunsLackMetric(1, "validation/acuracy", "validation/accuracy")
+    assert table.cells["a", "rte"].notes == (tuned_note,)
+    trained_note = RunsLackMetric(1, "validation/los", "validation/loss")
+    assert table.cells["a", "pretrain:LM"].notes == (trained_note,)
 
 
 @pytest.mark.parametrize("synthetic", [None, "microworld"])
@@ -340,7 +340,7 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
     runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
     (found,) = judge(build_table(load_experiment(tmp_path), Runs(Path("x"), runs)))
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert "another split: cells of validation against cells of test" in judgement_note(found)
+    assert incomparability_of(found) == DifferentSplits(("validation", "test"))
 
 
 def test_stand_in_speaks_for_one_column_only() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import cell_note, judgement_note, why_not
+from tests.results.words import judgement_note, why_not
 
+from clozelab.analysis.reasons import OlderRunsLeftOut
 from clozelab.analysis.verdicts import Judgement, Verdict, judge
 from clozelab.report.render import write_results
 from clozelab.report.summaries import problems
@@ -74,7 +75,8 @@ def test_older_runs_of_a_column_are_in_no_cell_and_named(
     count = make_older(root, "finetune/*/pretrain-seed-[12]/*/*")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {3, 4}
-    assert "of an older results version left out" in cell_note(table.cells["mlm", "mrpc"])
+    (note,) = table.cells["mlm", "mrpc"].notes
+    assert isinstance(note, OlderRunsLeftOut)
     (line,) = problems(table)[HEADING]
     assert line.startswith(
         f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, beside others of"

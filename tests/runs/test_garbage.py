@@ -219,12 +219,3 @@ def test_runs_that_do_not_say_what_they_used_keep_their_task(
         "cache/tasks/mrpc-unused",
         "cache/baselines/mrpc-unused",
     }
-
-
-def test_wrong_use() -> None:
-    with pytest.raises(ValueError, match="what=everything: there are checkpoints"):
-        main(["what=everything"])
-    with pytest.raises(ValueError, match="older_than=-1: give a number of days"):
-        main(["older_than=-1"])
-    with pytest.raises(ValueError, match="did you mean '--delete'"):
-        main(["--delte"])

@@ -300,7 +300,8 @@ def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer(two, [True] * 20)
     assert main([str(one), str(two)]) == 0
     out = capsys.readouterr().out
-    assert "exact McNemar p = 0.000488" in out and "+60.0 points" in out and "other seeds" in out
+    for text in ("exact McNemar p = 0.000488", "+60.0 points", "other seeds"):
+        assert text in out
     arms = [str(root / f"pretrain/{arm}/seed-1") for arm in ("mlm", "ltr")]
     assert main(arms) == 0
     assert "McNemar" not in capsys.readouterr().out
@@ -310,10 +311,3 @@ def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         r"accuracy, percent +[\d.]+ +[\d.]+ +[\d.]+", out
     )
     assert "McNemar" not in out
-
-
-def test_wrong_use(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no run folder"):
-        main([str(tmp_path), str(tmp_path)])
-    with pytest.raises(ValueError, match="takes 2 to 26 names, not one"):
-        main(["one"])

@@ -28,6 +28,9 @@ ROWS = (
     ' f,1e3,"y, z"\n'
 )
 READABLE = [0, 3]
+# The second line is empty, the third one is Latin-1, the fourth one is too long.
+LINES = b"a b\n\n\xe9\n" + b"a " * 100 + b"\nc\n"
+ONE_ROW = '{"text": "a", "sentence2": "b"}\n'
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +138,6 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
 
 
 def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
-    status, _, err = predict("input=rows.csv")
-    assert status == 1
-    assert "rows.csv has the columns 'id', 'review', 'stars', 'day'" in err
-    assert "text=COLUMN" in err
-    assert "no column 'reviw'; did you mean 'review'" in predict("input=rows.csv", "text=reviw")[2]
-    assert (
-        "say text=FIRST,day for the texts of two columns"
-        in predict("input=rows.csv", "text=review", "pair=day")[2]
-    )
     (tmp_path / "pairs.tsv").write_text("premise\thypothesis\tlabel\na b\tc\t0\nd\te\t1\n")
     status, out, err = predict("input=pairs.tsv")
     assert status == 0
@@ -152,18 +146,14 @@ def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
     turned = predict("input=pairs.tsv", "text=hypothesis,premise")[1]
     assert turned.splitlines()[0] == out.splitlines()[0]
     assert turned != out
-    (tmp_path / "one.jsonl").write_text('{"text": "a", "sentence2": "b"}\n')
-    assert (
-        "did you mean 'pair'? Call it so, or say text=text,sentence2"
-        in predict("input=one.jsonl")[2]
-    )
+    (tmp_path / "one.jsonl").write_text(ONE_ROW)
     assert predict("input=one.jsonl", "text=text")[1] == predict("text=a")[1]
     assert predict("input=one.jsonl", "text=text,sentence2")[1] == predict("text=a", "pair=b")[1]
     assert predict("input=one.jsonl", "text=text", "pair=b")[1] == predict("text=a", "pair=b")[1]
 
 
 def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_bytes(b"a b\n\n\xe9\n" + b"a " * 100 + b"\nc\n")
+    (tmp_path / "lines.txt").write_bytes(LINES)
     status, out, err = predict("input=lines.txt")
     lines = out.splitlines()
     assert status == 0
@@ -174,23 +164,11 @@ def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path) -> None:
     assert "102 tokens" in lines[3]
     assert [lines[0], lines[4]] == [predict(f"text={text}")[1].strip() for text in ("a b", "c")]
     assert predict("input=lines.txt", "empty=skip")[1].splitlines() == [lines[0], *lines[2:]]
-    status, out, err = predict("input=lines.txt", "errors=raise", "output=out.txt")
-    assert status == 1
-    assert "lines.txt:3 is not UTF-8" in err
-    assert not (tmp_path / "out.txt").exists()
-    (tmp_path / "none.txt").write_text("\U0001f600\n\n")
-    status, _, err = predict("input=none.txt", "output=out.txt")
-    assert status == 1
-    assert "none.txt:1 has no token" in err
-    assert not (tmp_path / "out.txt").exists()
-    assert "errors=skip: choose one of mark, raise" in predict("input=lines.txt", "errors=skip")[2]
 
 
 def test_labels_get_other_names(predict: Any) -> None:
     _, out, _ = predict("text=a", "label_names={no: 0, yes: 1}", "--json")
     assert json.loads(out)["prediction"]["probabilities"].keys() == {"0", "1"}
-    assert "has no label 'nope'" in predict("text=a", "label_names={nope: x}")[2]
-    assert "label_names=no: write" in predict("text=a", "label_names=no")[2]
 
 
 @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
@@ -244,3 +222,37 @@ def test_keys_that_json_answers_replace_are_told_once(predict: Any, tmp_path: Pa
     (tmp_path / "in.csv").write_text("text,prediction,error\na,1,2\nb,3,4\n")
     err = predict("input=in.csv", "output=out.jsonl")[2]
     assert err.count("in.csv: the column prediction, error is replaced by the answers'") == 1
+
+
+# The words of `clozelab predict` -> parts of the sentence that refuses them.
+REFUSED = [
+    (
+        ["input=rows.csv"],
+        ["rows.csv has the columns 'id', 'review', 'stars', 'day'", "text=COLUMN"],
+    ),
+    (["input=rows.csv", "text=reviw"], ["no column 'reviw'; did you mean 'review'"]),
+    (
+        ["input=rows.csv", "text=review", "pair=day"],
+        ["say text=FIRST,day for the texts of two columns"],
+    ),
+    (["input=one.jsonl"], ["did you mean 'pair'? Call it so, or say text=text,sentence2"]),
+    (["input=lines.txt", "errors=raise"], ["lines.txt:3 is not UTF-8"]),
+    (["input=none.txt"], ["none.txt:1 has no token"]),
+    (["input=lines.txt", "errors=skip"], ["errors=skip: choose one of mark, raise"]),
+    (["text=a", "label_names={nope: x}"], ["has no label 'nope'"]),
+    (["text=a", "label_names=no"], ["label_names=no: write"]),
+]
+
+
+@pytest.mark.parametrize(("words", "sentences"), REFUSED)
+def test_what_is_refused(
+    predict: Any, tmp_path: Path, words: list[str], sentences: list[str]
+) -> None:
+    (tmp_path / "one.jsonl").write_text(ONE_ROW)
+    (tmp_path / "lines.txt").write_bytes(LINES)
+    (tmp_path / "none.txt").write_text("\U0001f600\n\n")
+    status, _, err = predict(*words, "output=out.txt")
+    assert status == 1
+    for sentence in sentences:
+        assert sentence in err
+    assert not (tmp_path / "out.txt").exists()

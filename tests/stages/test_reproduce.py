@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from clozelab.planning.steps import Step
 from clozelab.report import summaries
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
-from clozelab.stages.doctor import main as doctor
 
 STEPS = [
     Step("prepare", "prepare", None, ()),
@@ -64,25 +62,6 @@ def test_the_first_open_job_is_enough(monkeypatch: pytest.MonkeyPatch, status: s
 def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, sweep_pretrain=["complete"], sweep_finetune=["complete", "new"])
     assert not reproduce.all_complete(STEPS)
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("-dry-run", "did you mean '--dry-run'?"),
-        ("--dryrun", "did you mean '--dry-run'?"),
-        ("--dry-run=yes", "did you mean '--dry-run'?"),
-        ("-x", "there are --dry-run, --no-measure, --skip-doctor"),
-    ],
-)
-def test_an_option_that_there_is_not_starts_nothing(
-    word: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reproduce, "make_steps", None)  # would fail
-    with pytest.raises(ValueError, match=re.escape(f"reproduce has no option {word}; {message}")):
-        reproduce.main(["table5_pretraining_tasks", word])
-    with pytest.raises(ValueError, match="no option"):
-        doctor(["table5_pretraining_tasks", word])
 
 
 def ruled(folder: Path, **more: Any) -> Path:

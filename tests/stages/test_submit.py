@@ -70,14 +70,3 @@ def test_missing_sets_are_an_error_or_placeholders(
     assert main(["glue", folder, f"out={out}", "--placeholders"]) == 0
     assert capsys.readouterr().out.count("placeholder") == len(TEST_SETS) - 1
     assert out.is_file()
-
-
-def test_wrong_use(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="knows one benchmark"):
-        main(["superglue", str(tmp_path)])
-    with pytest.raises(ValueError, match="no test predictions in"):
-        main(["glue", str(tmp_path)])
-    with pytest.raises(ValueError, match="is no folder"):
-        main(["glue", str(tmp_path / "nowhere")])
-    with pytest.raises(ValueError, match="no option --chek"):
-        main(["--chek", "x"])
