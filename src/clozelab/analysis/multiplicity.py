@@ -77,12 +77,12 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
         new = {contrast.key: contrast for contrast in contrasts if contrast.key not in corrected}
         p_values = _p_values(new)
         adjusted = holm(list(p_values.values()))
-        if name:  # a primary claim
+        if name:
             share = 1.0 - SECONDARY_SHARE if "" in families else 1.0
-            family = [_after(largest, p / share) for p in adjusted]
+            family = _primary_p_values(adjusted, share, largest)
         else:
             share = SECONDARY_SHARE if undecided else 1.0
-            family = [min(p / SECONDARY_SHARE, _after(largest, p)) for p in adjusted]
+            family = _secondary_p_values(adjusted, largest)
 
         corrected |= zip(p_values, family, strict=True)
         local_level |= dict.fromkeys(p_values, _local_level(adjusted, share))
@@ -94,6 +94,16 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
         if largest >= SIGNIFICANCE and not undecided:
             undecided = name
     return Correction(corrected, local_level, gated_by)
+
+
+def _primary_p_values(adjusted: Sequence[float], share: float, largest: float) -> list[float]:
+    """Of a primary claim's contrasts, which have a share of the 5 % and wait for those before."""
+    return [_after(largest, p / share) for p in adjusted]
+
+
+def _secondary_p_values(adjusted: Sequence[float], largest: float) -> list[float]:
+    """Of all other contrasts: by their small share at once, or by the whole after the primary."""
+    return [min(p / SECONDARY_SHARE, _after(largest, p)) for p in adjusted]
 
 
 def _local_level(adjusted: Sequence[float], share: float) -> float:

@@ -93,12 +93,7 @@ def score_v2(
             "no answer", whatever its text is.
     """
     _require_questions(answers)
-    missing = [question for question in answers if question not in predictions]
-    if missing:
-        raise ValueError(
-            f"SQuAD 2.0 needs every question predicted; {len(missing)} are missing, e.g."
-            f" {missing[0]}"
-        )
+    _require_predictions(answers, predictions)
     raw_scores = {}
     for name, metric in METRICS_V2.items():
         raw_scores[name] = score_each(metric, answers, predictions)
@@ -124,6 +119,15 @@ def score_v2(
             result[f"best_{name}"] = best
             result[f"best_{name}_thresh"] = best_at
     return result
+
+
+def _require_predictions(answers: Answers, predictions: Texts) -> None:
+    missing = [question for question in answers if question not in predictions]
+    if missing:
+        raise ValueError(
+            f"SQuAD 2.0 needs every question predicted; {len(missing)} are missing, e.g."
+            f" {missing[0]}"
+        )
 
 
 def _with_no_answers(

@@ -115,22 +115,20 @@ def _unequal_settings(
     for name, group in by_name.items():
         factors = [treatment_factors(group, others) for others in by_name.values()]
         own_keys[name] = free_keys.union(*factors)
-    known = {run.folder: _settings_to_compare(run, by_name[run.name]) for run in runs}
-    keys: set[str] = set()
-    for run_settings in known.values():
-        keys |= run_settings.keys()
+    compared = {run.folder: _settings_to_compare(run, by_name[run.name]) for run in runs}
+    keys: set[str] = set().union(*compared.values())
 
     # (key, its owner or nobody) -> value -> runs
     values: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for key in sorted(keys):
         for run in runs:
             owner = run.name if is_within(key, own_keys[run.name]) else ""
-            value = known[run.folder].get(key, NO_VALUE)
+            value = compared[run.folder].get(key, NO_VALUE)
             values.setdefault((key, owner), {}).setdefault(value, []).append(run)
-    for (key, owner), by_value in values.items():
-        if len(by_value) > 1:
-            of_owner = f" of {owner}" if owner else ""
-            yield f"{kind}{of_owner} differ in {key}: {_values(by_value)}"
+    unequal = {where: by_value for where, by_value in values.items() if len(by_value) > 1}
+    for (key, owner), by_value in unequal.items():
+        of_owner = f" of {owner}" if owner else ""
+        yield f"{kind}{of_owner} differ in {key}: {_values(by_value)}"
 
 
 def _settings_to_compare(run: Record, group: Sequence[Record]) -> dict[str, str]:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from clozelab.results.table import ResultTable, is_scored, stand_in_for
+from clozelab.results.columns import is_scored, stand_in_for
+from clozelab.results.table import ResultTable
 from clozelab.runs.record import NO_UNIT, Record, Score
 
 RESULT_FIELDS = (

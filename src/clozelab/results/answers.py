@@ -325,11 +325,12 @@ def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
     file = path.stem.removeprefix("predictions").removeprefix("_")
     prefix = f"validation/{file}_" if file else "validation/"
     names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
-    if labels and isinstance(labels[0], list):
+    first_label = labels[0] if labels else None
+    if isinstance(first_label, list):
         scorer = entity_scores if "f1" in names else tag_scores
         scores = scorer(answers.predictions, labels)
     else:
-        if labels and isinstance(labels[0], float | int):
+        if isinstance(first_label, float | int):
             predicted = np.array(answers.predictions, float)
             expected = np.array(labels, float)
         else:

@@ -8,27 +8,21 @@ that decide are in analysis/comparability.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from clozelab.analysis.comparability import (
-    Pair,
-    RowEvidence,
     RunEvidence,
-    group_by,
     is_within,
 )
-from clozelab.analysis.reasons import OutdatedRuns
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, read_yaml
-from clozelab.results.versions import all_are_outdated
 from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
 
 if TYPE_CHECKING:
-    from clozelab.results.table import ResultTable
     from clozelab.runs.record import Record
 
 # what runs are called by
@@ -135,66 +129,6 @@ def _amounts(run: Record) -> dict[str, float]:
 
 
 # -- two rows --------------------------------------------------------------------------------------
-
-
-def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Pair:
-    """All that is known of how two rows' runs were made."""
-    rows = (first, second)
-    arms = [table.experiment.row(name).arm for name in rows]
-    pretrained = [table.pretrain_runs.get(str(arm), []) for arm in arms]
-    finetuned = [table.finetune_runs.get(name, []) for name in rows]
-    evaluated = [table.evaluation_runs.get(name, []) for name in rows]
-    arm_factors = treatment_factors(*pretrained)
-    row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
-    outdated = _outdated(table, rows, arms, tasks)
-    return Pair(
-        first=_row_evidence(table, first, tasks),
-        second=_row_evidence(table, second, tasks),
-        matched=table.experiment.matched,
-        free_keys=table.experiment.free_keys,
-        arm_factors=arm_factors,
-        row_factors=row_factors,
-        outdated=outdated,
-    )
-
-
-def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvidence:
-    def evidence(runs: Sequence[Record]) -> list[RunEvidence]:
-        return [table.evidence_of(run) for run in runs]
-
-    arm = table.experiment.row(row).arm
-    pretrain_runs = table.pretrain_runs.get(str(arm), [])
-    finetune_runs = table.finetune_runs.get(row, [])
-    evaluation_runs = table.evaluation_runs.get(row, [])
-    return RowEvidence(
-        name=row,
-        arm=arm,
-        pretraining=evidence(pretrain_runs),
-        finetuning=evidence(finetune_runs),
-        evaluation=evidence(evaluation_runs),
-        by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
-    )
-
-
-def _outdated(
-    table: ResultTable,
-    rows: Collection[str],
-    arms: Collection[str | None],
-    tasks: Collection[str],
-) -> OutdatedRuns | None:
-    """Why an arm or a row has no run that may be compared, though it has some."""
-    if not table.outdated:
-        return None
-    runs = [run for run in table.runs.pretrain if run.name in arms]
-    for run in (*table.runs.finetune, *table.runs.evaluate):
-        if run.name in rows and run.task in tasks:
-            runs.append(run)
-    # An arm's encoders, and a row's runs on each task.
-    for group in group_by(runs, lambda run: (run.stage, run.task, run.name)).values():
-        reason = all_are_outdated(table.outdated, group)
-        if reason is not None:
-            return reason
-    return None
 
 
 def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> frozenset[str]:

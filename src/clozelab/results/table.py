@@ -8,21 +8,22 @@ table, as the paper selects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.comparability import Pair, RunEvidence, group_by
+from clozelab.analysis.comparability import Pair, RowEvidence, RunEvidence, group_by
 from clozelab.analysis.reasons import (
     CellNote,
     LearningRateChosen,
     LearningRateWithoutChoice,
     OlderRunsLeftOut,
+    OutdatedRuns,
     RunsLackMetric,
 )
-from clozelab.analysis.schema import OUR_SPLIT, Column, Part, Row
+from clozelab.analysis.schema import Column, Row
 from clozelab.analysis.scores import (
     Cell,
     CheckpointSeries,
@@ -30,13 +31,20 @@ from clozelab.analysis.scores import (
     Origin,
     ScoredRun,
     ScoreTable,
-    datasets_for_column,
 )
 from clozelab.analysis.statistics import Seeds
-from clozelab.results.evidence import compare_rows, encoder_of, evidence_of, seeds_of
+from clozelab.results.columns import (
+    Generators,
+    datasets_of_parts,
+    is_scored,
+    mean_column,
+    paper_column,
+    task_columns,
+)
+from clozelab.results.evidence import encoder_of, evidence_of, seeds_of, treatment_factors
 from clozelab.results.experiment import Experiment
 from clozelab.results.series import POINT, find_series
-from clozelab.results.versions import OutdatedFolders, find_outdated, num_outdated
+from clozelab.results.versions import OutdatedFolders, all_are_outdated, find_outdated, num_outdated
 from clozelab.text.did_you_mean import nearest
 
 if TYPE_CHECKING:
@@ -143,17 +151,70 @@ def _complete_by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
     return group_by(complete, lambda run: run.name)
 
 
-def is_scored(run: Record) -> bool:
-    return run.is_complete and bool(run.values)
+# -- two rows side by side ------------------------------------------------------------------------
 
 
-def stand_in_for(run: Record) -> str | None:
-    """The column or benchmark that the run's task stands in for, by its own configuration."""
-    recorded = run.facts.get("stand_in_for")
-    if recorded:
-        return str(recorded)
-    task = run.config.get("task") or {}
-    return task.get("stand_in_for")
+def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Pair:
+    """All that is known of how two rows' runs were made."""
+    rows = (first, second)
+    arms = [table.experiment.row(name).arm for name in rows]
+    pretrained = [table.pretrain_runs.get(str(arm), []) for arm in arms]
+    finetuned = [table.finetune_runs.get(name, []) for name in rows]
+    evaluated = [table.evaluation_runs.get(name, []) for name in rows]
+    arm_factors = treatment_factors(*pretrained)
+    row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
+    outdated = _outdated(table, rows, arms, tasks)
+    return Pair(
+        first=_row_evidence(table, first, tasks),
+        second=_row_evidence(table, second, tasks),
+        matched=table.experiment.matched,
+        free_keys=table.experiment.free_keys,
+        arm_factors=arm_factors,
+        row_factors=row_factors,
+        outdated=outdated,
+    )
+
+
+def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvidence:
+    def evidence(runs: Sequence[Record]) -> list[RunEvidence]:
+        return [table.evidence_of(run) for run in runs]
+
+    arm = table.experiment.row(row).arm
+    pretrain_runs = table.pretrain_runs.get(str(arm), [])
+    finetune_runs = table.finetune_runs.get(row, [])
+    evaluation_runs = table.evaluation_runs.get(row, [])
+    return RowEvidence(
+        name=row,
+        arm=arm,
+        pretraining=evidence(pretrain_runs),
+        finetuning=evidence(finetune_runs),
+        evaluation=evidence(evaluation_runs),
+        by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
+    )
+
+
+def _outdated(
+    table: ResultTable,
+    rows: Collection[str],
+    arms: Collection[str | None],
+    tasks: Collection[str],
+) -> OutdatedRuns | None:
+    """Why an arm or a row has no run that may be compared, though it has some."""
+    if not table.outdated:
+        return None
+    runs = [run for run in table.runs.pretrain if run.name in arms]
+    for run in (*table.runs.finetune, *table.runs.evaluate):
+        if run.name in rows and run.task in tasks:
+            runs.append(run)
+    # An arm's encoders, and a row's runs on each task.
+    for group in group_by(runs, lambda run: (run.stage, run.task, run.name)).values():
+        reason = all_are_outdated(table.outdated, group)
+        if reason is not None:
+            return reason
+    return None
+
+
+# -- arranging runs ------------------------------------------------------------------------------
 
 
 def without_outdated(runs: Runs, outdated: OutdatedFolders) -> Runs:
@@ -240,7 +301,7 @@ class _Arrangement:
         return any(cell.scores for cell in cells if cell)
 
     def _add_tasks(self) -> None:
-        self.columns += _task_columns(self.experiment, self.own_runs, self.generators)
+        self.columns += task_columns(self.experiment, self.own_runs, self.generators)
         for row, column in product(self.rows, list(self.columns)):
             self.cells[row, column.key] = self._task_cell(row, column)
 
@@ -270,20 +331,20 @@ class _Arrangement:
             complete = [run for run in runs if run.is_complete]
             expected = [seeds_of(run) for run in runs]
             self.cells[row.name, ours.key] = _cell(complete, column.metric, expected)
-        self.columns.append(_paper_column(column))
+        self.columns.append(paper_column(column))
         if self._has_scores(ours):
             self.columns.append(ours)
 
     def _add_mean(self, column: Column, filled: Sequence[DataColumn]) -> None:
         """A mean of columns; a mean over fewer is another number, so it takes all of them."""
         parts = list(chain.from_iterable(column.parts))
-        datasets = _datasets_of_parts(parts, filled)
+        datasets = datasets_of_parts(parts, filled)
         if len(datasets) < len(set(parts)):
-            self.columns.append(_paper_column(column))
+            self.columns.append(paper_column(column))
             return
-        ours = _mean_column(column, list(datasets.values()))
+        ours = mean_column(column, list(datasets.values()))
         if not ours.is_paper:
-            self.columns.append(_paper_column(column))
+            self.columns.append(paper_column(column))
         self.columns.append(ours)
         for row in self.rows:
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
@@ -293,22 +354,7 @@ class _Arrangement:
             self.cells[row, ours.key] = _mean_of_groups(tuple(groups))
 
 
-def _datasets_of_parts(
-    parts: Sequence[Part], filled: Sequence[DataColumn]
-) -> dict[Part, DataColumn]:
-    """The data set with scores of each part of a mean, where there is one."""
-    datasets: dict[Part, DataColumn] = {}
-    for part in parts:
-        candidates = datasets_for_column(part.column, filled)
-        if candidates:
-            metric = part.metric or candidates[0].metric
-            datasets[part] = replace(candidates[0], metric=metric)
-    return datasets
-
-
 # -- which runs are of one data set ----------------------------------------------------------------
-
-Generators = Mapping[str, str | None]  # task -> the generator of its data; None: real data
 
 
 def _one_dataset_a_task(
@@ -333,218 +379,6 @@ def _one_dataset_a_task(
             excluded.append(ExcludedRuns(task, len(group), names, generator, kept_generator))
     kept = [run for run in runs if run.folder not in excluded_folders]
     return kept, generators, tuple(excluded)
-
-
-# -- columns ---------------------------------------------------------------------------------------
-
-
-def _paper_column(column: Column) -> DataColumn:
-    """The paper's own column, which no run of ours is on."""
-    return DataColumn(column.name, f"paper:{column.name}", column.metric, column, Origin.PAPER)
-
-
-def _task_columns(
-    experiment: Experiment, runs: Sequence[Record], generators: Generators
-) -> Iterator[DataColumn]:
-    """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks
-    by name.
-    """
-
-    def knows_most(run: Record) -> tuple[bool, bool]:
-        return is_scored(run), any(score.baselines for score in run.scores.values())
-
-    # The run that a task's columns are described by: a complete one knows its scores.
-    ordered = sorted(runs, key=knows_most)
-    by_task = {run.task: run for run in ordered}
-    # task -> its scores that have a column: it may fill several, each with another
-    used_metrics: dict[str, set[str]] = {}
-    for column in experiment.columns:
-        if not column.task:
-            continue
-        # the column's own task first
-        tasks = sorted(by_task, key=lambda name: (name != column.task, name))
-        described = [_describing_run(ordered, task, column.metric, by_task[task]) for task in tasks]
-        datasets = _datasets_on(column, described, generators, used_metrics)
-        if not experiment.has_paper:
-            datasets = [_without_paper(dataset) for dataset in datasets]
-        is_ours = column.is_measured or any(dataset.is_paper for dataset in datasets)
-        if not is_ours:
-            yield _paper_column(column)
-        yield from datasets
-    for task in sorted(by_task.keys() - used_metrics):
-        yield _data_column(by_task[task], None, generators[task], is_first=True)
-
-
-def _datasets_on(
-    column: Column,
-    runs: Sequence[Record],
-    generators: Generators,
-    used_metrics: dict[str, set[str]],
-) -> list[DataColumn]:
-    """The tasks that fill a column, by one run of each; their scores are noted as used."""
-    datasets: list[DataColumn] = []
-    for run in runs:
-        if _belongs(run, column, used_metrics.get(run.task)):
-            used = used_metrics.setdefault(run.task, set())
-            dataset = _data_column(run, column, generators[run.task], is_first=not used)
-            used.add(dataset.metric)
-            datasets.append(dataset)
-    return datasets
-
-
-def _without_paper(dataset: DataColumn) -> DataColumn:
-    """Where there is no paper, nothing is "not in the paper"."""
-    if dataset.origin is Origin.OWN_MEASURE:
-        return replace(dataset, origin=Origin.OTHER)
-    return dataset
-
-
-def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: Record) -> Record:
-    """The run that knows most and has a metric: of a measure some runs lack a score.
-
-    No causal encoder reads from the right, for example.
-    """
-    for run in reversed(runs):
-        if run.task == task and metric in run.values:
-            return run
-    return otherwise
-
-
-def _belongs(run: Record, column: Column, used: set[str] | None) -> bool:
-    """Whether a task's runs fill a column: they are of its stage, and the score is still free."""
-    is_of_stage = (run.stage == "evaluate") == column.is_measured
-    is_free = used is None or (column.metric in run.values and column.metric not in used)
-    return is_of_stage and is_free and column.accepts(run.task, stand_in_for(run))
-
-
-def _data_column(
-    run: Record, column: Column | None, generator: str | None, *, is_first: bool
-) -> DataColumn:
-    """A task's runs as a data set. Generated data is never the paper's, whatever its name."""
-    origin = _origin(run, column, generator)
-    headline = _headline(run)
-    metric = _shown_metric(run, column, origin)
-    baseline = None
-    majority = None
-    score = run.scores.get(metric)
-    if score:
-        baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
-    if score and metric == headline:
-        majority = score.majority
-    # The task's title is about its headline score; another one goes by its column's name.
-    name = ""
-    if column is not None and headline and (metric != headline or column.is_measured):
-        name = column.name
-    heading = _heading(run, column, origin, generator, name)
-    key = run.task if is_first else f"{run.task}:{metric}"
-    num_examples = None
-    if not _is_of_another_file(run, metric):
-        num_examples = run.facts.get("num_examples")
-    return DataColumn(
-        heading=heading,
-        key=key,
-        metric=metric,
-        column=column,
-        origin=origin,
-        task=run.task,
-        tasks=(run.task,),
-        majority=majority,
-        baseline=baseline,
-        num_examples=num_examples,
-        trained_on=_training_share(run),
-    )
-
-
-def _headline(run: Record) -> str:
-    """The task's own metric; empty where the run has no score yet."""
-    return run.metric if run.values else ""
-
-
-def _shown_metric(run: Record, column: Column | None, origin: Origin) -> str:
-    """The column's metric, but for other data sets that do not have it: those show their own."""
-    headline = _headline(run)
-    if column is None or not column.metric:
-        return headline
-    is_same_data = origin in (Origin.PAPER, Origin.OTHER_SPLIT)
-    may_have = column.metric in run.values or not headline
-    if is_same_data or column.is_measured or may_have:
-        return column.metric
-    return headline
-
-
-def _training_share(run: Record) -> tuple[int, int] | None:
-    """(examples that it was trained on, all that there are); None where it was all of them."""
-    data = run.facts.get("data") or {}
-    used = data.get("train_examples")
-    available = data.get("train_examples_available")
-    if used and available and used < available:
-        return used, available
-    return None
-
-
-def _origin(run: Record, column: Column | None, generator: str | None) -> Origin:
-    if generator:
-        return Origin.SYNTHETIC
-    if column is None:
-        return Origin.OTHER
-    if column.is_measured:
-        return Origin.OWN_MEASURE if run.task == column.task else Origin.STAND_IN
-    if stand_in_for(run) or run.task != column.task:
-        return Origin.STAND_IN
-    return Origin.PAPER if column.split == OUR_SPLIT else Origin.OTHER_SPLIT
-
-
-def _heading(
-    run: Record, column: Column | None, origin: Origin, generator: str | None, name: str
-) -> str:
-    """`name` is that of the column where the score is not the task's own."""
-    if origin is Origin.SYNTHETIC:
-        return f"{generator} {name or run.title}"
-    if column is not None:
-        if origin is Origin.OTHER_SPLIT:
-            return f"{column.name} ({OUR_SPLIT})"
-        if origin in (Origin.PAPER, Origin.OWN_MEASURE):
-            return column.name
-    return f"{run.task} {name}" if name else run.title
-
-
-def _is_of_another_file(run: Record, metric: str) -> bool:
-    """Whether a score is over one of the task's further validation files.
-
-    MNLI's mismatched one is such a file: its scores are of other examples.
-    """
-    task = run.config.get("task") or {}
-    data = task.get("data") or {}
-    files = data.get("extra_validation_files") or {}
-    name = metric.rpartition("/")[2]
-    return any(name.startswith(f"{file}_") for file in files)
-
-
-def _mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
-    stand_ins = tuple(
-        part.heading for part in parts if not part.is_paper and not part.is_other_split
-    )
-    is_other_split = column.split != OUR_SPLIT or any(part.is_other_split for part in parts)
-    heading = column.name
-    origin = Origin.PAPER
-    if any(part.is_synthetic for part in parts):
-        heading = f"synthetic {column.name}"
-        origin = Origin.SYNTHETIC
-    elif stand_ins:
-        heading = f"{column.name} with stand-ins"
-        origin = Origin.STAND_IN
-    elif is_other_split:
-        heading = f"{column.name} ({OUR_SPLIT})"
-        origin = Origin.OTHER_SPLIT
-    return DataColumn(
-        heading,
-        f"mean:{column.name}",
-        metric="",
-        column=column,
-        origin=origin,
-        stand_in_parts=stand_ins,
-        tasks=tuple(dict.fromkeys(part.task for part in parts)),
-    )
 
 
 # -- cells -----------------------------------------------------------------------------------------

@@ -133,9 +133,9 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
         elif room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
             lock = path.with_name(f".{name}.lock")
             yield Garbage("cache", path, "no run was trained on it", lock)
-        elif room != "corpora" and f"{room}/{name}" not in named_entries:
+        elif room != "corpora":
             task = name.rpartition("-")[0]
-            if task not in tasks_in_use:
+            if f"{room}/{name}" not in named_entries and task not in tasks_in_use:
                 yield Garbage("cache", path, "no run refers to it")
 
 

@@ -358,30 +358,24 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         max_seeds = experiment.stopping.most
     pretrained_rows = {row.name for row in experiment.rows if row.arm}
     # The primary claims behind the first open one wait; the others gain by it.
-    gate = next(
-        (
-            judgement
-            for judgement in judgements
-            if judgement.claim.primary
-            and judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
-        ),
-        None,
-    )
+    open_verdicts = (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
+    primary = [judgement for judgement in judgements if judgement.claim.primary]
+    gate = next((judgement for judgement in primary if judgement.verdict in open_verdicts), None)
     candidates = []
     for judgement in judgements:
-        if (
-            judgement.verdict is not Verdict.INCONCLUSIVE
-            or judgement.p_value is None
-            or not judgement.difference
-        ):
+        if judgement.verdict is not Verdict.INCONCLUSIVE:
+            continue
+        if judgement.p_value is None or not judgement.difference:
             continue
         has_looks_left = judgement.difference.count < max_seeds
         is_waiting = judgement.claim.primary and judgement is not gate
         if has_looks_left and not is_waiting and pretrained_rows.intersection(judgement.rows):
             candidates.append(judgement)
-    primary = [judgement for judgement in candidates if judgement.claim.primary]
+    # The primary claim that the others wait for goes first.
+    if any(judgement is gate for judgement in candidates):
+        return gate
     return min(
-        primary or candidates,
+        candidates,
         key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p_value),
         default=None,
     )
