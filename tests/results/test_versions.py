@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from clozelab.results.experiment import Experiment, find_experiment, load_experi
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.inputs import encoder_fingerprint
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 OLD = RESULTS_VERSIONS["finetune"] - 1
@@ -117,6 +119,45 @@ def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
     assert any(
         "on encoders of an older results version" in line for line in problems(table)[HEADING]
     )
+
+
+def test_runs_on_an_encoder_that_was_trained_anew_stay(experiment: Experiment, root: Path) -> None:
+    """Both pre-trainings of mlm's first seed are there; its fine-tunings began with the new one."""
+    make_older(root, "pretrain/*/seed-1")
+    old = root / "pretrain/mlm/seed-1"
+    new = root / "pretrain/mlm/new/seed-1"
+    shutil.copytree(old, new)
+    state = json.loads((new / "run.json").read_text())
+    version = RESULTS_VERSIONS["pretrain"]
+    (new / "run.json").write_text(json.dumps(state | {"results_version": version}))
+    record_learning_rate(new, 2e-4)
+    encoders = {}
+    for folder in (old, new):
+        (folder / "encoder").mkdir()
+        (folder / "encoder/config.json").write_text("{}")
+        (folder / "encoder/checksums.json").write_text(json.dumps({"of": str(folder)}))
+        encoders[folder] = encoder_fingerprint(folder / "encoder")
+    for row in ("mlm", "ltr"):
+        for path in root.glob(f"finetune/{row}/*/*/*/run.json"):
+            state = json.loads(path.read_text())
+            state["config"] |= {"initialisation": "pretrained", "encoder_arm": row}
+            began_with = old
+            if row == "mlm" and path.parent.name == "seed-2":
+                began_with = new
+            state["inputs"] = {"encoder": encoders[began_with]}
+            path.write_text(json.dumps(state))
+    table = build_table(experiment, find(root))
+    assert (1, 2) in table.cells["mlm", "mrpc"].scores
+    assert (1, 1) not in table.cells["mlm", "mrpc"].scores, "it began with the old one"
+    assert seeds_in(table, "ltr") == {2, 3, 4}, "no encoder of its own is of the new version"
+
+
+def record_learning_rate(folder: Path, value: float) -> None:
+    """Give a run another learning rate, so that it is no copy of a run of the same name."""
+    path = folder / "run.json"
+    state = json.loads(path.read_text())
+    state["config"]["learning_rate"] = value
+    path.write_text(json.dumps(state))
 
 
 def test_other_columns_keep_their_own_version(experiment: Experiment, make_runs: Any) -> None:

@@ -9,11 +9,13 @@ Runs of older ones stand in no cell, and neither do runs on encoders that stand 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.analysis.comparability import group_by
 from clozelab.analysis.reasons import Age, Outdated, OutdatedRuns
+from clozelab.runs.inputs import encoder_fingerprint
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
@@ -49,10 +51,28 @@ def find_outdated(runs: Iterable[Record], free_keys: Iterable[str] = ()) -> Outd
                 old_encoders.add((run.name, run.seed))
 
     # What was measured on an encoder that is left out would bring the old version in again.
-    for run in complete:
-        if _arm_and_seed(run) in old_encoders:
+    candidates = [run for run in complete if _arm_and_seed(run) in old_encoders]
+    if not candidates:
+        return outdated
+    current_encoders = _encoder_checksums(run for run in complete if run.folder not in outdated)
+    for run in candidates:
+        # The arm and seed may have been trained anew, and this run may have begun with that.
+        if run.inputs.get("encoder") not in current_encoders:
             outdated.setdefault(run.folder, Outdated(Age.OLDER_ENCODER))
     return outdated
+
+
+def _encoder_checksums(runs: Iterable[Record]) -> set[str]:
+    """The fingerprints of all encoders that the pre-trainings among some runs have kept."""
+    checksums: set[str] = set()
+    for run in runs:
+        if run.stage != "pretrain":
+            continue
+        # encoder/, and those of points on the way
+        for file in run.folder.glob("encoder*/**/checksums.json"):
+            with suppress(ValueError):  # its other files are gone
+                checksums.add(encoder_fingerprint(file.parent))
+    return checksums
 
 
 def _arm_and_seed(run: Record) -> tuple[str, int] | None:
