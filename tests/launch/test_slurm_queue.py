@@ -63,6 +63,13 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
             JobState("RUNNING"),
             ["squeue", "sacct", "scontrol"],
         ),
+        # a runaway job: the accounts have missed its end
+        (("true", "echo '7|RUNNING'"), JobState(LOST), ["squeue", "sacct", "scontrol"]),
+        (
+            ("true", "echo '7|RUNNING'", "echo 'JobId=7 JobState=COMPLETED Reason=None'"),
+            JobState("COMPLETED"),
+            ["squeue", "sacct", "scontrol"],
+        ),
     ],
 )
 def test_the_first_that_knows_a_job_says_how_it_stands(
@@ -71,6 +78,26 @@ def test_the_first_that_knows_a_job_says_how_it_stands(
     calls = commands(*answers)
     assert ask_slurm(["7"]) == {"7": state}
     assert [line.split()[0] for line in calls.read_text().splitlines()] == asked
+
+
+@pytest.mark.parametrize("name", ["REVOKED", "LAUNCH_FAILED", "FAILED", LOST])
+def test_an_end_is_not_waited_for(name: str) -> None:
+    assert JobState(name).has_ended
+
+
+@pytest.mark.parametrize(
+    ("state", "never"),
+    [
+        (JobState("SPECIAL_EXIT"), True),
+        (JobState("REQUEUE_HOLD"), True),
+        (JobState("PENDING", "JobHoldMaxRequeue"), True),
+        (JobState("PENDING", "InvalidQOS"), True),
+        (JobState("PENDING", "Priority"), False),
+        (JobState("RUNNING"), False),
+    ],
+)
+def test_what_never_starts_by_itself(state: JobState, never: bool) -> None:
+    assert state.never_starts is never and not state.has_ended
 
 
 def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(

@@ -3,7 +3,7 @@
 Three commands are asked, each only where the one before it knows nothing:
 
 1. `squeue`: jobs of now, and for some minutes those that have ended.
-2. `sacct`: older ones, on a cluster that keeps accounts. Many small ones do not.
+2. `sacct`: that older ones have ended, on a cluster that keeps accounts. Many small ones do not.
 3. `scontrol show job`: the controller's last word, before a job is called lost.
 
 submitit asks `sacct` alone: without accounts its jobs stay "unknown" for ever, and each question
@@ -28,9 +28,11 @@ ENDED = frozenset(
         "COMPLETED",
         "DEADLINE",
         "FAILED",
+        "LAUNCH_FAILED",
         "NODE_FAIL",
         "OUT_OF_MEMORY",
         "PREEMPTED",  # without being put in line again: then it would be PENDING
+        "REVOKED",  # another cluster of a federation has it
         "TIMEOUT",
         LOST,
     }
@@ -53,9 +55,13 @@ NEVER_STARTS = (
     "Held",
     "BadConstraints",
     "DependencyNeverSatisfied",
+    "InvalidQOS",
+    "JobHoldMaxRequeue",
     "PartitionNodeLimit",
     "PartitionTimeLimit",
 )
+# States of a job that is held until somebody releases it.
+HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 # in what squeue and scontrol say of a job that the controller does not know
 NO_SUCH_JOB = "Invalid job id"
 
@@ -72,6 +78,8 @@ class JobState(NamedTuple):
 
     @property
     def never_starts(self) -> bool:
+        if self.name in HELD:
+            return True
         if self.name != "PENDING":
             return False
         return any(reason in self.reason for reason in NEVER_STARTS)
@@ -96,7 +104,9 @@ def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
     states = _from_squeue(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in states]
     if unknown:
-        states |= _from_sacct(unknown)
+        # Accounts may say for ever that a job runs whose end they have missed.
+        accounts = _from_sacct(unknown)
+        states |= {job_id: state for job_id, state in accounts.items() if state.has_ended}
     for job_id in unknown:
         if job_id not in states:
             states[job_id] = _from_scontrol(job_id)
@@ -272,4 +282,7 @@ class SlurmQueue:
             return
         self._stuck.add(job_id)
         choices = f"scontrol release {job_id} where it is held, or scancel {job_id}"
-        self.report(f"Slurm job {job_id} will not start by itself ({state.reason}): {choices}")
+        reason = state.reason
+        if not reason:
+            reason = state.name
+        self.report(f"Slurm job {job_id} will not start by itself ({reason}): {choices}")
