@@ -47,6 +47,24 @@ def test_a_heading_of_two_lines_is_as_wide_as_the_longer_one() -> None:
     assert fitting(headings, [["5", "3", "2 h"]], 30) == [0, 1, 2]
 
 
+def test_names_are_cut_before_a_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    headings = [
+        Heading("row"),
+        Heading("task"),
+        Heading("status"),
+        Heading("score", is_number=True),
+    ]
+    rows = [["a_long_name_of_a_row", "held_out_text_of_many", "complete", "bits/char 1.234"]]
+    console = make_console()
+    console.print(make_table(headings, rows, console.width))
+    out = capsys.readouterr().out
+    assert "bits/char 1.234" in out and "complete" in out and out.count("…") == 2
+    assert max(map(len, out.splitlines())) <= 50
+
+
 def test_hydra_s_words_are_passed_on_as_they_are() -> None:
     words = [
         "~logger",

@@ -166,6 +166,7 @@ def path_of(name: str, values: Mapping[str, str]) -> str:
 # characters: no line that anybody prints is longer, so none is folded where a program reads it
 PIPE_WIDTH = 10_000
 GAP = 2  # characters between two columns
+LEAST_NAME = 8  # characters: a name is cut to no fewer
 FOLDED = 20  # characters: a column that folds is no narrower, if its text is not
 STYLES = {
     "complete": "green",
@@ -205,6 +206,7 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
     Words that are a status get their colour.
     """
     columns = fitting(headings, rows, width)
+    widths = _cut_widths(headings, rows, columns, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
     for index in columns:
         heading = headings[index]
@@ -213,6 +215,8 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
             justify="right" if heading.is_number else "left",
             overflow="fold" if heading.folds else "ellipsis",
             no_wrap=not heading.folds,
+            min_width=widths[index] if heading.is_number else None,
+            max_width=widths.get(index),
         )
     for row in rows:
         cells = [row[index] for index in columns]
@@ -240,6 +244,28 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
             break
         columns.remove(max(droppable, key=lambda index: (is_empty[index], headings[index].drop)))
     return columns
+
+
+def _cut_widths(
+    headings: Sequence[Heading], rows: Sequence[Sequence[str]], columns: Sequence[int], width: int
+) -> dict[int, int]:
+    """Return index -> width of each column that does not fold: names are cut, and numbers never."""
+    needed = {}
+    for index in columns:
+        needed[index] = _needed_width(headings[index], [row[index] for row in rows])
+    names = []
+    for index in columns:
+        if not (headings[index].is_number or headings[index].folds):
+            names.append(index)
+    # character by character from the widest name on, down to what still says something
+    excess = sum(needed.values()) + (GAP + 1) * len(columns) - 1 - width
+    while excess > 0 and names:
+        widest = max(names, key=lambda index: needed[index])
+        if needed[widest] <= LEAST_NAME:
+            break
+        needed[widest] -= 1
+        excess -= 1
+    return {index: needed[index] for index in columns if not headings[index].folds}
 
 
 def _needed_width(heading: Heading, cells: Sequence[str]) -> int:

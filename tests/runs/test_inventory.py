@@ -173,6 +173,23 @@ def test_narrow_terminals_lose_columns_and_no_letter(
         assert max(map(len, out.splitlines())) <= width
 
 
+def test_a_score_is_whole_in_80_columns(
+    tmp_path: Path,
+    writers: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for seed in (1, 2):
+        bits = {"validation/bits_per_character": 1.23 + seed / 1000}
+        root = tmp_path / "runs" / EXPERIMENT / "demo"
+        writers.evaluation(root, "mlm_from_the_left_to_the_right", "held_out_text", seed, bits)
+    runs_verb([f"runs_dir={tmp_path / 'runs'}"])
+    out = capsys.readouterr().out
+    assert "bits/char 1.231" in out and "bits/char 1.232" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @needs_locks
 def test_status_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = root / EXPERIMENT / "demo/pretrain/mlm/seed-9"

@@ -15,6 +15,7 @@ LEARNT_SKILL = 0.05
 """The same of a pre-training that tells replaced tokens: a skill score."""
 LEARNT_NOTHING = "learnt nothing"
 BEHIND = "behind the "
+SHORT_NAMES = {"bits_per_character": "bits/char"}  # where a score's name leaves it no room
 RTD_ACCURACY = "validation/rtd_accuracy"
 RTD_TRIVIAL_ACCURACY = "validation/rtd_trivial_accuracy"
 
@@ -102,8 +103,8 @@ def shown_score(run: Record, value: float | None) -> str:
         return DASH
     if run.scores[run.metric].unit == PERCENT:
         return f"{value:.1f}"
-    name = run.metric.rpartition("/")[2].replace("_", " ")
-    return f"{name} {value:.3f}"
+    name = run.metric.rpartition("/")[2]
+    return f"{SHORT_NAMES.get(name, name.replace('_', ' '))} {value:.3f}"
 
 
 def results(records: Iterable[Record]) -> list[list[str]]:
