@@ -47,6 +47,7 @@ from clozelab.objectives.objective import (
     to_torch,
 )
 from clozelab.planning.jobs import Arm
+from clozelab.text.formatting import rough
 
 MAX_WARMUP_FRACTION = 0.3
 NUM_SAMPLED = 2048
@@ -68,10 +69,10 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
         arm.settings.get("schedule", {}).get("warmup_fraction", 0.0),
         arm.tokens_to_plateau,
     )
-    figure = f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {fraction:g}"
+    figure = f"{arm.steps:,} steps, {rough(arm.tokens)} tokens, warmup_fraction {fraction:g}"
     plateau = (
-        f"the budget may end before the masked model leaves its plateau (about {needed / 1e6:,.1f}"
-        " M tokens)"
+        "the budget may end before the masked model leaves its plateau"
+        f" (about {rough(needed)} tokens)"
     )
     yield finding(
         "schedule",

@@ -37,6 +37,7 @@ from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_table
+from clozelab.text.formatting import rough
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -162,10 +163,7 @@ def check_time(subject: Subject) -> Iterator[Finding]:
             " measures it)"
         )
     tokens = sum(arm.count * arm.tokens for arm in subject.arms)
-    figure = (
-        f"{tokens / 1e6:,.1f} M tokens in {sum(arm.count for arm in subject.arms)} pre-training"
-        " runs"
-    )
+    figure = f"{rough(tokens)} tokens in {sum(arm.count for arm in subject.arms)} pre-training runs"
     is_long = sum(seconds or 0.0 for seconds in stages.values()) > LONG_SECONDS
     fix = (
         f"clozelab plan {name} budget=TIME says what a budget affords"
