@@ -24,6 +24,7 @@ from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.planning.jobs import Arm, Corpus
+from clozelab.text.formatting import rough
 
 Make = Callable[..., Any]
 
@@ -601,7 +602,11 @@ def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Mak
     arms = [make("arm", name, corpus, phases=short) for name in ("mlm", "ltr")]
     spoilt = replace(subject, arms=arms)
     assert caught(spoilt, warning=True) == {"schedule"}
-    assert [one.what.split(":")[0] for one in examine(spoilt) if one.level == WARNING] == ["mlm"]
+    (found,) = [one for one in examine(spoilt) if one.level == WARNING]
+    assert found.what.split(":")[0] == "mlm"
+    arm = arms[0]
+    assert found.figure.startswith(f"100 steps, {rough(arm.tokens)} tokens, ")
+    assert f"(about {rough(arm.tokens_to_plateau)} tokens)" in found.what
 
 
 def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:

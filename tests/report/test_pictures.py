@@ -24,6 +24,7 @@ from clozelab.report.plots import (
 )
 from clozelab.report.render import write_report
 from clozelab.report.summaries import encoder_sizes, rows_by_size
+from clozelab.report.training_plots import _draw_losses
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -56,6 +57,18 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
         "svg"
     )
     assert b"<dc:date>" not in first.svg and first != dark
+
+
+def test_a_curve_of_one_point_has_a_mark() -> None:
+    runs: Any = []
+    for arm, tokens in (("short", [100]), ("long", [100, 200])):
+        curve = [(count, 4.0) for count in tokens]
+        runs.append(SimpleNamespace(name=arm, curves={"validation/loss": curve}))
+    figure, axes = plt.subplots()
+    _draw_losses(axes, runs, {"short": "red", "long": "blue"})
+    marked = {line.get_color() for line in axes.lines if line.get_marker() == "o"}
+    plt.close(figure)
+    assert marked == {"red"}
 
 
 @pytest.mark.parametrize(

@@ -511,6 +511,28 @@ def test_intervals_over_two_seeds_explain_their_size(
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_what_a_cell_is_is_said_of_cells_alone(
+    make_runs: Callable[..., Path], writers: Any, tmp_path: Path
+) -> None:
+    report = written(make_runs({}, pretrain_seeds=(1, 2)))
+    assert report.page.table.interval == ""
+    assert "without an interval" not in "".join(texts(report).values())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(
+        "columns:\n  - {name: Pairs, from: evaluate, task: pairs, metric: validation/accuracy}\n"
+        "rows:\n  - {row: mlm, arm: mlm}\nmatched_by: none\n"
+    )
+    experiment = load_experiment(tmp_path / "mine")
+    root = tmp_path / "measured" / "mine" / "demo"
+    for seed in (1, 2, 3):
+        writers.pretrain(root, "mlm", seed)
+        scores = {"validation/accuracy": 0.6 + seed / 100}
+        writers.evaluation(root, "mlm", "pairs", seed, scores, experiment="mine")
+    page = write_report(experiment, root, root / "report", scale="demo").page
+    assert page.table.interval == "a cell is the mean ± the 95 % interval over pre-training seeds"
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., Path]) -> None:
     report = written(
         make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))

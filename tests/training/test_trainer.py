@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.demos.boring_classes import BoringModel
 from rich.text import Text
 
@@ -18,6 +20,7 @@ from clozelab.training.callbacks import SameConfig, TrainingProgress
 from clozelab.training.checkpoints import load_file
 from clozelab.training.trainer import (
     Hardware,
+    _silence_lightning,
     build_strategy,
     build_trainer,
     choose_hardware,
@@ -229,3 +232,21 @@ def test_a_run_goes_on_from_its_own_checkpoint_alone(tmp_path: Path) -> None:
         fit(checkpoint, OTHERS, 4)
     assert load_file(checkpoint)["global_step"] == 2
     assert fit(checkpoint, OURS, 4) == 4
+
+
+def test_a_machine_with_srun_is_not_told_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in list(os.environ):
+        if name.startswith("SLURM_"):
+            monkeypatch.delenv(name)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        SLURMEnvironment.detect()
+        assert "srun" in str(told[-1].message), "Lightning's hint has another wording"
+        told.clear()
+        _silence_lightning()
+        SLURMEnvironment.detect()
+    assert not told

@@ -47,6 +47,7 @@ from clozelab.objectives.objective import (
     to_torch,
 )
 from clozelab.planning.jobs import Arm
+from clozelab.text.formatting import rough
 
 MAX_WARMUP_FRACTION = 0.3
 NUM_SAMPLED = 2048
@@ -67,11 +68,16 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
     """Warm-up, and the plateau of masked models."""
     fraction = arm.settings.get("schedule", {}).get("warmup_fraction", 0.0)
     needed = arm.tokens_to_plateau
+    figure = f"{arm.steps:,} steps, {rough(arm.tokens)} tokens, warmup_fraction {fraction:g}"
+    plateau = (
+        "the budget may end before the masked model leaves its plateau"
+        f" (about {rough(needed)} tokens)"
+    )
     yield first_finding(
         "schedule",
         arm.name,
         "warm-up and budget are usual",
-        f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {fraction:g}",
+        figure,
         Case(
             fraction > MAX_WARMUP_FRACTION,
             WARNING,
@@ -81,8 +87,7 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
         Case(
             needed > arm.tokens,
             WARNING,
-            "the budget may end before the masked model leaves its plateau (about"
-            f" {needed / 1e6:,.1f} M tokens)",
+            plateau,
             "a rule of thumb: more steps, or a phase of 32 or 64 tokens first",
         ),
     )

@@ -37,6 +37,7 @@ from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_table
+from clozelab.text.formatting import rough
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -196,7 +197,7 @@ def check_time(subject: Subject) -> Iterator[Finding]:
         "time",
         "what is left takes",
         what,
-        f"{tokens / 1e6:,.1f} M tokens in {num_runs} pre-training runs",
+        f"{rough(tokens)} tokens in {num_runs} pre-training runs",
         Case(total > LONG_SECONDS, WARNING, what, remedy),
     )
 

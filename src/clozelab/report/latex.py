@@ -106,7 +106,9 @@ def _latex_table(page: Page, group: ColumnGroup, indices: Sequence[int]) -> Late
         return LatexTable(caption, headings, rows, below=[])
 
     # A table that is taken into a paper takes along what the page says of our scores.
-    caption = f"{caption} {page.overview.setup}. {page.table.interval.capitalize()}."
+    caption = f"{caption} {page.overview.setup}."
+    if page.table.interval:
+        caption += f" {page.table.interval.capitalize()}."
     if page.about.synthetic:
         caption = f"Synthetic data ({page.about.synthetic}). {caption}"
     below = [page.judged.selection] if page.judged.selection else []

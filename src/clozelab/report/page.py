@@ -108,7 +108,7 @@ class TableSection:
     units: str
     # which examples scores are over
     sets: str
-    # what a cell is: each of two seeds, or a mean with an interval
+    # what a cell is: each of two seeds, or a mean with an interval; empty where there is none
     interval: str
     has_two_seeds: bool
     # what the paper's cells are
@@ -376,11 +376,14 @@ def _sets(table: ResultTable) -> str:
 
 
 def _interval(table: ResultTable) -> str:
-    """What a cell of ours is: a mean over which seeds, with which interval."""
+    """What a cell of ours is: a mean over which seeds, with which interval; empty without any."""
+    if not any(cell.estimate for cell in table.cells.values()):
+        return ""
     values = {
         "has_paper": table.experiment.has_paper,
         "basis": usual_basis(table),
         "num_seeds": len(table.pretrain_seeds),
+        "is_finetuned": bool(table.runs.finetune),
     }
     (line,) = _lines("interval.txt.j2", values)
     return line

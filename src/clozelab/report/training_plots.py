@@ -107,7 +107,11 @@ def _draw_losses(
     for run in runs:
         tokens, losses = zip(*run.curves["validation/loss"], strict=True)
         colour = colours[run.name]
-        axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
+        # a line through one point has no length
+        marker = "o" if len(tokens) == 1 else ""
+        axes.plot(
+            tokens, losses, color=colour, linewidth=1.6, alpha=0.9, marker=marker, markersize=4
+        )
         # Leads the eye to the label where a run has not come as far as the others.
         last_loss = losses[-1]
         axes.plot(

@@ -148,7 +148,10 @@ def print_title(page: Page, console: Console) -> None:
     if page.overview.analyses:
         looks = f"; looks: {page.overview.analyses}"
     runs = f"{page.overview.setup}\n{page.overview.runs}"
-    _print_plain(f"{runs}{looks}; {page.table.interval}", console, "dim")
+    interval = ""
+    if page.table.interval:
+        interval = f"; {page.table.interval}"
+    _print_plain(f"{runs}{looks}{interval}", console, "dim")
     if page.overview.registered:
         _print_plain(page.overview.registered, console, "dim")
 

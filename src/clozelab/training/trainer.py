@@ -275,12 +275,13 @@ def build_trainer(
 def _silence_lightning() -> None:
     """Drops advice of Lightning's that does not apply.
 
-    Our loaders need no workers, our loops no length.
+    Our loaders need no workers, our loops no length, and one process needs no srun.
     """
     for pattern in (
         ".*does not have many workers.*",
         ".*IterableDataset.*has `__len__`.*",
         ".*LeafSpec.*",
+        ".*`srun` command is available.*",
     ):
         warnings.filterwarnings("ignore", pattern)
     for name in (
