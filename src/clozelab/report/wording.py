@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from clozelab.analysis import history, reasons, verdicts
 from clozelab.analysis.claims import ALL_COLUMNS
-from clozelab.analysis.contrasts import CellCaution, Contrast
+from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.reasons import (
+    CellCaution,
     CellNote,
     Incomparability,
     Missing,
