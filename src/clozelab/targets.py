@@ -59,21 +59,32 @@ OF_TASK_MODULE = frozenset(
 )
 OF_ENCODER_PART = frozenset({"config"})
 OF_TRACKER = frozenset({"job"})
-ENCODER_PARTS = ("positions", "block", "attention", "pooler")
-GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
-    "optimizer": frozenset({"named_parameters"}),
-    "schedule": frozenset({"optimizer", "total_steps"}),
+GIVEN_TO_TASKS = {
     "task.data": OF_TASK_DATA,
     "measure.task.data": OF_TASK_DATA,
     "task.module": OF_TASK_MODULE,
     "measure.task.module": OF_TASK_MODULE,
+}
+GIVEN_TO_MEASURES = {
     "measure.data": frozenset({"inputs", "is_causal"}),
     "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
+}
+GIVEN_TO_ENCODER_PARTS = {
+    "architecture.positions": OF_ENCODER_PART,
+    "architecture.block": OF_ENCODER_PART,
+    "architecture.attention": OF_ENCODER_PART,
+    "architecture.pooler": OF_ENCODER_PART,
+}
+GIVEN_TO_OTHERS = {
+    "optimizer": frozenset({"named_parameters"}),
+    "schedule": frozenset({"optimizer", "total_steps"}),
     "corpus.generator": frozenset({"output_dir"}),
-    **{f"architecture.{part}": OF_ENCODER_PART for part in ENCODER_PARTS},
     "logger.tensorboard": OF_TRACKER,
     "logger.wandb": OF_TRACKER,
 }
+GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = (
+    GIVEN_TO_TASKS | GIVEN_TO_MEASURES | GIVEN_TO_ENCODER_PARTS | GIVEN_TO_OTHERS
+)
 """Place -> arguments that a stage passes itself.
 
 A value of the configuration would lose against it without a word.

@@ -170,10 +170,7 @@ def _leads(
     """[seeds, amounts]: what the first line is ahead of the second, by pre-training seed."""
     # [lines][points]: scores by seeds
     scores = [[table.cells[row, column.key].scores for _, row in curve.points] for curve in curves]
-    common: set[Seeds] | None = None
-    for point_scores in scores[0] + scores[1]:
-        common = set(point_scores) if common is None else common & point_scores.keys()
-    seeds = sorted(common or ())
+    seeds = sorted(set.intersection(*map(set, scores[0] + scores[1])))
 
     def line(number: int, pretrain_seed: int) -> NDArray[np.float64]:
         of_seed = [key for key in seeds if key[0] == pretrain_seed]

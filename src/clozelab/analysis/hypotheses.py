@@ -266,8 +266,8 @@ def _common_fractions(
     for fraction, row in first.rows.items():
         if fraction not in second.rows or fraction > min(ends):
             continue
-        rows = (row, second.rows[fraction])
-        if all(table.cells[name, dataset.key].scores for name in rows):
+        cells = (table.cells[row, dataset.key], table.cells[second.rows[fraction], dataset.key])
+        if cells[0].scores and cells[1].scores:
             scored.append(fraction)
 
     usable: list[float] = []

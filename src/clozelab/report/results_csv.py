@@ -15,7 +15,7 @@ from clozelab.results.columns import is_scored, stand_in_for
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import NO_UNIT, Record, Score
 
-RESULT_FIELDS = (
+RUN_FIELDS = (
     "experiment",
     "scale",
     "stage",
@@ -27,6 +27,8 @@ RESULT_FIELDS = (
     "pretrain_seed",
     "seed",
     "learning_rate",
+)
+SCORE_FIELDS = (
     "metric",
     "unit",
     "score",
@@ -38,6 +40,8 @@ RESULT_FIELDS = (
     "examples",
     "collapsed",
     "status",
+)
+PROVENANCE_FIELDS = (
     "tokens",
     "tokens_per_second",
     "seconds",
@@ -47,6 +51,7 @@ RESULT_FIELDS = (
     "fingerprint",
     "folder",
 )
+RESULT_FIELDS = RUN_FIELDS + SCORE_FIELDS + PROVENANCE_FIELDS
 # what a spreadsheet takes for the beginning of a formula
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

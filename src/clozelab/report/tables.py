@@ -158,7 +158,8 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     name = column.heading
     if is_plain and column.column:
         name = column.column.name
-    metric = column.metric.rpartition("/")[2].replace("_", " ")
+    plain_metric = column.metric.rpartition("/")[2].replace("_", " ")
+    metric = with_direction(METRIC_NAMES.get(plain_metric, plain_metric))
     trained_on = ""
     if column.trained_on:
         used, available = column.trained_on
@@ -170,7 +171,7 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     return Heading(
         name=name,
         note=_heading_note(column, table),
-        metric=with_direction(METRIC_NAMES.get(metric, metric)),
+        metric=metric,
         unit=column.unit,
         examples=examples,
         trained_on=trained_on,

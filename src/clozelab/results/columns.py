@@ -44,12 +44,8 @@ def task_columns(
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks
     by name.
     """
-
-    def knows_most(run: Record) -> tuple[bool, bool]:
-        return is_scored(run), any(score.baselines for score in run.scores.values())
-
     # The run that a task's columns are described by: a complete one knows its scores.
-    ordered = sorted(runs, key=knows_most)
+    ordered = sorted(runs, key=_knowledge)
     by_task = {run.task: run for run in ordered}
     # task -> its scores that have a column: it may fill several, each with another
     used_metrics: dict[str, set[str]] = {}
@@ -68,6 +64,11 @@ def task_columns(
         yield from datasets
     for task in sorted(by_task.keys() - used_metrics):
         yield _data_column(by_task[task], None, generators[task], is_first=True)
+
+
+def _knowledge(run: Record) -> tuple[bool, bool]:
+    """How much a run tells of its task's columns: the larger, the more."""
+    return is_scored(run), any(score.baselines for score in run.scores.values())
 
 
 def _datasets_on(

@@ -115,12 +115,11 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
     """Yield entries of the cache that no run refers to, and what killed preparations left."""
     corpus_fingerprints = {run.inputs.get("corpus") for run in records}
     named_entries = set[str]()
-    # tasks of unfinished runs, which may have used any entry of theirs
-    tasks_in_use = set[str]()
     for run in records:
         named_entries.update(run.facts.get("cache", ()))
-        if run.task and "cache" not in run.facts:
-            tasks_in_use.add(run.task)
+    # tasks of unfinished runs, which may have used any entry of theirs
+    tasks_in_use = {run.task for run in records if "cache" not in run.facts}
+    tasks_in_use.discard("")
 
     for path in _cache_entries(cache_dir):
         name = path.name

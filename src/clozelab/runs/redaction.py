@@ -20,7 +20,7 @@ SECRET_KEY = re.compile(
 """Last part of a dotted key whose value is a secret, if it is a text."""
 NAMED_KEY = re.compile(r"(?<![\w/])(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")
 """A key that says so itself; a folder may be called so, so it is not looked for in a path."""
-SECRET_VALUES = (
+KEYS_BY_SHAPE = (
     # Hugging Face
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     # GitHub, GitLab
@@ -32,6 +32,8 @@ SECRET_VALUES = (
     re.compile(r"\bwandb_v\d+_\w{16,}"),
     # a JSON web token
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+)
+SECRETS_BY_PLACE = (
     # user:password@host, also where pathlib took a slash
     re.compile(r"((?<=://)|(?<=\w:/))[^/\s@${}]+(?=@)"),
     # what an address or a command line gives a secret's name to
@@ -40,6 +42,7 @@ SECRET_VALUES = (
         r"[^\s'\",;\]}]*[^\s'\",;\]}:]"
     ),
 )
+SECRET_VALUES = KEYS_BY_SHAPE + SECRETS_BY_PLACE
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
 CHECKSUM_KEY = re.compile(

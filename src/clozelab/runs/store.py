@@ -519,7 +519,8 @@ def new_record(
 
     ValueError where a mandatory value of the configuration is missing.
     """
-    identity = _identity_facts(stage, plain_config(config), inputs)
+    facts = _identity_facts(stage, plain_config(config), inputs)
+    facts |= hydra_provenance() | host_facts()
     scale = str(OmegaConf.select(config, "scale.name", default=""))
     process = Process(pid=os.getpid(), host=platform.node())
     return Record(
@@ -533,7 +534,7 @@ def new_record(
         started=now(),
         process=process,
         folder=folder,
-        **(identity | hydra_provenance() | host_facts()),
+        **facts,
     )
 
 

@@ -351,25 +351,18 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
 
     That is the first primary one, or else the one with the nearest forecast.
     """
-    from clozelab.analysis.verdicts import Verdict  # scipy: not for --help
-
     max_seeds = 0
     if experiment.stopping:
         max_seeds = experiment.stopping.most
     pretrained_rows = {row.name for row in experiment.rows if row.arm}
     # The primary claims behind the first open one wait; the others gain by it.
-    open_verdicts = (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
-    primary = [judgement for judgement in judgements if judgement.claim.primary]
-    gate = next((judgement for judgement in primary if judgement.verdict in open_verdicts), None)
+    gate = _first_open_primary(judgements)
     candidates = []
     for judgement in judgements:
-        if judgement.verdict is not Verdict.INCONCLUSIVE:
-            continue
-        if judgement.p_value is None or not judgement.difference:
-            continue
-        has_looks_left = judgement.difference.count < max_seeds
         is_waiting = judgement.claim.primary and judgement is not gate
-        if has_looks_left and not is_waiting and pretrained_rows.intersection(judgement.rows):
+        if is_waiting or not _has_looks_left(judgement, max_seeds):
+            continue
+        if pretrained_rows.intersection(judgement.rows):
             candidates.append(judgement)
     # The primary claim that the others wait for goes first.
     if any(judgement is gate for judgement in candidates):
@@ -379,6 +372,25 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p_value),
         default=None,
     )
+
+
+def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
+    from clozelab.analysis.verdicts import Verdict  # scipy: not for --help
+
+    for judgement in judgements:
+        is_open = judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
+        if judgement.claim.primary and is_open:
+            return judgement
+    return None
+
+
+def _has_looks_left(judgement: Judgement, max_seeds: int) -> bool:
+    """Whether a claim is tested and undecided, and its stopping rule allows another seed."""
+    from clozelab.analysis.verdicts import Verdict
+
+    if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.p_value is None:
+        return False
+    return judgement.difference is not None and judgement.difference.count < max_seeds
 
 
 def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
