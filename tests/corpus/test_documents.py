@@ -98,15 +98,6 @@ def test_text_field_and_format_can_be_named(tmp_path: Path) -> None:
     assert documents == [["One here.", "Two there."]]
 
 
-def test_nothing_found_says_what_is_expected(tmp_path: Path) -> None:
-    for path in ("none-*.jsonl", "absent.txt", "/absent/folder"):
-        with pytest.raises(
-            ValueError, match=r"no text files at .*(?s:.*)one sentence a line(?s:.*)set data_dir"
-        ) as error:
-            read(tmp_path, path)
-        assert path in str(error.value)
-
-
 # Cleaning and splitting
 
 

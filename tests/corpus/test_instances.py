@@ -267,20 +267,9 @@ def test_blocks_of_the_walk_do_not_matter(
         assert (every_row(f.bind(shards, ids, 32))[0].input_ids == expected).all()
 
 
-def test_clear_errors(make_shards: MakeShards, ids: SpecialIds) -> None:
-    with pytest.raises(ValueError):
-        SegmentPairs(1.5, "corpus")
-    with pytest.raises(ValueError):
-        SegmentPairs(0.5, "genre")
-    pairs = SegmentPairs(0.5, "corpus")
-    with pytest.raises(ValueError):
-        pairs.bind(make_shards([[3, 3], [3, 3]]), ids, 5)
-    with pytest.raises(ValueError):
-        pairs.bind(make_shards([[3], [4]]), ids, 32)
-    with pytest.raises(ValueError):
-        pairs.bind(make_shards([]), ids, 32)
-    with pytest.raises(ValueError):
-        pairs.bind(make_shards([[3, 3, 3], [4]]), ids, 32)
+def test_a_single_document_needs_no_other_where_none_is_drawn(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     assert len(SegmentPairs(0.0, "corpus").bind(make_shards([[3, 3, 3]]), ids, 32)) == 1
 
 

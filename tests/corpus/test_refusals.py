@@ -31,7 +31,7 @@ from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.corpus.rows import open_rows
 from clozelab.corpus.shards import PreparedCorpus, ShardWriter, TokenShards
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, read_tokenizer
 
 data = test_prepare.data
 documents = test_shards.documents
@@ -880,6 +880,30 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         lambda tmp_path: WordPieceTokenizer.from_vocab(tmp_path / "absent.txt", True),
         ValueError,
         r"absent.txt does not exist",
+    ),
+    (
+        "a folder without a tokenizer",
+        lambda tmp_path: read_tokenizer(tmp_path),
+        ValueError,
+        "holds no tokenizer",
+    ),
+    (
+        "no text at a pattern",
+        lambda tmp_path: test_documents.read(tmp_path, "none-*.jsonl"),
+        ValueError,
+        r"no text files at .*none-\*\.jsonl(?s:.*)one sentence a line(?s:.*)set data_dir",
+    ),
+    (
+        "no text at a file",
+        lambda tmp_path: test_documents.read(tmp_path, "absent.txt"),
+        ValueError,
+        r"no text files at .*absent\.txt(?s:.*)one sentence a line(?s:.*)set data_dir",
+    ),
+    (
+        "no text at a folder",
+        lambda tmp_path: test_documents.read(tmp_path, "/absent/folder"),
+        ValueError,
+        r"no text files at .*/absent/folder(?s:.*)one sentence a line(?s:.*)set data_dir",
     ),
 ]
 

@@ -260,11 +260,9 @@ def test_parts_of_one_document_are_no_random_next_segments(
         assert (packed.b_source[is_random & (packed.source == 0)] == 0).all() == (scope == "source")
 
 
-def test_clear_errors(make_shards: MakeShards, ids: SpecialIds) -> None:
-    with pytest.raises(ValueError):
-        RELEASED.bind(make_shards([[3, 3, 3]]), ids, 32)
-    with pytest.raises(ValueError):
-        RELEASED.bind(make_shards([]), ids, 32)
+def test_a_single_document_needs_no_other_where_none_is_drawn(
+    make_shards: MakeShards, ids: SpecialIds
+) -> None:
     alone = replace(RELEASED, random_next_prob=0.0, lone_sentences="left_out")
     assert len(alone.bind(make_shards([[3, 3, 3]]), ids, 32)) == 2
 

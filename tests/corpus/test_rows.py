@@ -84,7 +84,6 @@ def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
         "sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n\xe9\n'), encoding="utf-8")
     )
     assert [row.problem for row in open_rows("-").rows()] == [None, "is not UTF-8 text"]
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
 
 
 JSON_LISTS = ('[{"text": "one"}]', '[\n  {\n    "text": "one"\n  }\n]\n')

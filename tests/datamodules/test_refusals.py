@@ -36,7 +36,7 @@ from clozelab.datamodules.files import (
     text_lines,
 )
 from clozelab.datamodules.labelled import LabelledDataModule, TableFormat
-from clozelab.datamodules.labels import ANY, CLASSES
+from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
 from clozelab.datamodules.squad import WindowSettings, read_squad
 from clozelab.datamodules.tags import ColumnFormat, TagDataModule, predicted_lines, read_conll
 from clozelab.datamodules.texts import read_texts
@@ -1249,6 +1249,120 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         lambda: choose_columns(["text", "word"], "classify"),
         ValueError,
         "'word', which do=classify does not read",
+    ),
+    (
+        "labels: NaN in jsonl",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "jsonl", [1.0, float("nan"), 0.0] * 5)
+        ),
+        ValueError,
+        "label is empty",
+    ),
+    (
+        "labels: NaN in parquet",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "parquet", [1.0, float("nan"), 0.0] * 5)
+        ),
+        ValueError,
+        "label is empty",
+    ),
+    (
+        "labels: NaN in csv",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "csv", [1.0, float("nan"), 0.0] * 5)
+        ),
+        ValueError,
+        "label is empty",
+    ),
+    (
+        "labels: nan as a text",
+        lambda tmp_path: test_labels.read(test_labels.write(tmp_path, "jsonl", ["nan", "a", "b"])),
+        ValueError,
+        "label 'nan' is how a missing value is written",
+    ),
+    (
+        "labels: a space at the end",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "jsonl", ["yes", "yes ", "no"])
+        ),
+        ValueError,
+        r"'yes' \(line 1\) and 'yes ' \(line 2\) differ by spaces alone",
+    ),
+    (
+        "labels: two spaces",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "jsonl", ["new york", "new  york", "no"])
+        ),
+        ValueError,
+        "differ by spaces alone",
+    ),
+    (
+        "labels: two spellings in Unicode",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "jsonl", ["caf\u00e9", "cafe\u0301", "no"])
+        ),
+        ValueError,
+        "differ by spaces alone",
+    ),
+    (
+        "labels: two spellings of a number",
+        lambda tmp_path: test_labels.read(test_labels.write(tmp_path, "jsonl", [1, 1.0, 0])),
+        ValueError,
+        "'1' .* and '1.0' .* are the same number",
+    ),
+    (
+        "labels: fractions",
+        lambda tmp_path: test_labels.read(test_labels.write(tmp_path, "jsonl", [0.5, 1.5, 0.5])),
+        ValueError,
+        r"'0\.5' \(2 rows, lines 1, 3\) is a number with a fraction: task.data.numeric_labels=true",
+    ),
+    (
+        "labels: days",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "jsonl", [f"2024-01-{day:02d}" for day in range(1, 31)])
+        ),
+        ValueError,
+        "30 different ones, such as '2024-01-01', in 30 rows: is task",
+    ),
+    (
+        "labels: 1_0 is no number",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "tsv", ["1", "1_0", " -.5e1 "]), expected=NUMBERS
+        ),
+        ValueError,
+        "is not a number",
+    ),
+    (
+        "labels: infinity is no number",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "tsv", ["1", "infinity", " -.5e1 "]), expected=NUMBERS
+        ),
+        ValueError,
+        "is not a number",
+    ),
+    (
+        "labels: 0x1 is no number",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "tsv", ["1", "0x1", " -.5e1 "]), expected=NUMBERS
+        ),
+        ValueError,
+        "is not a number",
+    ),
+    (
+        "labels: 1e999 is no number",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "tsv", ["1", "1e999", " -.5e1 "]), expected=NUMBERS
+        ),
+        ValueError,
+        "is not a number",
+    ),
+    (
+        "labels: a wide 1 is no number",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "tsv", ["1", "１", " -.5e1 "]), expected=NUMBERS
+        ),
+        ValueError,
+        "is not a number",
     ),
 ]
 

@@ -228,7 +228,6 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         json.dumps({"generator": "toys", "sha256": checksums, "known_loss": []})
     )
     assert read(corpus.tokenizer).synthetic == "toys"
-    (folder / "generated.json").unlink()
 
 
 CLOZE = {"sides": None, "max_words": 50, "min_tokens": 6}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.calling import call_with_fixtures
 from tests.measures import test_evaluate_run, test_held_out, test_minimal_pairs
 
-from clozelab.corpus.files import Source, file_sha256
+from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import TokenizerSettings, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
+from clozelab.modules.measures import logistic_regression
 from clozelab.results.experiment import load_experiment
 
 world = test_evaluate_run.world
@@ -27,9 +28,8 @@ folder = test_held_out.folder
 def a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:
     file = world / "encoder/model.safetensors"
     weights = load_file(file)
-    next(one for name, one in weights.items() if "layer.0" in name and "weight" in name).view(-1)[
-        0
-    ] = float("nan")
+    name = next(name for name in weights if "layer.0" in name and "weight" in name)
+    weights[name].view(-1)[0] = float("nan")
     save_file(weights, file, metadata={"format": "pt"})
     (world / "encoder/checksums.json").unlink()  # as in a folder from elsewhere
     evaluate(*test_evaluate_run.PAIRS)
@@ -60,32 +60,21 @@ def a_column_says_its_measure_and_its_score(tmp_path: Path, column: str) -> None
     load_experiment(tmp_path)
 
 
-def the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_path: Path) -> None:
-    settings = TokenizerSettings("wordpiece", 300, True)
-    common = {
-        "name": "mine",
-        "data_dir": folder,
-        "cache_dir": tmp_path,
-        "tokenizer": settings,
-        "validation_fraction": 0.3,
-    }
-    corpus = PreparedCorpus.open(
-        prepare_corpus(sources=[Source(**one) for one in test_held_out.SOURCES], **common)
+def text_prepared_with_another_tokenizer(folder: Path, tmp_path: Path) -> None:
+    made = prepare_corpus(
+        sources=[Source(**source) for source in test_held_out.SOURCES],
+        name="mine",
+        data_dir=folder,
+        cache_dir=tmp_path,
+        tokenizer=TokenizerSettings("wordpiece", 300, True),
+        validation_fraction=0.3,
     )
-
-    def read(words: Any) -> Any:
-        inputs = TaskInputs("text", folder, tmp_path, words, 64, corpus=corpus.fingerprint)
-        how = (
-            test_held_out.TOGETHER | test_held_out.TEXT | {"sources": None, "max_sentences": 10**6}
-        )
-        return HeldOutText(inputs=inputs, is_causal=True, **how)
-
-    checksums = {"corpus/one.txt": file_sha256(folder / "one.txt")}
-    (folder / "generated.json").write_text(
-        json.dumps({"generator": "toys", "sha256": checksums, "known_loss": []})
-    )
-    (folder / "generated.json").unlink()
-    read(WordPieceTokenizer(corpus.tokenizer.vocabulary[:-1], lowercase=True))
+    corpus = PreparedCorpus.open(made)
+    tokenizer = WordPieceTokenizer(corpus.tokenizer.vocabulary[:-1], lowercase=True)
+    inputs = TaskInputs("text", folder, tmp_path, tokenizer, 64, corpus=corpus.fingerprint)
+    settings = test_held_out.TOGETHER | test_held_out.TEXT
+    settings |= {"sources": None, "max_sentences": 10**6}
+    HeldOutText(inputs=inputs, is_causal=True, **settings)
 
 
 def pairs_of_unknown_words_are_refused(folder: Path, tokenizer: WordPieceTokenizer) -> None:
@@ -129,7 +118,25 @@ def what_no_probe_can_tell(tmp_path: Path, save_encoder: Any, evaluate: Any, tas
     )
 
 
+def a_probe_of_one_class(num_classes: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, 7))
+    labels = np.zeros(300, dtype=int)
+    logistic_regression(vectors, labels, num_classes, strength=0.3, max_iterations=9)
+
+
 REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
+    (
+        "a probe of one class of two",
+        lambda: a_probe_of_one_class(2),
+        ValueError,
+        "every training example has the same class",
+    ),
+    (
+        "a probe of one class of five",
+        lambda: a_probe_of_one_class(5),
+        ValueError,
+        "every training example has the same class",
+    ),
     (
         "a damaged weight is no score",
         a_damaged_weight_is_no_score,
@@ -183,8 +190,8 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "it is pretrain, evaluate, or left out for a task",
     ),
     (
-        "the encoders own corpus gives its held out documents",
-        the_encoders_own_corpus_gives_its_held_out_documents,
+        "text prepared with another tokenizer",
+        text_prepared_with_another_tokenizer,
         ValueError,
         "prepared with another tokenizer; name text of your own",
     ),

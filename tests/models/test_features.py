@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from clozelab.models.heads import FEATURES, FeatureMix, feature_layers
@@ -17,16 +16,6 @@ def test_layers_of_bert_base() -> None:
         "concat_last_four": [9, 10, 11, 12],
         "weighted_sum_all": list(range(1, 13)),
     }
-
-
-@pytest.mark.parametrize(("name", "layers"), [("concat_last_four", 3), ("second_to_last", 1)])
-def test_shallow_encoders_are_refused(name: str, layers: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"features={name} needs more layers than this encoder's {layers}"
-    ):
-        feature_layers(name, layers)
-    with pytest.raises(ValueError, match="features='all' is unknown; known: embeddings"):
-        feature_layers("all", 12)
 
 
 def test_mixes() -> None:

@@ -23,7 +23,7 @@ from clozelab.models.folders import (
     read_tensors,
     refuse_untied,
 )
-from clozelab.models.heads import SequenceClassificationHead
+from clozelab.models.heads import SequenceClassificationHead, feature_layers
 from clozelab.models.layout import Layout
 
 folder = test_folders.folder
@@ -571,6 +571,24 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         another_model_of_tensorflow_is_refused,
         ValueError,
         "holds no variables of BERT",
+    ),
+    (
+        "four layers of three",
+        lambda: feature_layers("concat_last_four", 3),
+        ValueError,
+        "features=concat_last_four needs more layers than this encoder's 3",
+    ),
+    (
+        "the second to last layer of one",
+        lambda: feature_layers("second_to_last", 1),
+        ValueError,
+        "features=second_to_last needs more layers than this encoder's 1",
+    ),
+    (
+        "unknown features",
+        lambda: feature_layers("all", 12),
+        ValueError,
+        "features='all' is unknown; known: embeddings",
     ),
 ]
 

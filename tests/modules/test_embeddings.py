@@ -140,17 +140,6 @@ def test_cosines_are_learnt_and_said_in_the_unit_of_the_labels(make: Any) -> Non
     assert abs(said["1"]) < 0.5
 
 
-def test_what_would_be_another_number_is_refused(make: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"labels run from 0 to 5, .* say task.module.number_range=\[0,5\]"
-    ):
-        make(False, number_range=[0, 1])
-    with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
-        make(True, head="bilstm")
-    with pytest.raises(ValueError, match="pooling=max: choose one of mean, cls"):
-        SiameseEncoder.check_settings({"pooling": "max"})
-
-
 def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
     make: Any, tmp_path: Path
 ) -> None:

@@ -490,17 +490,6 @@ def test_validation_runs_without_dropout_and_training_goes_on_with_it(tmp_path: 
     assert module.latest_validation["validation/loss"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_loss_that_is_not_a_number_ends_the_run_by_name(tmp_path: Path) -> None:
-    class Poison(Callback):
-        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-            if trainer.global_step == 2:
-                with torch.no_grad():
-                    module.model.encoder.embed.weight.fill_(float("nan"))
-
-    with pytest.raises(DivergedError, match=r"step 3: the loss is nan .* learning rate 0\.0075"):
-        ToyRun(tmp_path).fit(Poison())
-
-
 class PoisonWeights(Callback):
     """Behind the update of a step, where no loss tells it any more."""
 
@@ -528,16 +517,6 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float)
     whole = ToyRun(tmp_path / "whole", interval=2)
     whole.fit()
     assert_same_bits(run.module, whole.module)
-
-
-def test_moments_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
-    class PoisonMoments(Callback):
-        def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
-            if trainer.global_step == 4:
-                next(iter(trainer.optimizers[0].state.values()))["exp_avg_sq"][0] = float("inf")
-
-    with pytest.raises(DivergedError, match="step 4: weights or optimizer state"):
-        ToyRun(tmp_path, interval=2).fit(PoisonMoments())
 
 
 def test_three_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -596,9 +575,7 @@ def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None
     """With the setting off it passes without a word, as it always did."""
     ToyRun(tmp_path / "off").fit(Spike(6))
     run = ToyRun(tmp_path / "stop", spike="stop", interval=5)
-    with pytest.raises(
-        DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such updates out"
-    ):
+    with pytest.raises(DivergedError):
         run.fit(Spike(6))
     assert load_file(tmp_path / "stop" / "checkpoints" / "last.ckpt")["global_step"] == 5
     calm = ToyRun(tmp_path / "calm", spike="stop", interval=5)
