@@ -57,44 +57,31 @@ class ClaimFigures:
 
 @dataclass(frozen=True)
 class ClaimView:
-    """A claim with its verdict and what both rest on."""
+    """A claim with its verdict and what both rest on.
+
+    It copies texts instead of holding the judgement: the Markdown report escapes HTML in fields.
+    """
 
     number: int
-    judgement: Judgement
+    # it is a primary claim or a decided one: the first screen has it
+    is_answer: bool
     # the answer as one sentence
     sentence: str
+    text: str
     # what the paper says, or who claims it: "the paper −10.1", "claimed: higher"
     claimed: str
     # the rows in the order of the claim
     compared: str
+    judged_on: str
     verdict: str
+    is_exploratory: bool
+    # how the verdict is coloured: "holds", "contradicted", "inconclusive", "not"
+    badge: str
     figures: ClaimFigures
     # what would decide it, and the same for a narrow page
     needs: str
     needs_short: str
     note: str
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether it is a primary claim or a decided one: the first screen has it."""
-        return self.judgement.claim.primary or self.judgement.verdict.is_decided
-
-    @property
-    def text(self) -> str:
-        return self.judgement.claim.text
-
-    @property
-    def judged_on(self) -> str:
-        return self.judgement.judged_on
-
-    @property
-    def is_exploratory(self) -> bool:
-        return self.judgement.is_exploratory
-
-    @property
-    def badge(self) -> str:
-        """How the verdict is coloured: "holds", "contradicted", "inconclusive", "not"."""
-        return self.judgement.verdict.split()[0]
 
 
 @dataclass(frozen=True)
@@ -129,16 +116,19 @@ def _claim_view(
     claimed = _claimed(judgement, table)
     note = wording.judgement_note(judgement)
     sentence = _sentence(judgement, figures, claimed, note)
-    compared = _compared(judgement.claim, table)
     needs = needs_of(judgement, table)
     needs_short = _needs_short(judgement) if needs else ""
     return ClaimView(
         number=number,
-        judgement=judgement,
+        is_answer=judgement.claim.primary or judgement.verdict.is_decided,
         sentence=sentence,
+        text=judgement.claim.text,
         claimed=claimed,
-        compared=compared,
+        compared=_compared(judgement.claim, table),
+        judged_on=judgement.judged_on,
         verdict=wording.verdict_label(judgement),
+        is_exploratory=judgement.is_exploratory,
+        badge=judgement.verdict.split()[0],
         figures=figures,
         needs=needs,
         needs_short=needs_short,
