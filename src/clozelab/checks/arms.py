@@ -146,6 +146,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
     if token.whole_words:
+        # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
         word = np.cumsum(begin_words(packed, arm.corpus.ids.continues), dtype=np.int64)
         wrong += _torn_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
@@ -200,7 +201,7 @@ def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[
     return [f"{share(number, candidates)} tokens are predicted, the settings say {expected:,.0f}"]
 
 
-def _torn_words(word: I64, special: np.ndarray, positions: I64) -> list[str]:
+def _torn_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[str]:
     """Whether words are predicted in part.
 
     Args:
@@ -312,6 +313,7 @@ class LocatedPairs(NamedTuple):
 
 def locate_pairs(arm: Arm, sample: PairSample, index: NgramIndex) -> LocatedPairs:
     """Look in the corpus where both segments of each pair stand."""
+    # A's last n-gram and B's first one: where B follows, they stand NGRAM tokens apart.
     a_position = index.only_position(sample.a_hash)
     b_position = index.only_position(sample.b_hash)
     is_located = (a_position >= 0) & (b_position >= 0)
@@ -378,7 +380,7 @@ def check_pairs(
         num_located, num_torn, num_strange = locate_pairs(arm, sample, index)
         figure += f"; {share(num_located, number)} located in the text"
 
-    # half of the pairs are swapped
+    # An objective without that key swaps half of its pairs.
     random_prob = float(getattr(arm.objective.input, "random_next_prob", 0.5))
     is_released = _is_released(arm)
     is_off = abs(rate - random_prob) > (
@@ -445,6 +447,7 @@ def length_rule(sample: PairSample) -> tuple[float, float]:
     Returns the accuracy of the best guess, and of the most frequent label.
     """
     # A table by both lengths and whether the instance is padded; each pair falls into one cell.
+    # The first half of the pairs votes in its cells, the second half is guessed by these votes.
     cell = _quantile_bins(sample.a_length) * LENGTH_BINS + _quantile_bins(sample.b_length)
     cell = cell * 2 + sample.is_short.astype(np.int64)
     half = len(cell) // 2
@@ -524,15 +527,15 @@ class Probe:
         if is_piece is None:
             is_piece = np.zeros(vocab_size, dtype=bool)
         rng = np.random.default_rng([PROBE_SEED, round_number])
-        other = input_ids.copy()
+        changed_ids = input_ids.copy()
         for is_of_pieces in (False, True):
             # Walk a random way around the ring of like tokens, never the whole way.
             ring = np.flatnonzero(is_piece == is_of_pieces)
             slots = where[is_piece[input_ids[where]] == is_of_pieces]
             step = rng.integers(1, max(2, len(ring)), len(slots))
             place = np.searchsorted(ring, input_ids[slots]) + step
-            other[slots] = ring[place % max(1, len(ring))]
-        return other
+            changed_ids[slots] = ring[place % max(1, len(ring))]
+        return changed_ids
 
 
 def _probe_config(config: EncoderConfig) -> EncoderConfig:
@@ -576,7 +579,7 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     is_left = packed.position_ids <= np.repeat(packed.lengths // 2, packed.width)
     left = packed.is_real & is_left  # bool [T]
     right = packed.is_real & ~is_left
-    base = probe.states(spec.model, arrays)
+    base = probe.states(spec.model, arrays)  # [T, H]
 
     def is_changed(touched: np.ndarray) -> np.ndarray:
         """bool [T]: the states that change with the text of some slots."""
@@ -622,7 +625,8 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     Its prediction may change only where the objective leaves it visible.
     """
     text = probe.packed.input_ids
-    labels = probe.arrays()["prediction_labels"]
+    labels = probe.arrays()["prediction_labels"]  # [P]
+    # `about` is the slot that each prediction speaks of: there stands its label.
     has_labels_of_text = len(labels) > 0 and np.array_equal(
         text[np.minimum(spec.about, len(text) - 1)], labels
     )
@@ -668,6 +672,7 @@ def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
         picks = (first + place)[place < count]
         if not len(picks):
             break
+        # The objective acts on the changed text as it did on the first one: its draws are the same.
         altered = probe.arrays(probe.other_ids(text, spec.about[picks], number))
         predictions = probe.predictions(spec.model, altered)
         num_seen += int(changed(base[picks], predictions[picks]).sum())
@@ -732,6 +737,7 @@ def _count_leaks(probe: Probe, model: str, form: Form) -> int:
     """How many slots change with the text of other sequences, or of padding."""
     base = probe.states(model, form.stream, form.layout)
     num_leaks = 0
+    # Every second sequence, then all padding.
     for touched in (form.owner % 2 == 1, ~form.is_real):
         if not touched.any():
             continue

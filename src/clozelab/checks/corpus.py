@@ -156,6 +156,7 @@ def hash_split(shards: TokenShards) -> SplitHashes:
     offsets = np.asarray(shards.sentence_offsets)
     bounds = np.asarray(shards.document_offsets)
     num_hashed = int(np.searchsorted(offsets[bounds], MAX_HASHED_TOKENS, side="right")) - 1
+    # The first documents, one at least, and the sentences in them.
     bounds = bounds[: max(1, num_hashed) + 1]
     offsets = offsets[: bounds[-1] + 1]
     # One odd multiplier for each place in a sentence, 2 n + 1.
@@ -229,15 +230,15 @@ class NgramIndex:
         return np.where((self.counts[place] == 1) & (hashes != 0), self.positions[place], -1)
 
 
-def search(shards: TokenShards, wanted: Sequence[np.ndarray], unk_id: int) -> NgramIndex:
+def search(shards: TokenShards, wanted_hashes: Sequence[np.ndarray], unk_id: int) -> NgramIndex:
     """One pass over the tokens of a split.
 
     Args:
         shards: of the split; of a very large one every second, third, ... block is searched.
-        wanted: hashes of n-grams, uint64 arrays of any length, in any order.
+        wanted_hashes: of n-grams, uint64 arrays of any length, in any order.
         unk_id: of [UNK].
     """
-    hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted]))
+    hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted_hashes]))
     table = NgramTable(hashes)
     stride = -(-shards.num_tokens // MAX_SEARCHED_TOKENS)
     num_searched = 0
@@ -284,13 +285,14 @@ class NgramTable:
     def count(self, hashes: np.ndarray, start: int) -> None:
         """Add the n-grams that begin at the positions from `start` on."""
         near = np.flatnonzero(self._filter[_spread(hashes) >> self._shift])
-        place = np.searchsorted(self.hashes, hashes[near])
-        is_hit = self.hashes[np.minimum(place, len(self.hashes) - 1)] == hashes[near]
-        place = place[is_hit]
+        # Few are left to be looked up: `entry` is the place of each in the sorted hashes.
+        entry = np.searchsorted(self.hashes, hashes[near])
+        is_hit = self.hashes[np.minimum(entry, len(self.hashes) - 1)] == hashes[near]
+        entry = entry[is_hit]
         near = near[is_hit]
-        np.add.at(self.counts, place, 1)
+        np.add.at(self.counts, entry, 1)  # an n-gram may stand in a block several times
         # Of n-grams that are new, the first position in this block.
-        hit, first = np.unique(place, return_index=True)
+        hit, first = np.unique(entry, return_index=True)
         is_new = self.positions[hit] < 0
         self.positions[hit[is_new]] = start + near[first[is_new]]
 

@@ -114,7 +114,7 @@ def _composing_findings(subject: Subject) -> Iterator[Finding]:
 
 def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterator[Finding]:
     """One pass over the corpus for everything that wants to know where something stands."""
-    wanted = []
+    wanted_hashes = []
     pair_samples = []
     for arm in arms:
         if arm.corpus is not corpus:
@@ -122,13 +122,13 @@ def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterat
         pairs = sample_pairs(arm)
         if pairs is not None:
             pair_samples.append((arm, pairs))
-            wanted += [pairs.a_hash, pairs.b_hash]
+            wanted_hashes += [pairs.a_hash, pairs.b_hash]
     text_samples: list[TextSample] = []
     for task in subject.tasks:
         text_samples += sample_texts(task, corpus)
-    wanted += [sample.hashes for sample in text_samples]
+    wanted_hashes += [sample.hashes for sample in text_samples]
 
-    index = search(corpus.train, wanted, corpus.unk_id)
+    index = search(corpus.train, wanted_hashes, corpus.unk_id)
     yield from check_vocabulary(corpus, index)
     yield from check_duplicates(corpus)
     for arm, pairs in pair_samples:
@@ -157,10 +157,10 @@ def check_disk(subject: Subject) -> Finding:
     budget = subject.budget
     largest_checkpoint = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
     left = max(0, budget.run_bytes - budget.used_bytes)
-    wanted = DISK_MARGIN * (left + largest_checkpoint)
-    figure = f"{filesize.decimal(int(wanted))} wanted, {filesize.decimal(budget.free_bytes)} free"
+    needed = DISK_MARGIN * (left + largest_checkpoint)
+    figure = f"{filesize.decimal(int(needed))} wanted, {filesize.decimal(budget.free_bytes)} free"
     case = Case(
-        budget.free_bytes < wanted,
+        budget.free_bytes < needed,
         ERROR,
         "the disk cannot hold the checkpoints of all runs",
         "free space, or set runs_dir to a larger disk",
@@ -187,7 +187,7 @@ def check_time(subject: Subject) -> Iterator[Finding]:
         if unknown:
             of_stages = " and ".join(unknown)
         times.append(f"{of_stages}: no speed is known here yet (clozelab plan measures it)")
-    what = "; ".join(times)
+    sentence = "; ".join(times)
     tokens = sum(arm.count * arm.tokens for arm in subject.arms)
     num_runs = sum(arm.count for arm in subject.arms)
     remedy = "fewer seeds or tokens"
@@ -196,9 +196,9 @@ def check_time(subject: Subject) -> Iterator[Finding]:
     yield first_finding(
         "time",
         "what is left takes",
-        what,
+        sentence,
         f"{rough(tokens)} tokens in {num_runs} pre-training runs",
-        Case(total > LONG_SECONDS, WARNING, what, remedy),
+        Case(total > LONG_SECONDS, WARNING, sentence, remedy),
     )
 
 

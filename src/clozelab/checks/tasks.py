@@ -153,6 +153,7 @@ def _numbers(task: Task) -> tuple[list[Case], str]:
         except ValueError as error:
             what = f"the {split} file's labels are no numbers: {error}"
             return [Case(True, ERROR, what, RIGHT_FILE)], ""
+        # A file without labels is one of a single label, too.
         least = min(values, default=0.0)
         most = max(values, default=0.0)
         is_outside = least < low or most > high
@@ -220,7 +221,8 @@ def check_canary(task: Task) -> Iterator[Finding]:
         return
     table = _confusion(preview, train_classes, validation_classes, len(names))
 
-    # Hits of every assignment of names: as they are, and the other one that fits best.
+    # Hits of every assignment of names: as they are, and the other one that fits best. With three
+    # classes, (1, 0, 2) counts a guess of the first as right where the truth is the second.
     classes = range(len(names))
     hits = {}
     for assignment in permutations(classes):
@@ -292,6 +294,7 @@ def _classes(task: Task, names: Sequence[str], preview: Preview) -> np.ndarray |
         except ValueError:
             return None
     index = {str(name): number for number, name in enumerate(names)}
+    # A label that no class has: check_labels says so.
     if not set(labels) <= set(index):
         return None
     return np.array([index[label] for label in labels])
@@ -340,6 +343,7 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
 
 def _check_overlap(task: Task) -> Finding:
     """Validation examples that stand in training."""
+    # An example is its texts: a sentence, or a question with its passage.
     train = set(zip(*task.preview.train.texts.values(), strict=True))
     validation = set(zip(*task.preview.validation.texts.values(), strict=True))
     num_seen = len(train & validation)

@@ -8,7 +8,7 @@ conf/spreads.yaml names.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, variance
@@ -91,6 +91,7 @@ class PowerQuestion:
         for places in (*self.claims[: self.num_primary], list(dict.fromkeys(others))):
             families.append([place for place in places if place not in seen])
             seen |= set(places)
+        # A primary claim may have nothing of its own left; simulate_decided wants the others last.
         *primary, others = families
         return [*filter(None, primary), others]
 
@@ -134,18 +135,15 @@ def power_study(experiment: Experiment, tasks: Iterable[str], difference: float)
     claims: list[list[int]] = []
     unknown: list[str] = []
     num_primary = 0
+    # Primary claims come first, in their order.
     for claim in sorted(experiment.claims, key=lambda claim: not claim.primary):
         places = []
-        for column in _columns_of(claim, experiment):
-            task = _planned_task(column, planned_tasks)
-            if task is None:
-                continue
-            for hypothesis in claim.hypotheses(column.name):
-                # Two claims may test the same thing: it is one effect.
-                if hypothesis not in place_of:
-                    place_of[hypothesis] = len(effects)
-                    effects.append(_effect_of(claim, task, difference))
-                places.append(place_of[hypothesis])
+        for hypothesis, task in _hypotheses(claim, experiment, planned_tasks):
+            # Two claims may test the same thing: it is one effect.
+            if hypothesis not in place_of:
+                place_of[hypothesis] = len(effects)
+                effects.append(_effect_of(claim, task, difference))
+            places.append(place_of[hypothesis])
         if places:
             claims.append(places)
             num_primary += claim.primary
@@ -154,10 +152,18 @@ def power_study(experiment: Experiment, tasks: Iterable[str], difference: float)
     return PowerQuestion(effects, claims, num_primary, unknown)
 
 
-def _columns_of(claim: BaseClaim, experiment: Experiment) -> list[Column]:
+def _hypotheses(
+    claim: BaseClaim, experiment: Experiment, planned_tasks: set[str]
+) -> Iterator[tuple[Hashable, str]]:
+    """What a claim tests on columns of planned tasks: each hypothesis with its task."""
+    columns = [column for column in experiment.columns if column.name == claim.column]
     if claim.column == ALL_COLUMNS:
-        return list(experiment.all_columns)
-    return [column for column in experiment.columns if column.name == claim.column]
+        columns = list(experiment.all_columns)
+    for column in columns:
+        task = _planned_task(column, planned_tasks)
+        if task is not None:
+            for hypothesis in claim.hypotheses(column.name):
+                yield hypothesis, task
 
 
 def _planned_task(column: Column, planned_tasks: set[str]) -> str | None:

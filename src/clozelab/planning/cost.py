@@ -44,7 +44,7 @@ from clozelab.planning.timing import HOST, measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import canonical
-from clozelab.runs.record import JobName
+from clozelab.runs.record import JobName, Record
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
 from clozelab.training.host import host_facts
@@ -296,13 +296,8 @@ class PastRuns:
         if runs is not None:
             complete = [run for run in getattr(runs, step.verb) if run.is_complete]
 
-        # Runs that took their time on a machine like this.
         host = host_facts()["host"]
-        self.timed = []
-        for run in complete:
-            is_of_here = all(run.host.get(key) == host[key] for key in HOST)
-            if run.shared is None and run.seconds and is_of_here:
-                self.timed.append(run)
+        self.timed = [run for run in complete if _took_its_time_on(run, host)]
 
         # To ask takes time. Runs of other experiments are shared in pre-training alone.
         self.done: set[Words] = set()
@@ -320,6 +315,7 @@ class PastRuns:
 
     def _seconds_of(self, settings: Mapping[str, Any]) -> list[float]:
         """Seconds of the runs of the same name that have to take as long."""
+        # As a record keeps it: canonical, and through JSON.
         config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
         keys = ALIKE[self.step.verb]
         name = JobName.of(settings)[:2]
@@ -329,6 +325,12 @@ class PastRuns:
             if run.job_name[:2] == name and is_alike:
                 seconds.append(run.seconds)
         return seconds
+
+
+def _took_its_time_on(run: Record, host: Mapping[str, Any]) -> bool:
+    """Whether a run's seconds are its own, and of a machine like this."""
+    is_like = all(run.host.get(key) == host[key] for key in HOST)
+    return is_like and run.shared is None and bool(run.seconds)
 
 
 @dataclass(frozen=True)
@@ -366,6 +368,7 @@ def measure_jobs(
             encoder = _encoder_of(group.settings, arms)
         except (OSError, ValueError):
             continue  # it is not there yet
+        # A mask of attention counts: a masked model reads a sentence once for each of its tokens.
         name = group.settings["measure"]["name"]
         key = name, parameter_count(encoder.config), encoder.config.is_causal
         alike.setdefault(key, []).append((encoder, group))
@@ -597,6 +600,7 @@ def affordable(
 
     ValueError: no speed is known, or the budget is too small.
     """
+    # Fine-tuning is paid for first: its steps are the task's, and pre-training gets what is left.
     finetune = costing.wall("finetune")
     if finetune is None or not costing.arms or any(arm.seconds is None for arm in costing.arms):
         raise ValueError(NO_SPEED)
@@ -650,6 +654,8 @@ def divide(
     # With this much the processes would be busy all the time without starting: never less than what
     # there is time for.
     most = wall_seconds * at_once / (counts * planned.time / amounts).sum()
+    # The wall time rises with the amount, piece by piece, since makespan packs whole runs: there is
+    # no formula to be turned around.
     amount = brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most)
     factor = amount / amounts
     shares = planned[["steps", "tokens", "flops", "steps_factor"]].mul(factor, axis=0)

@@ -34,9 +34,6 @@ ADAM_COPIES = 3  # weights and two moments in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
-PARTS = ("start", "steps", "forward", "fit", "saving")
-"""Of the seconds of a job: start-up and end; training steps; validations or an evaluation's passes;
-a probe's classifiers; checkpoints and encoders."""
 # of English prose in a vocabulary of thousands of word pieces, special tokens included
 CHARACTERS_A_TOKEN = 4.2
 FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
@@ -127,9 +124,10 @@ class Shape(ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, float] | None:
-        """Seconds of one run by its speeds, by what they go into (some of PARTS).
+        """Seconds of one run by its speeds, by what they go into; None: its length is unknown.
 
-        It is None where its length is unknown.
+        Some of: start (start-up and end), steps (of training), forward (validations, or an
+        evaluation's passes), fit (a probe's classifiers), saving (checkpoints and encoders).
         """
 
     @abstractmethod
@@ -430,7 +428,7 @@ class Sample(NamedTuple):
         for texts in split.texts.values():
             if not len(texts):
                 continue
-            # Each ending of a choice is an input.
+            # Texts by part, such as a question and its endings: each ending is an input.
             inputs = max(inputs, len(texts) / num_examples)
             characters += sum(map(len, texts)) / len(texts)
             words += sum(text.count(" ") + 1 for text in texts) / len(texts)
@@ -605,6 +603,7 @@ class TaskJob(Shape):
             "schedule": self.settings["schedule"],
         }
         if self.features:
+            # What is timed is the BiLSTM, in words; the encoder's passes are `forward`.
             words = max(1, round(self.words_per_example))
             question["kind"] = "features"
             question["bilstm"] = self.features._asdict()

@@ -60,7 +60,6 @@ class MeasureJob(Shape):
     encoder: EncoderConfig
     reading: Reading | None  # None: the plan does not know how much it reads
     fit: Fit | None = None
-    is_guess: bool = False  # its texts are not there yet, and others were counted
 
     @property
     def is_timed(self) -> bool:
@@ -266,7 +265,6 @@ def measure_job(
         encoder=encoder,
         reading=reading,
         fit=fit,
-        is_guess=corpus is not None and corpus.folder is None and corpus.sampled is None,
         settings=settings,
         jobs=jobs,
         **more,

@@ -204,6 +204,7 @@ class Rehearsal:
         self.server.start([str(clock), "--version"], self.folder / "server.log").wait()
         wall = time.perf_counter() - started
         processor = float(clock.read_text(encoding="utf-8").split()[1])
+        # It imports in one thread: where that waited for long, its processor time counts.
         if 0.0 < processor < (1.0 - BUSY_SHARE) * wall:
             self.server_seconds = processor
         else:
@@ -300,6 +301,7 @@ def rehearse(question: Mapping[str, Any], folder: Path) -> Starts:
     jobs.seconds("pretrain", *pretraining, "arm=first")
     pretrain = jobs.seconds("pretrain", *pretraining, "arm=second")
 
+    # The later jobs begin from the encoder of one of these.
     encoder = next(folder.glob("runs/pretrain-*/encoder"))
     finetuning = [
         "task=sst2",

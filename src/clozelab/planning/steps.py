@@ -203,6 +203,7 @@ def _accepted(stage: str, names: dict[str, str], folder: Path, words: Sequence[s
     """
     if isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
+    # Without any, to see which keys are there from the beginning.
     plain = _composed(stage, names, folder, [])
     if isinstance(plain, Exception):
         return []
@@ -217,6 +218,7 @@ def _accepted(stage: str, names: dict[str, str], folder: Path, words: Sequence[s
         if candidates == with_key:
             return with_key
         words = candidates
+    # One by one, each on top of those before it.
     accepted: list[str] = []
     for word in words:
         if isinstance(_composed(stage, names, folder, [*accepted, word]), DictConfig):
@@ -280,13 +282,12 @@ def _composed(
         config_dir = folder
     try:
         for parsed in OverridesParser.create().parse_overrides(list(words)):
-            if not parsed.is_sweep_override():
-                continue
-            if stage == "prepare":
-                return ValueError("prepare runs once; it takes no list of values")
-            if parsed.value_type not in ENUMERABLE:
+            if parsed.is_sweep_override():
+                if stage == "prepare":
+                    return ValueError("prepare runs once; it takes no list of values")
+                # A glob is not composed below, so that its key is looked up here.
                 key = parsed.get_key_element()
-                if key not in known_keys(name, config_dir):
+                if parsed.value_type not in ENUMERABLE and key not in known_keys(name, config_dir):
                     return ValueError(f"{stage} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
         first_values = [_first(word) for word in words]

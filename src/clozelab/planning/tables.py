@@ -79,6 +79,7 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
 
     total = sum(seconds or 0.0 for seconds in seconds_of_all)
     total_left = sum(seconds or 0.0 for seconds in seconds_left)
+    # The parts hold the seconds of the jobs that are left: what remains of them is beside the jobs.
     beside_jobs = 0.0
     if parts:
         beside_jobs = sum(part.seconds for part in parts) - total_left

@@ -357,7 +357,7 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    # What the data module asks of a tokenizer.
+    # What the data module asks of a tokenizer: no text is read.
     tokenizer = SimpleNamespace(
         pad_id=0,
         unk_id=1,
@@ -436,10 +436,12 @@ class MadeUpTask(LightningDataModule):
         )
         ids = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum()).astype(np.int32)
         all_sequences = slice(0, len(lengths))
+        sequences = TokenSequences(ids, offsets_of(lengths), lengths.astype(np.int32))
+        labels = np.zeros(len(lengths), dtype=np.int64)
         # What the loader asks of a task's data module.
         self.data: Any = SimpleNamespace(
-            train_sequences=TokenSequences(ids, offsets_of(lengths), lengths.astype(np.int32)),
-            train_targets={"labels": np.zeros(len(lengths), dtype=np.int64)},
+            train_sequences=sequences,
+            train_targets={"labels": labels},
             plan=TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0),
             loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
         )
