@@ -596,7 +596,7 @@ def test_the_list_of_addresses_is_right() -> None:
     """Every one is there to be called, and every one that conf/ and the documents name is
     listed.
     """
-    listed = {address for addresses in targets.allowed().values() for address in addresses}
+    listed = set().union(*targets.allowed().values())
     plugins = {address for address in listed if address.startswith("hydra_plugins.")}
     for where, addresses in targets.allowed().items():
         assert addresses and all(callable(targets.locate(one)) for one in {*addresses} - plugins), (

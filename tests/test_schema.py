@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 from omegaconf import OmegaConf, open_dict
@@ -162,7 +163,6 @@ def test_a_key_counts_only_while_its_option_is_on() -> None:
         "task.data.test_id_column": "predict_test",
     } | {
         f"measure.{data}.{key}": "predict_test"
-        for data in ("data", "task.data")
-        for key in TEST_KEYS
+        for data, key in product(("data", "task.data"), TEST_KEYS)
     }
     assert set(SCHEMAS) == {"prepare", "pretrain", "finetune", "evaluate"}

@@ -5,7 +5,7 @@ inside a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
 from clozelab.runs.find import find
 from clozelab.runs.outcome import ending
+from clozelab.runs.record import Record
 from clozelab.stages import compare, list_experiments, plan, runs, status
 from clozelab.stages.report import main as report
 from clozelab.terminal import make_console
@@ -87,10 +88,15 @@ def screens(
             FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()
         ),
         "plan": lambda: plan.main(words),
-        "end": lambda: print(
-            "\n".join(line for run in find(root).runs if run.is_complete for line in ending(run))
-        ),
+        "end": lambda: print_endings(find(root).runs),
     }
+
+
+def print_endings(runs: Iterable[Record]) -> None:
+    """What the end of each complete run says, a line each."""
+    for run in runs:
+        if run.is_complete:
+            print(*ending(run), sep="\n")
 
 
 def test_no_line_is_wider_than_the_terminal_or_breaks_inside_a_word(

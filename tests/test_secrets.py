@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ SECRETS = (*PLANTED.values(), "hunter2hunter2", "swordfish-swordfish")
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    draw, words = random.Random(0), [a + b for a in "bcdfg" for b in "aeiou"]
+    draw = random.Random(0)
+    words = list(map("".join, product("bcdfg", "aeiou")))
     documents = []
     for _ in range(60):
         documents.append("\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)))

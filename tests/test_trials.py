@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,8 @@ def test_a_hydra_users_own_files_run_from_a_wheel(installed: str, tmp_path: Path
     lines = [line for line in text.splitlines() if line]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/mine.txt").write_text(text)
-    (first, _), (second, _) = Counter(
-        one for line in lines for one in line.split() if len(one) < 5
-    ).most_common(2)
+    words = " ".join(lines).split()
+    (first, _), (second, _) = Counter(one for one in words if len(one) < 5).most_common(2)
     write_task(tmp_path, "own", lines, (first, second))
     folder = tmp_path / "question"
     shutil.copytree(tmp_path / "my", folder)  # its task
@@ -211,6 +211,6 @@ def test_a_hydra_users_own_files_run_from_a_wheel(installed: str, tmp_path: Path
         (one.config["arm"], one.config["seed"]): one.scores["validation/loss"].value
         for one in runs.pretrain
     }
-    assert {*losses} == {(arm, seed) for arm in ("usual", "mine") for seed in (1, 2)}
+    assert set(losses) == set(product(("usual", "mine"), (1, 2)))
     assert all(losses["mine", seed] != losses["usual", seed] for seed in (1, 2))
     assert "question" in clozelab(tmp_path, "list", **how)

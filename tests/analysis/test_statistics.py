@@ -186,10 +186,9 @@ def test_holm_by_hand() -> None:
 
 
 def test_difference_of_differences_is_paired() -> None:
-    cells = [
-        {(seed, 1): base + noise * seed for seed in (1, 2, 3)}
-        for base, noise in ((5, 9), (3, 8.9), (4, 2), (3, 2.1))
-    ]
+    cells = []
+    for base, noise in ((5, 9), (3, 8.9), (4, 2), (3, 2.1)):
+        cells.append({(seed, 1): base + noise * seed for seed in (1, 2, 3)})
     found = estimate_contrast(list(zip((1.0, -1.0, -1.0, 1.0), cells, strict=True)))
     assert found is not None
     # (2 + 0.1 s) - (1 - 0.1 s) over s = 1, 2, 3
@@ -264,15 +263,12 @@ def test_looking_after_every_seed_is_wrong_once_in_twenty() -> None:
     plain = np.array(
         [stats.ttest_1samp(values[:, :count], 0.0, axis=1).pvalue for count in looks]
     ).T
-    smallest = np.array(
-        [sequential_p(one[: number + 1], 3, 10) for one in plain for number in (7,)]
-    )
-    stopped = np.array(
-        [
-            any(sequential_p(one[:number], 3, 10) < 0.05 for number in range(1, 9))
-            for one in plain[:400]
-        ]
-    )
+    smallest = np.array([sequential_p(one[:8], 3, 10) for one in plain])
+
+    def is_stopped(p_values: np.ndarray) -> bool:
+        return any(sequential_p(p_values[:number], 3, 10) < 0.05 for number in range(1, 9))
+
+    stopped = np.array([is_stopped(one) for one in plain[:400]])
     assert np.array_equal(stopped, smallest[:400] < 0.05), (
         "whoever stops at a look has what the last one says"
     )

@@ -301,9 +301,10 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
         "if __name__ == '__main__':\n    sys.exit(main(sys.argv[1:]))\n"
     )
     script = (
-        "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\nfrom"
-        " clozelab.launch.pool import ProcessPool\nfrom clozelab.launch.processes import ForkServer,"
-        " Job\nserver = ForkServer('slow_save', ['clozelab.launch.preloaded'], {}) if"
+        "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\n"
+        "from clozelab.launch.pool import ProcessPool\n"
+        "from clozelab.launch.processes import ForkServer, Job\n"
+        "server = ForkServer('slow_save', ['clozelab.launch.preloaded'], {}) if"
         f" {forks} else None\njobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'),"
         " words=[n]) for n in 'ab']\nProcessPool(jobs, at_once=2, grace_seconds=20,"
         " console=Console(file=io.StringIO()), server=server).run()\n"

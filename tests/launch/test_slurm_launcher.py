@@ -166,18 +166,21 @@ def test_one_machine_is_one_machine() -> None:
 def test_wrong_settings_and_missing_packages_are_said_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    more = {"jobs_at_once": 1, "poll_seconds": 1, "grace_seconds": 10, "signal_delay_s": 20}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"'submitit', which is not installed: pip install 'clozelab\[slurm\]'"
-    ):
-        SlurmLauncher(**more | {"cluster": "local"})
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("PATH", "")  # Slurm may be installed here
-    with pytest.raises(ValueError, match=r"no sbatch here"):
-        SlurmLauncher(**more | {"cluster": "slurm"})
-    with pytest.raises(ValueError, match=r"grace_seconds is 20"):
-        SlurmLauncher(**more | {"cluster": "local", "grace_seconds": 20})
+    for submitit, cluster, grace_seconds, sentence in (
+        (None, "local", 10, r"'submitit', which is not installed: pip install 'clozelab\[slurm\]'"),
+        (object(), "slurm", 10, "no sbatch here"),
+        (object(), "local", 20, "grace_seconds is 20"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(ValueError, match=sentence):
+            patch.setattr(importlib.util, "find_spec", lambda name, spec=submitit: spec)
+            SlurmLauncher(
+                cluster=cluster,
+                grace_seconds=grace_seconds,
+                jobs_at_once=1,
+                poll_seconds=1,
+                signal_delay_s=20,
+            )
 
 
 # Real sweeps

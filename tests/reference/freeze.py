@@ -63,9 +63,10 @@ def machine() -> dict[str, str]:
     lines = (
         cpu.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpu.is_file() else []
     )
-    facts = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-    }
+    facts: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        facts[key.strip()] = value.strip()
     return {
         "cpu": " ".join(
             facts.get(key, "") for key in ("model name", "cpu family", "model", "stepping")

@@ -75,7 +75,10 @@ def is_rounded(value: float | None, text: str) -> bool:
 def published(report: str) -> list[dict[str, str]]:
     """The table of claims of a report.md: column -> text, one entry a claim and data set."""
     lines = (RESULTS / report / "report.md").read_text(encoding="utf-8").splitlines()
-    cells = [[cell.strip(" *") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    cells: list[list[str]] = []
+    for line in lines:
+        between_bars = re.split(r"(?<!\\)\|", line)[1:-1]
+        cells.append([cell.strip(" *") for cell in between_bars])
     first = next(i for i, line in enumerate(lines) if line.startswith("| verdict | claim |"))
     last = next(i for i, line in enumerate(lines) if i > first and not line.startswith("|"))
     return [dict(zip(cells[first], row, strict=True)) for row in cells[first + 2 : last]]

@@ -16,7 +16,9 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
 from clozelab.report.registration import (
     REGISTRATION_FILE,
+    RegistrationStatus,
     read_registration,
+    registration_status,
     registration_summary,
 )
 from clozelab.results.experiment import load_experiment
@@ -83,6 +85,11 @@ def write(step: Step, job: tuple[str, ...], started: str) -> None:
     (target / "scores.json").write_text("{}")
 
 
+def status(folder: Path) -> RegistrationStatus:
+    runs = find(root(folder))
+    return registration_status(load_experiment(folder), runs, read_registration(root(folder)))
+
+
 def said(folder: Path) -> str:
     return registration_summary(load_experiment(folder), find(root(folder)))
 
@@ -105,9 +112,10 @@ def test_a_registration_before_the_first_run(
         and len(read_registration(root(mine))) == 1
     )
     finish(mine, "2026-11-22T09:59:59+00:00")
-    assert "registered on 2026-11-22" in said(
-        mine
-    ) and "after 2 of 2 runs had begun (the first on 2026-11-22)" in said(mine)
+    assert said(mine).startswith(
+        f"registered on 2026-11-22 ({entry.hash[:12]}), after 2 of 2 runs had begun (the first on"
+        " 2026-11-22)"
+    )
 
 
 def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,16 +141,14 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         "stopping": {"first": 2, "most": 5},
     }
     (mine / "paper.yaml").write_text(json.dumps(other))
-    text = said(mine)
-    for change in (
+    assert set(status(mine).changes) >= {
         "claim b is better changed",
         "claim new added",
         "row c added",
         "arm b changed",
         "arm c added",
-    ):
-        assert change in text, change
-    assert "stopping rule changed" in text
+        "stopping rule changed",
+    }
     with pytest.raises(
         ValueError,
         match=r"of 2026-11-22 says otherwise \(claim b is better changed.*--again keeps it",
@@ -150,22 +156,20 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         verb(words(mine))
     monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")
     assert verb(words(mine, "--again")) == 0 and len(read_registration(root(mine))) == 2
-    text = said(mine)
-    assert "registered on 2026-11-22" in text and "before its first run" in text, (
-        "the one that came before counts"
-    )
-    assert "claim new added" in text and text.endswith("; registered again on 2026-11-24")
+    found = status(mine)
+    assert found.entry.date.startswith("2026-11-22"), "the one that came before counts"
+    assert found.is_before_runs
+    assert "claim new added" in found.changes
+    assert said(mine).endswith("; registered again on 2026-11-24")
 
 
 def test_other_settings_than_the_registered_ones(mine: Path) -> None:
     finish(mine, "2026-11-23T00:00:00+00:00", "pretrain.steps_factor=0.5", "finetune.epochs=9")
-    text = said(mine)
-    assert "settings of arm a changed" in text and "settings of a on mrpc changed" in text
-    assert "arm b changed" not in text
+    changes = status(mine).changes
+    assert {"settings of arm a changed", "settings of a on mrpc changed"} <= set(changes)
+    assert not any("arm b changed" in change for change in changes)
     finish(mine, "2026-11-23T00:00:00+00:00", "trainer.threads=1")
-    assert "; nothing of it was changed; no run yet" in said(mine), (
-        "how the work is laid out is no other run"
-    )
+    assert status(mine).changes == [], "how the work is laid out is no other run"
 
 
 def declared(folder: Path, **more: Any) -> dict[str, Any]:
@@ -244,16 +248,16 @@ def test_every_rate_that_a_row_tries_is_registered(
 def test_an_edited_file_is_named(mine: Path) -> None:
     path = root(mine) / REGISTRATION_FILE
     saved = path.read_text()
-    path.write_text(saved.replace('"higher"', '"lower"'))
-    with pytest.raises(ValueError, match="the registration of 2026-11-22 was edited"):
-        read_registration(root(mine))
-    assert "was edited, since it does not fit its hash" in said(mine), (
-        "the report says so and goes on"
-    )
-    path.write_text(saved.replace("2026-11-22", "2026-11-01"))
-    assert "was edited" in said(mine)
-    path.write_text(saved[:100])
-    assert "is no registration that can be read" in said(mine)
+    edited = "was edited, since it does not fit its hash"
+    for text, sentence in (
+        (saved.replace('"higher"', '"lower"'), f"the registration of 2026-11-22 {edited}"),
+        (saved.replace("2026-11-22", "2026-11-01"), f"the registration of 2026-11-01 {edited}"),
+        (saved[:100], "is no registration that can be read"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=sentence) as refused:
+            read_registration(root(mine))
+        assert said(mine) == str(refused.value), "the report says so and goes on"
 
 
 def test_a_rule_declares_all_of_its_seeds(tmp_path: Path) -> None:

@@ -36,11 +36,7 @@ def written(root: Path, name: str) -> tuple[ResultTable, list[Line]]:
 def scores_of(lines: list[Line], **wanted: str) -> Scores:
     """What docs/runs.md tells readers to take."""
     wanted |= {"counts": "True"}
-    mine = [
-        one
-        for one in lines
-        if one["score"] and all(one[key] == value for key, value in wanted.items())
-    ]
+    mine = [one for one in lines if one["score"] and wanted.items() <= one.items()]
     found = {(one["pretrain_seed"], one["seed"]): float(one["score"]) for one in mine}
     assert len(found) == len(mine), "one line a pair of seeds"
     return found
@@ -48,13 +44,18 @@ def scores_of(lines: list[Line], **wanted: str) -> Scores:
 
 def averaged(parts: list[Scores]) -> Scores:
     common = set.intersection(*(set(part) for part in parts))
-    return {seeds: fmean(part[seeds] for part in parts) for seeds in common}
+    means: Scores = {}
+    for seeds in common:
+        means[seeds] = fmean(part[seeds] for part in parts)
+    return means
 
 
 def mean_over_seeds(scores: Scores) -> float:
     """Fine-tuning seeds inside a pre-training seed first."""
-    by_seed = groupby(sorted(scores), key=lambda seeds: seeds[0])
-    return fmean(fmean(scores[seeds] for seeds in inside) for _, inside in by_seed)
+    means: list[float] = []
+    for _, inside in groupby(sorted(scores), key=lambda seeds: seeds[0]):
+        means.append(fmean(scores[seeds] for seeds in inside))
+    return fmean(means)
 
 
 def rebuilt(
@@ -65,11 +66,11 @@ def rebuilt(
         return scores_of(lines, stage="pretrain", arm=str(arm), metric=column.metric)
     if not cell.groups:
         return scores_of(lines, row=row, column=column.heading)
-    groups = [
-        [scores_of(lines, row=row, task=part.task, metric=part.metric) for part, _ in group]
-        for group in cell.groups
-    ]
-    return averaged([averaged(group) for group in groups])
+    groups: list[Scores] = []
+    for group in cell.groups:
+        parts = [scores_of(lines, row=row, task=part.task, metric=part.metric) for part, _ in group]
+        groups.append(averaged(parts))
+    return averaged(groups)
 
 
 def check_every_cell(table: ResultTable, lines: list[Line]) -> list[str]:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from html import unescape
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,17 @@ function luminance(rgb) {
 }
 function contrast(one, view) {
   const above = [];
-  for (let place = one; place; place = place.parentElement) above.unshift(view.getComputedStyle(place));
-  let below = view.matchMedia("(prefers-color-scheme: dark)").matches ? [18, 18, 18] : [255, 255, 255], opacity = 1;
+  for (let place = one; place; place = place.parentElement) {
+    above.unshift(view.getComputedStyle(place));
+  }
+  const isDark = view.matchMedia("(prefers-color-scheme: dark)").matches;
+  let below = isDark ? [18, 18, 18] : [255, 255, 255], opacity = 1;
   for (const style of above) {
     opacity *= style.opacity;
     below = over(style.backgroundColor, `rgb(${below})`, opacity);
   }
-  const ink = over(above.at(-1).color, `rgb(${below})`, opacity), [a, b] = [luminance(ink), luminance(below)];
+  const ink = over(above.at(-1).color, `rgb(${below})`, opacity);
+  const [a, b] = [luminance(ink), luminance(below)];
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 }
 addEventListener("load", () => {
@@ -59,14 +64,20 @@ addEventListener("load", () => {
     for (const summary of page.querySelectorAll("details")) summary.open = true;
     for (const one of page.body.querySelectorAll("*")) {
       const box = one.getBoundingClientRect();
-      const isWide = one.clientWidth && one.scrollWidth > one.clientWidth + 1 && !one.matches(".axis");
+      const isWider = one.clientWidth && one.scrollWidth > one.clientWidth + 1;
+      const isWide = isWider && !one.matches(".axis");
       if (isWide || box.right > page.documentElement.clientWidth + 1)
         wide.push(`${one.tagName}.${one.className} ${one.textContent.trim().slice(0, 40)}`);
-      const says = Array.from(one.childNodes, (node) => node.nodeType === 3 ? node.data.trim() : "").join("");
+      const textOf = (node) => node.nodeType === 3 ? node.data.trim() : "";
+      const says = Array.from(one.childNodes, textOf).join("");
       const style = view.getComputedStyle(one), size = parseFloat(style.fontSize);
-      const least = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? LEAST * 2 / 3 : LEAST;
-      if (says && box.width && style.visibility === "visible" && contrast(one, view) < least)
-        faint.push(`${one.tagName}.${one.className} ${contrast(one, view).toFixed(2)} ${says.slice(0, 40)}`);
+      const isLarge = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+      const least = isLarge ? LEAST * 2 / 3 : LEAST;
+      const isSeen = says && box.width && style.visibility === "visible";
+      if (isSeen && contrast(one, view) < least) {
+        const ratio = contrast(one, view).toFixed(2);
+        faint.push(`${one.tagName}.${one.className} ${ratio} ${says.slice(0, 40)}`);
+      }
     }
     const last = page.querySelector(".answers").getBoundingClientRect();
     const isDark = view.matchMedia("(prefers-color-scheme: dark)").matches;
@@ -86,7 +97,9 @@ def written(root: Path, name: str = "table5_pretraining_tasks") -> Report:
 def test_nothing_is_wider_than_its_box_or_too_faint_to_read(
     make_runs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    means = {(row, task): 50.0 + 3.0 * place for place, row in enumerate(ROWS) for task in EVERY}
+    means: dict[tuple[str, str], float] = {}
+    for place, row in enumerate(ROWS):
+        means |= {(row, task): 50.0 + 3.0 * place for task in EVERY}
     page = (
         written(make_runs(means, pretrain_seeds=(1, 2, 3), finetune_seeds=(1,))).folder
         / "report.html"
@@ -99,9 +112,7 @@ def test_nothing_is_wider_than_its_box_or_too_faint_to_read(
     )
     spoilt = page.with_name("spoilt.html")
     spoilt.write_text(page.read_text().replace("</body>", f"{planted}</body>"))
-    cases = [
-        (one, width, scheme) for one in (page, spoilt) for width in WIDTHS for scheme in SCHEMES
-    ]
+    cases = list(product((page, spoilt), WIDTHS, SCHEMES))
     frames = (
         f'<iframe src="{one}" width="{width}" height="900" style="color-scheme: {scheme}"></iframe>'
         for one, width, scheme in cases

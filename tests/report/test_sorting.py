@@ -67,7 +67,8 @@ const seen = Array.from("123", () => {
   const labels = Array.from(table.tBodies[0].rows, (row) => row.cells[0].textContent);
   return [button.parentNode.getAttribute("aria-sort"), labels];
 });
-document.querySelector("#seen").textContent = JSON.stringify([button.getAttribute("aria-label"), ...seen]);
+document.querySelector("#seen").textContent =
+  JSON.stringify([button.getAttribute("aria-label"), ...seen]);
 </script></body>"""
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,17 +181,17 @@ def test_a_sweep_and_a_report_in_wandb(
     assert len(tables) == 1 and '"failed"' in tables[0].read_text()
     run = next(one.run for one in reported if one.HasField("run"))
     assert (run.job_type, run.display_name) == ("report", "demo/report")
-    summary = {item.key: item.value_json for one in reported for item in one.summary.update}
+    updates = chain.from_iterable(one.summary.update for one in reported)
+    summary = {item.key: item.value_json for item in updates}
     assert summary["a"] == summary["b on there"] == summary["claim 4"] == '"holds"'
     assert summary["b on here"] == '"contradicted"'
-    shown = {
-        item.key or ".".join(item.nested_key): item.value_json
-        for one in reported
-        for item in one.history.item
-    }
+    items = chain.from_iterable(one.history.item for one in reported)
+    shown = {item.key or ".".join(item.nested_key): item.value_json for item in items}
     assert "image-file" in str(shown) and "html-file" in str(shown), shown
     for told in (swept, reported):
-        keys = {item.key for one in told for item in (*one.config.update, *one.run.config.update)}
+        keys: set[str] = set()
+        for one in told:
+            keys |= {item.key for item in (*one.config.update, *one.run.config.update)}
         assert "scale.vocab_size" in keys, "the configuration stands beside both"
     kept = {one.artifact.type: one.artifact for one in reported if one.HasField("artifact")}
     assert kept["report"].name == "e-demo-report"

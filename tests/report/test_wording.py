@@ -453,8 +453,8 @@ OF_COLLAPSED = [
     (
         COLLAPSED,
         (
-            "without collapsed runs no pair of seeds is left: the difference rests on them and decides"
-            " nothing"
+            "without collapsed runs no pair of seeds is left: the difference rests on them and"
+            " decides nothing"
         ),
     ),
 ]

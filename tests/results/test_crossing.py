@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ def make(folder: Path, columns: Sequence[Any] = (), **claim: Any) -> Experiment:
             "set": {"encoder_fraction": one},
             "floor": None,
         }
-        for arm in ("new", "old")
-        for one in FRACTIONS
+        for arm, one in product(("new", "old"), FRACTIONS)
     ]
     said = {
         "columns": (
@@ -159,9 +159,8 @@ def test_it_holds_with_the_place_and_its_interval(experiment: Experiment, tmp_pa
     assert judgement_note(found).startswith(
         "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]"
     )
-    assert set(found.rows) == {
-        f"{arm}_{100 * one:.0f}" for arm in ("new", "old") for one in FRACTIONS
-    }
+    points = product(("new", "old"), FRACTIONS)
+    assert set(found.rows) == {f"{arm}_{100 * fraction:.0f}" for arm, fraction in points}
 
 
 def test_no_crossing_is_said_plainly(experiment: Experiment) -> None:
@@ -250,13 +249,10 @@ def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) 
     experiment, root = make(tmp_path / "mine", measured_in="seconds"), tmp_path / "runs"
     root.mkdir()
     clocks = [2.2, 2.21, 2.18, 2.25]
-    both = [
-        one
-        for i, slower in enumerate(clocks)
-        for one in pretrained(tmp_path / f"clock{i}", "new", 4, slower)
-        if one.seed == i + 1
-    ]
-    both += pretrained(tmp_path, "old", 4)
+    both = pretrained(tmp_path, "old", 4)
+    for seed, slower in enumerate(clocks, 1):
+        runs_of_clock = pretrained(tmp_path / f"clock{seed}", "new", 4, slower)
+        both += [one for one in runs_of_clock if one.seed == seed]
     for count, is_exploratory in ((3, False), (4, True)):
         leads = (np.linspace(-4.0, 26.0, 6) + WOBBLE)[:count]
         runs = Runs(root, [*(one for one in both if one.seed <= count), *finetuned(leads)])
@@ -281,8 +277,10 @@ def test_the_set_is_that_of_t_tests_at_every_place() -> None:
         gaps = draw.normal(size=(4, 5)) + draw.normal(size=5)
         stretches = find_sign_changes(places, gaps).level_stretches
         values = np.array([np.interp(grid, places, one) for one in gaps])
-        is_in = [any(low <= place <= high for low, high in stretches) for place in grid]
-        assert is_in == list(stats.ttest_1samp(values, 0.0).pvalue >= 0.05)
+        is_in = np.zeros(len(grid), dtype=bool)
+        for low, high in stretches:
+            is_in |= (low <= grid) & (grid <= high)
+        assert list(is_in) == list(stats.ttest_1samp(values, 0.0).pvalue >= 0.05)
 
 
 @pytest.mark.parametrize("tables", [150, pytest.param(4000, marks=pytest.mark.slow)])

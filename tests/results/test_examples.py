@@ -60,7 +60,7 @@ def test_bootstrap_knows_a_difference_from_none(tmp_path: Path) -> None:
     also = np.where(generator.random(400) < 0.9, labels, 1 - labels)
     poor = np.where(generator.random(400) < 0.6, labels, 1 - labels)
     runs = [
-        run(tmp_path / str(i), [str(x) for x in one], [str(x) for x in labels])
+        run(tmp_path / str(i), list(map(str, one)), list(map(str, labels)))
         for i, one in enumerate((good, also, poor))
     ]
     for score in ("f1", "matthews"):

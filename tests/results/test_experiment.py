@@ -47,7 +47,8 @@ rows:
 claims:
   - {id: series, text: series, rows: [small, base, large], column: LM, direction: decreasing}
   - {id: spread, text: spread, rows: [small, base], column: MNLI, direction: within, points: 1.0}
-  - {id: contrast, text: contrast, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}
+  - {id: contrast, text: contrast, paper_delta: -3,
+     compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}
   - {id: each, text: each, compare: [large, [small, base], MNLI], direction: higher}
   - {id: order, text: order, paper_delta: 2.0, compare: [base, small, MNLI], direction: higher}
 """

@@ -39,16 +39,20 @@ TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squ
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm")
 SEEDS = (1, 2, 3, 4)
 MORE = """
-  - {id: chain, text: chain, paper_delta: null, rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
-  - {id: alike, text: alike, paper_delta: null, rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
+  - {id: chain, text: chain, paper_delta: null,
+     rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
+  - {id: alike, text: alike, paper_delta: null,
+     rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
   - id: more
     text: more
     paper_delta: -3.3
     compare: [mlm, mlm_nsp, QNLI]
     against: [mlm, mlm_nsp, MRPC]
     direction: lower
-  - {id: perplexity, text: perplexity, paper_delta: -0.5, compare: [mlm_nsp, mlm, perplexity], direction: lower}
-  - {id: each, text: each, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
+  - {id: perplexity, text: perplexity, paper_delta: -0.5,
+     compare: [mlm_nsp, mlm, perplexity], direction: lower}
+  - {id: each, text: each, paper_delta: null,
+     compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
   - {id: average, text: average, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
 """
 COLUMNS = """  - {name: perplexity, from: pretrain, metric: validation/perplexity}
@@ -113,11 +117,13 @@ def lab(tmp_path: Path, writers: Any) -> Lab:
 
 def scores(**rows: float | Mapping[str, float]) -> dict[tuple[str, str], float]:
     """row=score on all tasks, or row={task: score}."""
-    return {
-        (row, task): value[task] if isinstance(value, Mapping) else value
-        for row, value in rows.items()
-        for task in TASKS
-    }
+    means: dict[tuple[str, str], float] = {}
+    for row, value in rows.items():
+        by_task = value
+        if not isinstance(by_task, Mapping):
+            by_task = dict.fromkeys(TASKS, by_task)
+        means |= {(row, task): by_task[task] for task in TASKS}
+    return means
 
 
 AS_CLAIMED = scores(

@@ -520,9 +520,8 @@ def test_which_data_sets_a_difference_of_differences_pairs(
     tasks: tuple[str, ...],
     expected: dict[str, str],
 ) -> None:
-    root = make_runs(
-        {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks}
-    )
+    means = {("ltr", task): 60.0 for task in tasks} | {("mlm", task): 70.0 for task in tasks}
+    root = make_runs(means)
     found = judge(build_table(contrast(experiment, *columns), find(root)))
     assert {
         one.judged_on: judgement_note(one) for one in found if one.verdict == Verdict.NOT_COMPARABLE
@@ -539,13 +538,9 @@ def test_the_second_stand_in_never_stands_beside_the_first(
         one.model_copy(update={"stand_ins": more.get(one.name, one.stand_ins)})
         for one in experiment.columns
     )
-    root = make_runs(
-        {
-            (row, task): mean
-            for row, mean in (("ltr", 60.0), ("mlm", 70.0))
-            for task in ("mrpc", "qnli_derived")
-        }
-    )
+    tasks = ("mrpc", "qnli_derived")
+    means = {("ltr", task): 60.0 for task in tasks} | {("mlm", task): 70.0 for task in tasks}
+    root = make_runs(means)
     short = experiment.model_copy(
         update={"columns": tuple(one for one in listed if one.name not in ("MRPC", "SST-2"))}
     )

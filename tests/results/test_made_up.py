@@ -151,8 +151,7 @@ def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
             seed=seed,
             objective={"token": {"predict_prob": share}},
         )
-        for arm, share, loss in (("b", 0.15, 2.0), ("a", 0.4, 3.0))
-        for seed in (1, 2, 3)
+        for (arm, share, loss), seed in product((("b", 0.15, 2.0), ("a", 0.4, 3.0)), (1, 2, 3))
     ]
     (found,) = judged(declare(columns=columns, claims=[asked]), records).values()
     assert found.verdict == Verdict.NOT_COMPARABLE
@@ -163,8 +162,7 @@ def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None
     gaps = (1.0, 1.9, 0.2, 1.6, 1.2, 1.7)
     records = [
         tuned(row, seed, 70 + gap * (row == "b"))
-        for seed, gap in enumerate(gaps, 1)
-        for row in "ab"
+        for (seed, gap), row in product(enumerate(gaps, 1), "ab")
     ]
     (tmp_path / "looks.jsonl").write_text('{"time": "20')
     (found,) = run_interim_analysis(build_table(declare(), Runs(tmp_path, records))).judgements
@@ -181,17 +179,15 @@ def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
     for count in (8, 9):
         records = [
             tuned(row, seed, 70 + gap * (row == "b"))
-            for seed, gap in enumerate(gaps[:count], 1)
-            for row in "ab"
+            for (seed, gap), row in product(enumerate(gaps[:count], 1), "ab")
         ]
         words.append(judged(ruled, records)["t"].verdict)
     assert words == [Verdict.HOLDS, Verdict.HOLDS]
 
 
 def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
-    (found,) = judged(
-        declare(), [tuned(row, seed, 70.0) for row in "ab" for seed in (1, 2, 3)]
-    ).values()
+    records = [tuned(row, seed, 70.0) for row, seed in product("ab", (1, 2, 3))]
+    (found,) = judged(declare(), records).values()
     assert found.verdict == Verdict.INCONCLUSIVE and found.decisive_seeds is None
     assert isinstance(found.forecast, TooManySeedsNeeded) and found.forecast.most == 50
 
@@ -209,8 +205,7 @@ def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
     noise = (0.9, -1.1, 0.3, -0.4, 1.2, -0.8)
     records = [
         tuned(row, seed, 70 + noise[seed - 1] * (row == "b"))
-        for row in "ab"
-        for seed in range(1, 7)
+        for row, seed in product("ab", range(1, 7))
     ]
     records += [tuned("c", seed, 70.5 + 0.3 * seed) for seed in (1, 2, 3)]
     found = list(judged(ruled, records).values())
@@ -231,7 +226,7 @@ def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> N
     columns = [TASK, {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}]
     claims = [claim("t", "b", "a"), {"text": "u", "compare": ["b", "a", "m"], "direction": "lower"}]
     records = [
-        tuned(row, seed, 70 + (2.0 * seed) * (row == "b")) for row in "ab" for seed in (1, 2, 3)
+        tuned(row, seed, 70 + (2.0 * seed) * (row == "b")) for row, seed in product("ab", (1, 2, 3))
     ]
     for row, seed in product("ab", (1, 2, 3)):
         bits = {BITS: 2.0 + 0.01 * seed * (row == "b")}
@@ -271,8 +266,7 @@ def measured(name: str, metric: str = METRIC, **more: Any) -> dict[str, Any]:
 def records(make: Any, **more: Any) -> list[Record]:
     return [
         make(row, seed, base + 0.1 * seed * (row == "b"), **more)
-        for seed in (1, 2, 3)
-        for row, base in (("a", 70.0), ("b", 80.0))
+        for seed, (row, base) in product((1, 2, 3), (("a", 70.0), ("b", 80.0)))
     ]
 
 
@@ -344,8 +338,7 @@ def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
     }
     runs = [
         trained(arm, seed, loss + 0.01 * seed * (arm == "b"), phases=phases[arm])
-        for seed in (1, 2, 3)
-        for arm, loss in (("a", 3.0), ("b", 3.5))
+        for seed, (arm, loss) in product((1, 2, 3), (("a", 3.0), ("b", 3.5)))
     ]
     said = {"text": "t", "compare": ["b", "a", "loss"], "direction": "higher"}
     (judgement,) = judge(
@@ -413,8 +406,7 @@ def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
     gains = (2.0, 1.2, 2.9, 1.7)
     runs = [
         tuned(row, seed, 70.0 + gain * (row == "b"))
-        for seed, gain in enumerate(gains, 1)
-        for row in "ab"
+        for (seed, gain), row in product(enumerate(gains, 1), "ab")
     ]
     (tmp_path / "root").mkdir()
     (ruled,) = run_interim_analysis(
@@ -431,11 +423,9 @@ def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
 
 
 def test_no_verdict_from_no_number(declare: Any) -> None:
-    runs = [
-        tuned(row, seed, float("nan") if row == "b" else 70.0 + seed)
-        for seed in (1, 2, 3)
-        for row in "ab"
-    ]
+    runs = []
+    for seed in (1, 2, 3):
+        runs += [tuned("a", seed, 70.0 + seed), tuned("b", seed, float("nan"))]
     (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
     assert judgement.verdict not in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
@@ -448,8 +438,7 @@ def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(
     """
     records = [
         tuned(row, seed, at + 0.01 * seed * at)
-        for row, at in zip("abc", (1, 50, 90), strict=True)
-        for seed in (1, 2, 3, 4, 5)
+        for (row, at), seed in product((("a", 1), ("b", 50), ("c", 90)), range(1, 6))
     ]
     first, second = claim("ab", "b", "a", primary=True), claim("bc", "c", "b", primary=True)
     third, unrun = (

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,20 @@ COLUMNS = """  - {name: RTE, metric: validation/accuracy, task: rte, stand_ins: 
 arms:
 """
 CLAIMS = """
-  - {id: chain, text: chain, paper_delta: null, rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
-  - {id: alike, text: alike, paper_delta: null, rows: [mlm_nsp, mlm], column: RTE, direction: within, points: 1.0}
+  - {id: chain, text: chain, paper_delta: null,
+     rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
+  - {id: alike, text: alike, paper_delta: null,
+     rows: [mlm_nsp, mlm], column: RTE, direction: within, points: 1.0}
   - id: more
     text: more
     paper_delta: -3.3
     compare: [mlm, mlm_nsp, QNLI]
     against: [mlm, mlm_nsp, MRPC]
     direction: lower
-  - {id: perplexity, text: perplexity, paper_delta: -0.5, compare: [mlm_nsp, mlm, perplexity], direction: lower}
-  - {id: each, text: each, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
+  - {id: perplexity, text: perplexity, paper_delta: -0.5,
+     compare: [mlm_nsp, mlm, perplexity], direction: lower}
+  - {id: each, text: each, paper_delta: null,
+     compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
   - {id: average, text: average, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
 """
 FACTS = {"steps": 100, "tokens": 1000}
@@ -187,11 +192,12 @@ def judged(experiment: Experiment) -> Judged:
 
 def wrong_tables(tables: Iterable[list[Judgement]]) -> list[list[str]]:
     """The claims that are decided, of each table with any."""
-    found = [
-        [one.claim.id for one in table if one.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED)]
-        for table in tables
-    ]
-    return [claims for claims in found if claims]
+    found: list[list[str]] = []
+    for table in tables:
+        claims = [one.claim.id for one in table if one.verdict.is_decided]
+        if claims:
+            found.append(claims)
+    return found
 
 
 def most(tables: int) -> int:
@@ -215,5 +221,6 @@ def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_large_differences_are_found(judged: Judged, seeds: int) -> None:
-    found = [one.verdict for table in judged(8, seeds, AS_CLAIMED, spread=0.05) for one in table]
+    judgements = chain.from_iterable(judged(8, seeds, AS_CLAIMED, spread=0.05))
+    found = [one.verdict for one in judgements]
     assert found.count(Verdict.HOLDS) > 0.7 * len(found) and Verdict.CONTRADICTED not in found

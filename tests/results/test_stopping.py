@@ -42,7 +42,9 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 def made(folder: Path, **rule: int) -> Experiment:
-    return simulation.make_experiment(folder, 1, **({"stopping": rule} if rule else {}))  # type: ignore[no-any-return]
+    stopping = {"stopping": rule} if rule else {}
+    experiment: Experiment = simulation.make_experiment(folder, 1, **stopping)
+    return experiment
 
 
 def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) -> Judgement:
@@ -113,14 +115,14 @@ def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path, tables
     draw = np.random.default_rng(4)
     drawn = [draw.normal(size=(1, 8)) for _ in range(tables)]
 
-    def wrong(experiment: Experiment) -> int:
-        return sum(
-            any(
-                simulation.is_false(simulation.judged(experiment, one, count))
-                for count in range(3, 9)
-            )
-            for one in drawn
+    def is_wrong(experiment: Experiment, table: np.ndarray) -> bool:
+        return any(
+            simulation.is_false(simulation.judged(experiment, table, count))
+            for count in range(3, 9)
         )
+
+    def wrong(experiment: Experiment) -> int:
+        return sum(is_wrong(experiment, table) for table in drawn)
 
     most = stats.binom.ppf(0.99, tables, 0.05)
     assert wrong(made(tmp_path / "ruled", first=3, most=8)) <= most
@@ -140,7 +142,9 @@ def test_until_decided_is_wrong_once_in_twenty(tmp_path: Path, tables: int, prim
     for _ in range(tables):
         differences, seeds, is_false = draw.normal(size=(3, 6)), [3, 3, 3], False
         while True:
-            have = {f"{side}{claim}": number for claim, number in enumerate(seeds) for side in "ab"}
+            have = {}
+            for claim, number in enumerate(seeds):
+                have |= {f"a{claim}": number, f"b{claim}": number}
             records = simulation.records(differences, 6)
             found = simulation.judge_records(
                 experiment, [one for one in records if one.pretrain_seed <= have[one.name]]

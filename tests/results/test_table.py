@@ -4,6 +4,7 @@ learning rates.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -311,8 +312,9 @@ def test_the_size_of_another_split_is_not_compared() -> None:
             {"validation/accuracy": score + wobble * (seed % 3)},
             pretrain_seed=seed,
         )
-        for row, score, wobble in (("large", 73.0, 0.1), ("mlm_nsp", 70.0, 0.2))
-        for seed in range(1, 7)
+        for (row, score, wobble), seed in product(
+            (("large", 73.0, 0.1), ("mlm_nsp", 70.0, 0.2)), range(1, 7)
+        )
     ]
     table = table_of("table1_glue", *runs)
     found = next(one for one in judge(table) if one.claim.id == "large_helps_small_data")

@@ -14,9 +14,12 @@ from clozelab.stages.archive import MANIFEST
 
 NAME = "table5_pretraining_tasks"
 MEANS = {
-    (row, task): 60.0 + 3.0 * place
-    for place, row in enumerate(("mlm_nsp", "mlm", "ltr"))
-    for task in ("mnli", "mrpc")
+    ("mlm_nsp", "mnli"): 60.0,
+    ("mlm_nsp", "mrpc"): 60.0,
+    ("mlm", "mnli"): 63.0,
+    ("mlm", "mrpc"): 63.0,
+    ("ltr", "mnli"): 66.0,
+    ("ltr", "mrpc"): 66.0,
 }
 
 

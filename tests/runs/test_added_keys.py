@@ -1,4 +1,4 @@
-"""A key that is added to the schema, at the value it had before it existed, makes no run another."""
+"""A key that is added to the schema, at the value that held before, makes no run another."""
 
 from __future__ import annotations
 

@@ -97,10 +97,9 @@ def forged(path: Path, file: str, change: Callable[[str], str], is_clever: bool 
                 one: hashlib.sha256(content).hexdigest() for one, content in whole.items()
             }
         entries.clear()
-        entries |= {
-            one: whole[one]
-            for one in {sha: one for one, sha in reversed(manifest["files"].items())}.values()
-        }
+        # Equal files lie in the pack once.
+        by_sha = {sha: one for one, sha in reversed(manifest["files"].items())}
+        entries |= {one: whole[one] for one in by_sha.values()}
 
     rewritten(path, forge)
 
@@ -274,11 +273,9 @@ def test_evaluations_are_verified(packed: Any, writers: Any, tmp_path: Path, cap
         folder = root / "evaluate/mlm/pretrain-seed-1/pairs/seed-1"
         writers.evaluation(root, "mlm", "pairs", 1, shares, encoder_arm="mlm")
         honest(root)
-        rows = [
-            {"id": f"{name}/{i}", "won": one}
-            for name, wins in won.items()
-            for i, one in enumerate(wins)
-        ]
+        rows = []
+        for name, wins in won.items():
+            rows += [{"id": f"{name}/{i}", "won": one} for i, one in enumerate(wins)]
         (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         saved = json.loads((folder / "scores.json").read_text()) | {"scores": shares}
         (folder / "scores.json").write_text(json.dumps(saved))

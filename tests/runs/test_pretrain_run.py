@@ -526,18 +526,13 @@ def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
     assert not (tmp_path / "run").exists()
 
 
-def test_rows_longer_than_the_model_are_refused_before_anything_slow(
-    workplace: Path, tmp_path: Path
-) -> None:
-    phases = "[{seq_length: 65, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
-    with pytest.raises(ValueError, match=r"seq_length is 65.*64 positions"):
-        run_here(workplace, tmp_path / "run", phases=phases)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (
+            {"phases": ("[{seq_length: 65, steps: 2, global_batch_size: 4, micro_batch_size: 4}]")},
+            r"seq_length is 65.*64 positions",
+        ),
         ({"validation.seq_length": 65}, r"validation\.seq_length is 65.*64 positions"),
         ({"validation.interval_steps": 0}, r"validation\.interval_steps is 0"),
         (
@@ -722,16 +717,18 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     workplace: Path, whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(whole_run, tmp_path / "run")
-    record = state(tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
-    assert main(["export", str(tmp_path / "run"), "checkpoint=true"]) == 1
-    assert "is of another run than the run.json above it" in capsys.readouterr().err
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    assert main(["export", str(tmp_path / "run"), "checkpoint=true"]) == 1
-    assert "was not made by a command line" in capsys.readouterr().err
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert main(["export", str(tmp_path / "run"), "checkpoint=true"]) == 1
-    assert "is no pre-training run with a checkpoint" in capsys.readouterr().err
+    shutil.copytree(whole_run, tmp_path / "no checkpoint")
+    shutil.rmtree(tmp_path / "no checkpoint" / "checkpoints")
+    shutil.copytree(whole_run, tmp_path / "other")
+    record = state(whole_run) | {"fingerprint": "0" * 64}
+    (tmp_path / "other" / "run.json").write_text(json.dumps(record))
+    for name, sentence in (
+        ("run", "was not made by a command line"),
+        ("no checkpoint", "is no pre-training run with a checkpoint"),
+        ("other", "is of another run than the run.json above it"),
+    ):
+        assert main(["export", str(tmp_path / name), "checkpoint=true"]) == 1
+        assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.slow

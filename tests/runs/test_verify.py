@@ -164,12 +164,15 @@ def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) ->
 def test_what_cannot_be_trained_again_is_one_sentence(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    shutil.copytree(place / "seed-1", tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    status, said = said_of(tmp_path / "run", capsys)
-    assert status == 1 and f"has no {tmp_path / 'run' / 'checkpoints' / 'last.ckpt'}" in said
-    status, said = said_of(tmp_path, capsys)
-    assert status == 1 and "is no run folder" in said
+    run = tmp_path / "run"
+    shutil.copytree(place / "seed-1", run)
+    shutil.rmtree(run / "checkpoints")
+    for folder, sentence in (
+        (run, f"has no {run / 'checkpoints' / 'last.ckpt'}"),
+        (tmp_path, "is no run folder"),
+    ):
+        status, said = said_of(folder, capsys)
+        assert status == 1 and sentence in said
 
 
 def test_a_run_of_a_pack_is_trained_again_to_the_bit(
