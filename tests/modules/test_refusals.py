@@ -23,8 +23,9 @@ from tests.modules import (
 )
 
 import clozelab
+from clozelab.models.locate import find_model
 from clozelab.modules.embeddings import SiameseEncoder
-from clozelab.modules.model import find_model, open_tokenizer, read_model, renamed_labels
+from clozelab.modules.model import open_tokenizer, read_model, renamed_labels
 from clozelab.modules.tags import FeatureBased, TokenClassification
 from clozelab.training.guards import DivergedError
 

@@ -14,7 +14,7 @@ from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 
 ARMS = ("mlm_nsp", "mlm", "ltr")
-SWEEP = "cd /there && clozelab pretrain --config-dir 'an experiment' --config-name sweep_pretrain"
+SWEEP = "clozelab pretrain --config-dir 'an experiment' --config-name sweep_pretrain"
 
 
 @pytest.fixture

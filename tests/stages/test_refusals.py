@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.stages import compare, gc, reproduce, runs, submit, track
-from clozelab.stages.plan import doctor
+from clozelab.stages.doctor import main as doctor
 
 TABLE5 = "table5_pretraining_tasks"
 OPTIONS = "there are --dry-run, --no-measure, --skip-doctor"

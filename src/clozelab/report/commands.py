@@ -6,6 +6,7 @@ each is made again; those that fill a grid stand in one sweep.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from clozelab.runs.progress import Launch, launches_above
@@ -121,4 +122,5 @@ def _grid_command(run: Record, grid: Sequence[Sequence[str]]) -> str:
     if has_own_name and not is_sweep:
         # A configuration of another name may say of itself that it is a sweep.
         words.append("hydra.mode=RUN")
-    return command_line(words, run.started_in)
+    # Where it was given is left out: a pack does not know it, and its report is the same.
+    return shlex.join(words)

@@ -30,6 +30,7 @@ WATCHERS = (
     "tracking.py",
     "background.py",
     "mlflow_tracker.py",
+    "jobs.py",
 )
 """Files of these rooms that watch a training, and change nothing in it."""
 
