@@ -63,7 +63,24 @@ class Source:
 
     @cached_property
     def tokens(self) -> list[tokenize.TokenInfo]:
-        return list(tokenize.generate_tokens(io.StringIO(self.text).readline))
+        """As Python 3.11 has them: an f-string is one token, whatever is inside it.
+
+        From 3.12 on it has a token at its start, at its end and for each piece.
+        """
+        start = getattr(tokenize, "FSTRING_START", None)
+        end = getattr(tokenize, "FSTRING_END", None)
+        tokens: list[tokenize.TokenInfo] = []
+        depth = 0
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type == start:
+                depth += 1
+                if depth == 1:
+                    tokens.append(token._replace(type=tokenize.STRING))
+            elif token.type == end:
+                depth -= 1
+            elif depth == 0:
+                tokens.append(token)
+        return tokens
 
     @cached_property
     def comments(self) -> list[tokenize.TokenInfo]:
