@@ -551,8 +551,8 @@ def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., 
     )
     place = "--config-dir 'an experiment' --config-name"
     assert [value for key, value in report.page.provenance if key == "Command"] == [
-        f"cd /there && clozelab pretrain {place} sweep_pretrain -m scale=demo seed=1,2",
-        f"cd /there && clozelab finetune {place} sweep_finetune -m scale=demo seed=1,2",
+        f"clozelab pretrain {place} sweep_pretrain -m scale=demo seed=1,2",
+        f"clozelab finetune {place} sweep_finetune -m scale=demo seed=1,2",
     ]
 
 
