@@ -130,6 +130,8 @@ def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, 
         ("text: contrast", "text: level on SST-2", "is there twice"),
         ("direction: higher", "direction: hihger", "claims.0.direction is 'hihger'"),
         ("points: 4.0", "pionts: 4.0", "did you mean 'points'?"),
+        # A key that is called as a kind of claims is.
+        ("points: 4.0", "points: 4.0, order: 1", "has no key 'order'"),
         (CLAIMS, "{}", "no claims"),
     ],
 )

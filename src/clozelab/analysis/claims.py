@@ -286,10 +286,6 @@ Claim = Annotated[
     | Annotated[ContrastClaim, Tag(ContrastClaim.kind)],
     Discriminator(_kind_of),
 ]
-CLAIM_KINDS = tuple(
-    claim_type.kind
-    for claim_type in (OrderClaim, TrendClaim, EquivalenceClaim, CrossingClaim, ContrastClaim)
-)
 _ADAPTER: TypeAdapter[BaseClaim] = TypeAdapter(Claim)
 
 

@@ -29,6 +29,7 @@ from clozelab.analysis.reasons import (
     UnmatchedAmount,
     WrongEncoder,
 )
+from clozelab.analysis.schema import RATE_KEYS
 from clozelab.analysis.statistics import Seeds
 
 T = TypeVar("T")
@@ -49,7 +50,6 @@ PROTOCOL = (
     "optimizer",
     "schedule",
 )
-RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 NO_VALUE = "none"
 
 Facts = Mapping[str, str]

@@ -15,6 +15,8 @@ from clozelab.analysis.claims import Claim
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
+# the learning rate of a fine-tuning, and the optimizer's, which repeats it
+RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 
 Number = Annotated[float, Strict()]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from clozelab.analysis.comparability import (
     NO_VALUE,
-    RATE_KEYS,
     group_by,
     is_within,
     join_facts,
 )
 from clozelab.analysis.contrasts import duplicate_seeds
+from clozelab.analysis.schema import RATE_KEYS
 from clozelab.report.wording import SHOWN, shared_encoder, some
 from clozelab.results.evidence import (
     encoder_of,

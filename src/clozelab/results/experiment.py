@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
-from clozelab.analysis.claims import ALL_COLUMNS, CLAIM_KINDS, BaseClaim, Claim, CrossingClaim
+from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, Claim, CrossingClaim
 from clozelab.analysis.schema import (
+    RATE_KEYS,
     Column,
     Entry,
     Row,
@@ -31,7 +32,6 @@ MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.
 
 Any other word is an amount itself."""
-RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 # how long pre-training is, and what is counted in steps
 STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
 # largest difference between a claim's size and that of its cells, each rounded to one decimal
@@ -328,7 +328,11 @@ def _in_words(error: ValidationError) -> str:
     """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
     # A slip also leaves its key out: of both refusals the slip is named.
     first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
-    place = [str(step) for step in first["loc"] if step != "" and step not in CLAIM_KINDS]
+    steps = list(first["loc"])
+    if steps[0] == "claims" and len(steps) > 2:
+        # The union of claims adds which of its kinds was tried: claims.0.order.rows.
+        del steps[2]
+    place = [str(step) for step in steps if step != ""]
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
 
