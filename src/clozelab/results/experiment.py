@@ -329,7 +329,7 @@ def _in_words(error: ValidationError) -> str:
     # A slip also leaves its key out: of both refusals the slip is named.
     first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
     steps = list(first["loc"])
-    if steps[0] == "claims" and len(steps) > 2:
+    if steps[:1] == ["claims"] and len(steps) > 2:
         # The union of claims adds which of its kinds was tried: claims.0.order.rows.
         del steps[2]
     place = [str(step) for step in steps if step != ""]
