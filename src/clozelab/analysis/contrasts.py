@@ -34,7 +34,7 @@ from clozelab.analysis.reasons import (
     NoScoresOfMetric,
     ProvenanceDifference,
 )
-from clozelab.analysis.schema import SequentialDesign
+from clozelab.analysis.schema import PERCENT, SequentialDesign
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.sequential import sequential_p
 from clozelab.analysis.statistics import (
@@ -46,6 +46,7 @@ from clozelab.analysis.statistics import (
 )
 
 MINUS = "\u2212"
+CEILING = 100.0  # no accuracy in percent is higher
 # figures of pre-training whose size depends on which tokens an objective predicts
 LOSS_FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy")
 
@@ -415,7 +416,28 @@ def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, 
 
 def _difference(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> Estimate | None:
     weights = [term.weight for term in terms]
-    return estimate_contrast(list(zip(weights, scores, strict=True)))
+    difference = estimate_contrast(list(zip(weights, scores, strict=True)))
+    if difference is None or not difference.has_no_spread:
+        return difference
+    resolution = _resolution_at_ceiling(terms, scores)
+    return difference.at_ceiling(resolution) if resolution else difference
+
+
+def _resolution_at_ceiling(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> float | None:
+    """The difference if each cell's score fell by one example, in points; None below the ceiling.
+
+    Two cells of 800 examples: 2 x 100 / 800 = 0.25 points.
+    """
+    resolution = 0.0
+    for term, cell_scores in zip(terms, scores, strict=True):
+        column = term.column
+        is_accuracy = column.unit == PERCENT and column.metric.endswith("accuracy")
+        if not is_accuracy or not column.num_examples:
+            return None
+        if any(score < CEILING for score in cell_scores.values()):
+            return None
+        resolution += abs(term.weight) * CEILING / column.num_examples
+    return resolution
 
 
 def _common_seeds(scores: Sequence[Scores]) -> set[Seeds]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -46,6 +46,8 @@ class Estimate:
     # every pre-training seed has equally many runs
     is_balanced: bool = True
     values: tuple[float, ...] = ()
+    # the values are all alike at the best possible score, and `sd` is what single examples weigh
+    is_at_ceiling: bool = False
 
     @property
     def half_width(self) -> float | None:
@@ -65,6 +67,21 @@ class Estimate:
         if half_width is None:
             return False
         return half_width <= ROUNDING * max(1.0, abs(self.mean))
+
+    def at_ceiling(self, resolution: float) -> Estimate:
+        """The same mean with the spread of `resolution`, for values that have none of their own.
+
+        Where every score is the best possible one, all that is unknown is smaller than what a
+        score can show. docs/decisions/0024 has the reason.
+        """
+        half_width = t_quantile(self.count, CONFIDENCE) * resolution / math.sqrt(self.count)
+        return replace(
+            self,
+            low=self.mean - half_width,
+            high=self.mean + half_width,
+            sd=resolution,
+            is_at_ceiling=True,
+        )
 
     def p_value(self, point: float = 0.0) -> float | None:
         """Two-sided p of the hypothesis that the true mean is `point`; None without a spread."""

@@ -451,8 +451,11 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
     for claim in table.spec.claims:
         for placed in place_claim(claim, table):
             for contrast in placed.contrasts:
-                if contrast.is_tested and contrast.difference and _is_in_points(contrast):
-                    deviations[contrast.key] = contrast.difference.sd or 0.0
+                observed = contrast.difference
+                if observed is None or observed.is_at_ceiling:
+                    continue
+                if contrast.is_tested and _is_in_points(contrast):
+                    deviations[contrast.key] = observed.sd or 0.0
     sd = median(deviations.values()) if deviations else ASSUMED_SD
     design = table.spec.stopping
     level = SIGNIFICANCE

@@ -577,6 +577,10 @@ def _cautions(contrast: Contrast) -> list[str]:
             "the same difference for every seed: no spread to judge it by, as may happen on few"
             " examples"
         )
+    if difference and difference.is_at_ceiling:
+        notes.append(
+            "every run answers every example: tested as if each score might be one example lower"
+        )
     if difference and not difference.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
     notes.append(text_lengths(contrast.context.text_lengths))
