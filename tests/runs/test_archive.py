@@ -322,6 +322,35 @@ def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
     assert len(seen) > 2
 
 
+def test_a_pack_without_predictions_makes_the_same_report(
+    packed: Any, tmp_path: Path, capsys: Any, no_pictures: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks the answers to single examples, and nothing else."""
+
+    def answer(root: Path) -> None:
+        for path in root.glob("finetune/**/run.json"):
+            for name in ("predictions.jsonl", "null_odds.json"):
+                path.with_name(name).write_text("{}")
+
+    monkeypatch.setattr("clozelab.report.summaries.datetime", Noon)
+    names: list[set[str]] = []
+    reports: list[dict[str, bytes]] = []
+    for name, words in (("whole", ()), ("lean", ("predictions=false",))):
+        pack = packed(name, 1, 2, change=answer, words=words)
+        with zipfile.ZipFile(pack) as archive:
+            names.append(set(json.loads(archive.read(MANIFEST))["files"]))
+        assert say(["pool", str(pack), f"runs_dir={tmp_path / 'pooled' / name}"], capsys)[0] == 0
+        root = tmp_path / "pooled" / name / NAME / "demo"
+        experiment = load_experiment(EXPERIMENTS_DIR / NAME)
+        render.write_report(experiment, root, tmp_path / "report" / name, scale="demo")
+        reports.append(contents(tmp_path / "report" / name))
+    left_out = {name.rpartition("/")[2] for name in names[0] - names[1]}
+    assert left_out == {"predictions.jsonl", "null_odds.json"}
+    assert names[1] < names[0]
+    assert reports[0]["claims.csv"] == reports[1]["claims.csv"]
+    assert reports[0]["results.csv"] == reports[1]["results.csv"]
+
+
 def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys: Any) -> None:
     """Paths below where a command was started are written from there; others stay as they were
     said.

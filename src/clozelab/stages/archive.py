@@ -39,15 +39,15 @@ EXPERIMENT = "experiment"
 MERGED_NOTES = (ANALYSIS_LOG, str(LAUNCH_FILE))
 # Notes of a folder above runs: looks and launches, and what was promised before.
 NOTE_PATTERNS = (*MERGED_NOTES, "registration*")
+# The answers to single examples: nearly all that an archive weighs.
+PREDICTION_PATTERNS = ("predictions*.json*", "null_odds.json", "test_predictions/*")
 # Files of a run's folder. Its checkpoints, its model and its log stay at home.
 RUN_PATTERNS = (
     RUN_FILE,
     CONFIG_FILE,
     "metrics.csv",
     "scores.json",
-    "predictions*.json*",
-    "null_odds.json",
-    "test_predictions/*",
+    *PREDICTION_PATTERNS,
     "encoder/*",
     "encoders/*/*",
 )
@@ -99,10 +99,12 @@ class RunArchive:
         return self.folder / EXPERIMENT / self.manifest.experiment
 
 
-def run_files(folder: Path, with_weights: bool) -> list[Path]:
+def run_files(folder: Path, with_weights: bool, with_predictions: bool = True) -> list[Path]:
     """List the files of a run's folder that an archive takes."""
     files = []
     for pattern in RUN_PATTERNS:
+        if pattern in PREDICTION_PATTERNS and not with_predictions:
+            continue
         for path in folder.glob(pattern):
             is_hidden = path.name.startswith(".")
             is_too_large = path.suffix == ".safetensors" and not with_weights

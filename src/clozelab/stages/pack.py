@@ -37,14 +37,16 @@ from clozelab.terminal import Words, say, verb
 from clozelab.text.safe_yaml import own_text
 
 HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER]
-        [encoders=true] [name=value ...]
-clozelab pack FOLDER out=FILE [encoders=true] [name=value ...]
+        [encoders=true] [predictions=false] [name=value ...]
+clozelab pack FOLDER out=FILE [encoders=true] [predictions=false]
+        [name=value ...]
 
 Packs records, scores, predictions, curves, configurations, vocabularies and
 the launch's notes of an experiment's runs, or of all runs below a FOLDER, into
-one zip; with encoders=true their weights, too. The same runs make the same
-bytes. Runs that are going on are left out, and so are damaged ones; failed
-ones come along.
+one zip; with encoders=true their weights, too. With predictions=false it leaves
+out the answers to single examples: such a pack is small, and gives the same
+report. The same runs make the same bytes. Runs that are going on are left out,
+and so are damaged ones; failed ones come along.
 
   stage= name= task= seeds=   only these runs (name: arm or row; seeds: 1, or
                               pre-training/fine-tuning 1/2)
@@ -69,15 +71,28 @@ class Selection:
     num_left_out: Counter[str]  # by status
 
 
-@verb("pack", HELP, names=(1, 1), keys=("out", "encoders", *FILTERS), takes_overrides=True)
+@verb(
+    "pack",
+    HELP,
+    names=(1, 1),
+    keys=("out", "encoders", "predictions", *FILTERS),
+    takes_overrides=True,
+)
 def main(args: Words) -> int:
     """Write the pack and say what it holds; returns the exit status."""
     with_weights = args.values.get("encoders", "false")
-    if "out" not in args.values or with_weights not in ("true", "false"):
-        raise ValueError("pack needs out=FILE, the file to write; encoders= is true or false")
+    with_predictions = args.values.get("predictions", "true")
+    if "out" not in args.values or {with_weights, with_predictions} - {"true", "false"}:
+        raise ValueError(
+            "pack needs out=FILE, the file to write; encoders= and predictions= are true or false"
+        )
     out = Path(args.values["out"])
     selection = select_runs(args)
-    files = files_to_pack(selection, with_weights=with_weights == "true")
+    files = files_to_pack(
+        selection,
+        with_weights=with_weights == "true",
+        with_predictions=with_predictions == "true",
+    )
     manifest = make_manifest(selection)
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as folder:
         files[RESULTS] = write_results_table(
@@ -162,11 +177,13 @@ def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
     return list(shared.values())
 
 
-def files_to_pack(selection: Selection, *, with_weights: bool) -> dict[str, Path]:
+def files_to_pack(
+    selection: Selection, *, with_weights: bool, with_predictions: bool = True
+) -> dict[str, Path]:
     """Map the names in the archive to the files of runs, of notes and of the experiment."""
     paths: list[Path] = []
     for record in selection.records:
-        paths += run_files(record.folder, with_weights)
+        paths += run_files(record.folder, with_weights, with_predictions)
     # The notes are of many runs, and lie in folders above them.
     for pattern in NOTE_PATTERNS:
         paths += (path for path in selection.root.rglob(pattern) if path.is_file())
