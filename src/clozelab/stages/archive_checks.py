@@ -25,19 +25,12 @@ from clozelab.metrics.glue import CORRELATIONS
 from clozelab.results.experiment import read_yaml
 from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.record import CONFIG_FILE, Record, Score, read_record
+from clozelab.runs.record import CONFIG_FILE, Record, Score
 from clozelab.runs.redaction import HIDDEN
 from clozelab.stages.archive import RESULTS, RunArchive, write_results_table
-from clozelab.stages.rerun import (
-    REPLACED_KEYS,
-    SHOWN_CHARACTERS,
-    comparison_accuracy,
-    run_clozelab,
-    run_differences,
-)
-from clozelab.terminal import make_console, say
+from clozelab.stages.rerun import REPLACED_KEYS, rerun_from_beginning
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.formatting import duration, listed
+from clozelab.text.formatting import listed
 from clozelab.training.measuring import read_rows
 
 CHECKSUMS_FILE = "checksums.json"  # of an encoder's folder
@@ -70,18 +63,12 @@ class CheckResult:
 
 
 def check_records(archive: RunArchive) -> CheckResult:
-    """Check the records that the manifest lists.
-
-    Each configuration is held against its fingerprint, its file and its command.
-    """
-    # A damaged record has no fingerprint.
-    records = {record.place: record for record in archive.records if record.fingerprint}
+    """Hold each configuration against its fingerprint, its file and its command."""
     wrong = []
-    for place, run in archive.manifest.runs.items():
-        record = records.get(place)
-        if record is None or (record.fingerprint, record.code) != (run.fingerprint, run.code):
-            wrong.append(f"{place}: its record cannot be read, or is not that of the manifest")
-    for place, record in records.items():
+    # A damaged record has no fingerprint.
+    records = [record for record in archive.records if record.fingerprint]
+    for record in records:
+        place = record.place
         identity = {
             "config": identity_of(record.config),
             "inputs": record.inputs,
@@ -191,28 +178,45 @@ def check_scores(archive: RunArchive, data_dir: str) -> CheckResult:
     The files are metrics.csv of a pre-training, scores.json of other runs.
     """
     wrong: list[str] = []
-    not_checked = []
+    not_checked: list[str] = []
     num_rescored = 0
-    without_predictions: set[str] = set()
     for record in archive.records:
         if not record.is_complete:
             continue
         if record.stage == "pretrain":
             mismatches = list(pretraining_mismatches(record))
         else:
+            scores, without_scores = rescore(record, data_dir)
+            num_rescored += len(scores)
+            not_checked += without_scores
             mismatches = list(scores_file_mismatches(record))
-            rescoring = rescore(record, data_dir)
-            mismatches += rescoring.mismatches
-            num_rescored += rescoring.num_scores
-            without_predictions |= rescoring.without_predictions
-            if rescoring.problem:
-                problem = rescoring.problem.replace(f"{archive.folder}/", "")
-                not_checked.append(f"scores on {record.task}: {problem}")
+            # No official scorer gives every figure.
+            mismatches += score_mismatches(record, "its predictions", scores, scores.keys())
         wrong += (f"{record.place}: {mismatch}" for mismatch in mismatches)
-    if without_predictions:
-        names = listed(sorted(without_predictions))
-        not_checked.append(f"{names}: no predictions give them")
     return CheckResult(f"{num_rescored} scores against predictions", wrong, not_checked)
+
+
+def rescore(record: Record, data_dir: str) -> tuple[dict[str, float], list[str]]:
+    """The scores that a run's predictions give, and a sentence on those that they do not.
+
+    `data_dir` has the tasks' right answers, where they are needed.
+    """
+    from clozelab.results.answers import rescored
+
+    try:
+        scores = rescored(record, data_dir)
+    except ValueError as error:
+        # The lines of a measure may be no examples.
+        if record.stage == "evaluate" and isinstance(error.__cause__, KeyError):
+            return {}, [f"all figures of {record.task}: no predictions give them"]
+        return {}, [f"scores on {record.task}: {error}"]
+    # Those of numbered layers and the like as one, without "validation".
+    figures = {
+        re.sub(r"\d+$", "*", key.partition("/")[2]) for key in record.values.keys() - scores.keys()
+    }
+    if not figures:
+        return scores, []
+    return scores, [f"{listed(sorted(figures))}: no predictions give them"]
 
 
 def pretraining_mismatches(record: Record) -> Iterator[str]:
@@ -229,77 +233,41 @@ def pretraining_mismatches(record: Record) -> Iterator[str]:
     for key, value in (final | logged).items():
         if not abs(record.facts.get(key, value) - value) <= ROUNDED_SECONDS:
             yield f"{key} is {record.facts[key]:.10g}, and metrics.csv ends with {value:.10g}"
-    yield from score_mismatches(record, "its facts", record.facts)
-    yield from score_mismatches(record, "metrics.csv", logged)
+    yield from score_mismatches(record, "its facts", record.facts, record.values)
+    yield from score_mismatches(record, "metrics.csv", logged, record.values)
 
 
 def scores_file_mismatches(record: Record) -> Iterator[str]:
-    """Say where a record differs from its scores.json."""
+    """Say where a record tells its scores otherwise than scores.json, also their units and floors.
+
+    Units are told by a figure's name.
+    """
     saved = _read_json(record.folder / "scores.json")
-    yield from metadata_mismatches(record, saved)
-    yield from score_mismatches(record, "scores.json", saved["scores"])
-
-
-def metadata_mismatches(record: Record, saved: Mapping[str, Any]) -> Iterator[str]:
-    """Say where a record tells its scores' metric, units and floors otherwise than scores.json."""
-    # The record as it would be, had it read this scores.json.
-    bare_scores = {
-        key: Score(unit=score.unit, factor=score.factor) for key, score in record.scores.items()
-    }
-    reread = record.model_copy(update={"scores": bare_scores})
-    reread.take(saved)
-    pairs: dict[str, tuple[Any, Any]] = {"metric": (record.metric, saved.get("metric"))}
+    facts = {"metric": record.metric}
     for key in ("collapsed", "synthetic"):
-        pairs[key] = (record.facts.get(key) or False, saved.get(key) or False)
+        facts[key] = record.facts.get(key) or False
+    for key, value in facts.items():
+        if value != (saved.get(key) or False):
+            yield f"{key} is {value!r}, and scores.json gives {saved.get(key)!r}"
+    # The record as it would be, had it read this scores.json.
+    reread = record.model_copy(deep=True)
     for key, score in record.scores.items():
-        unit = Score.of(key, are_shares=score.factor != 1.0)
-        pairs[f"the unit of {key}"] = ((score.unit, score.factor), (unit.unit, unit.factor))
-        pairs[f"the floors of {key}"] = (
-            (score.majority, score.baselines),
-            (reread.scores[key].majority, reread.scores[key].baselines),
-        )
-    for name, (recorded, given) in pairs.items():
+        reread.scores[key] = Score.of(key, are_shares=score.factor != 1.0)
+    reread.take(saved)
+    for key, score in record.scores.items():
+        recorded = score.model_dump(exclude={"value"})
+        given = reread.scores[key].model_dump(exclude={"value"})
         if recorded != given:
-            yield f"{name} is {recorded!r}, and scores.json gives {given!r}"
-
-
-@dataclass(frozen=True)
-class Rescoring:
-    """What the official scorers give the predictions of a run, beside its record."""
-
-    mismatches: list[str] = field(default_factory=list)
-    num_scores: int = 0
-    # figures that no predictions give, those of numbered layers and the like as one
-    without_predictions: set[str] = field(default_factory=set)
-    problem: str = ""  # why its predictions cannot be scored
-
-
-def rescore(record: Record, data_dir: str) -> Rescoring:
-    """Score a run's predictions again; `data_dir` has the tasks' right answers, where needed."""
-    from clozelab.results.answers import rescored
-
-    try:
-        scores = rescored(record, data_dir)
-    except ValueError as error:
-        # The lines of a measure may be no examples.
-        if record.stage == "evaluate" and isinstance(error.__cause__, KeyError):
-            return Rescoring(without_predictions={f"all figures of {record.task}"})
-        return Rescoring(problem=str(error))
-    without_predictions = set()
-    for key in record.values.keys() - scores.keys():
-        figure = key.partition("/")[2]  # without "validation"
-        without_predictions.add(re.sub(r"\d+$", "*", figure))
-    # No official scorer gives every figure.
-    mismatches = list(score_mismatches(record, "its predictions", scores, keys=scores.keys()))
-    return Rescoring(mismatches, len(scores), without_predictions)
+            yield f"{key} is in {recorded}, and scores.json gives {given}"
+    yield from score_mismatches(record, "scores.json", saved["scores"], record.values)
 
 
 def score_mismatches(
-    record: Record, source: str, given: Mapping[str, Any], keys: Collection[str] | None = None
+    record: Record, source: str, given: Mapping[str, float], keys: Collection[str]
 ) -> Iterator[str]:
-    """Say which scores of a record are not those of a source; all of them, or those in `keys`."""
+    """Say which scores of a record, of those in `keys`, are not those of a source."""
     for key, value in record.values.items():
-        if keys is not None and key not in keys:
+        if key not in keys:
             continue
         factor = record.scores[key].factor  # 100 for a share that is shown in percent
         given_value = factor * float(given.get(key, math.nan))
@@ -349,25 +317,24 @@ def check_one_run(
         record for record in archive.records if _is_trainable(record, archive, encoders.keys())
     ]
     if not candidates:
-        return CheckResult("", [], [_why_nothing_is_trained(archive)])
+        return CheckResult("", [], ["training: no run of it can be trained again by this code"])
     # The same seed draws the same run again.
     record = random.Random(seed).choice(candidates)
-    overrides = dict(local_paths)
+    further = dict(local_paths)
     if record.stage == "pretrain":
-        overrides["share_runs"] = "false"
+        further["share_runs"] = "false"
     else:
-        overrides["encoder"] = str(encoders[record.inputs["encoder"]])
+        further["encoder"] = str(encoders[record.inputs["encoder"]])
+    further |= {"runs_dir": str(folder), "trainer.progress_bar": "false"}
     try:
-        new_record = _train(record, archive, folder, overrides)
+        command = _safe_command(record, archive, folder)
+        comparison = rerun_from_beginning(command, folder, further)
     except ValueError as error:
         return CheckResult("", [], [f"training {record.place} again: {error}"])
-    return CheckResult(
-        f"{record.place} trained again and compared {comparison_accuracy(record)}",
-        [
-            f"{record.place}, trained again, {difference}"
-            for difference in run_differences(record, new_record)
-        ],
-    )
+    wrong = [
+        f"{record.place}, trained again, {difference}" for difference in comparison.differences
+    ]
+    return CheckResult(f"{record.place} {comparison.description}", wrong)
 
 
 def _is_trainable(record: Record, archive: RunArchive, encoders: Collection[str]) -> bool:
@@ -384,61 +351,29 @@ def _is_trainable(record: Record, archive: RunArchive, encoders: Collection[str]
     return record.stage == "pretrain" or record.inputs.get("encoder") in encoders
 
 
-def _why_nothing_is_trained(archive: RunArchive) -> str:
-    reason = "training: no pre-training run of its own, and no encoder"
-    for record in archive.records:
-        # A damaged record has no fingerprint, and no version either.
-        if record.fingerprint and record.results_version != RESULTS_VERSIONS[record.stage]:
-            return f"{reason}, of the results version that this code makes"
-    return reason
-
-
-def _train(
-    record: Record, archive: RunArchive, folder: Path, overrides: Mapping[str, str]
-) -> Record:
-    """Train a run of an archive from its beginning, and read its new record.
+def _safe_command(record: Record, archive: RunArchive, folder: Path) -> Record:
+    """The record with a command line that may be run here, in `folder`.
 
     Raises:
-        ValueError: its command says what a stranger's may not, or it cannot be trained.
+        ValueError: it says what no experiment's file might say: it would be run as this user.
     """
     # The run's own overrides, but for those that say where its maker kept things.
-    command_overrides = []
+    overrides = []
     for word in record.overrides:
-        if key_of(word) not in LOCAL_KEYS and not word.startswith("logger"):
-            command_overrides.append(word)
-    _check_command(record, command_overrides)
-    say(make_console(), f"training {record.place} again; it took {duration(record.seconds)}")
-    new_folder = folder / "again"
-    command = [record.stage, "--config-name", record.config_name]
-    if record.config_dir:
-        command += ["--config-dir", str(archive.experiment)]
-    command += [
-        *command_overrides,
-        *(f"{key}={value}" for key, value in overrides.items()),
-        f"runs_dir={folder}",
-        f"run_dir={new_folder}",
-        "logger=none",
-        "trainer.progress_bar=false",
-        "hydra.mode=RUN",
-    ]
-    if "threads" in record.facts:
-        command.append(f"trainer.threads={record.facts['threads']}")
-    process = run_clozelab(command, cwd=folder)
-    new_record = read_record(new_folder)
-    if process.returncode or new_record is None or not new_record.is_complete:
-        raise ValueError(process.stderr.strip()[-SHOWN_CHARACTERS:])
-    return new_record
-
-
-def _check_command(record: Record, overrides: list[str]) -> None:
-    """ValueError for what no experiment's file might say: it would be run as this user."""
-    for word in overrides:
+        if key_of(word) in LOCAL_KEYS or word.startswith("logger"):
+            continue
         if not SAFE_OVERRIDE.fullmatch(word):
             raise ValueError(f"its command says {word!r}, which nobody else may")
+        overrides.append(word)
     if not re.fullmatch(r"\w+", record.config_name):
         raise ValueError("its command line is not known")
     config = OmegaConf.create({key_of(word): word.partition("=")[2] for word in overrides})
     check_file("its command", "", ConfigResult("pack", "", config, {}))
+    config_dir = ""
+    if record.config_dir:
+        config_dir = str(archive.experiment)
+    changes = {"overrides": overrides, "config_dir": config_dir, "started_in": str(folder)}
+    return record.model_copy(update=changes)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -23,6 +22,7 @@ from clozelab.stages.archive_checks import (
 from clozelab.stages.compare import open_run
 from clozelab.stages.rerun import refuse_other_version, rerun_from_beginning, rerun_from_checkpoint
 from clozelab.terminal import Words, make_console, path_of, say, verb
+from clozelab.text.formatting import several
 
 HELP = """clozelab verify RUN
 clozelab verify FILE [retrain=false] [seed=1] [data_dir=FOLDER]
@@ -59,7 +59,7 @@ def main(args: Words) -> int:
     console = make_console()
     path = Path(args.names[0])
     if path.is_file():
-        return verify_archive(path, parse_archive_options(args.values), console)
+        return verify_archive(path, args.values, console)
     if args.values:
         raise ValueError(f"verify RUN takes no {next(iter(args.values))}=; it is for a pack")
     return verify_run(args.names[0], console)
@@ -84,60 +84,44 @@ def verify_run(folder: str, console: Console) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class ArchiveOptions:
-    """How a pack is to be verified."""
-
-    data_dir: str
-    retrains: bool
-    seed: int
-    local_paths: dict[str, str]  # the overrides of a training on this machine
-
-
-def parse_archive_options(values: Mapping[str, str]) -> ArchiveOptions:
-    """Read the keys of the command line; ValueError for an impossible value."""
-    retrain = values.get("retrain", "true")
-    seed = values.get("seed", "1")
-    if retrain not in ("true", "false") or not seed.isdecimal():
-        raise ValueError("retrain= is true or false, and seed= a number")
-    data_dir = str(Path(path_of("data_dir", values)).absolute())
-    local_paths = {"data_dir": data_dir}
-    if "cache_dir" in values:
-        local_paths["cache_dir"] = values["cache_dir"]
-    return ArchiveOptions(data_dir, retrain == "true", int(seed), local_paths)
-
-
-def verify_archive(path: Path, options: ArchiveOptions, console: Console) -> int:
+def verify_archive(path: Path, values: Mapping[str, str], console: Console) -> int:
     """Check a pack, and print what is wrong, what was checked and what could not be.
 
     Returns:
         The exit status.
     """
+    retrain = values.get("retrain", "true")
+    seed = values.get("seed", "1")
+    if retrain not in ("true", "false") or not seed.isdecimal():
+        raise ValueError("retrain= is true or false, and seed= a number")
+    data_dir = str(Path(path_of("data_dir", values)).absolute())
+    # The overrides of a training on this machine.
+    local_paths = {"data_dir": data_dir}
+    if "cache_dir" in values:
+        local_paths["cache_dir"] = values["cache_dir"]
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as folder:
         archive = open_archive(path, Path(folder) / "pack")
-        checks: list[Callable[[], CheckResult]] = [
-            partial(check_records, archive),
-            partial(check_encoders, archive),
-            partial(check_scores, archive, options.data_dir),
-            partial(check_table, archive),
+        changed = [f"{name} is not what its manifest says" for name in archive.changed]
+        results = [
+            CheckResult(f"{len(archive.manifest.files)} checksums", changed),
+            _run_check(check_records, archive),
+            _run_check(check_encoders, archive),
+            _run_check(check_scores, archive, data_dir),
+            _run_check(check_table, archive),
         ]
-        if options.retrains:
-            checks.append(
-                partial(check_one_run, archive, Path(folder), options.seed, options.local_paths)
-            )
-        checksums = CheckResult(
-            f"{len(archive.manifest.files)} checksums",
-            [
-                f"{name}: its sha256 is not the one in the manifest"
-                for name in archive.changed_files
-            ],
-        )
-        results = [checksums, *map(_run_check, checks)]
+        if retrain == "true":
+            results.append(_run_check(check_one_run, archive, Path(folder), int(seed), local_paths))
     # The folder is gone by now: its name would only lengthen the sentences.
     wrong: list[str] = []
+    not_checked: Counter[str] = Counter()  # what many runs have in common is said once
     for result in results:
         wrong += (line.replace(f"{folder}/pack/", "") for line in result.wrong)
-    print_results(results, wrong, console)
+        not_checked.update(line.replace(f"{folder}/pack/", "") for line in result.not_checked)
+    for line in wrong[:MAX_SHOWN]:
+        say(console, f"wrong: {line}", style="bold red")
+    say(console, f"checked: {', '.join(result.checked for result in results if result.checked)}")
+    for line, count in not_checked.items():
+        say(console, f"not checked: {line} ({several(count, 'time')})", style="yellow")
     if wrong:
         say(console, f"{path} is not what it says: {len(wrong)} findings", style="bold red")
         return 1
@@ -145,28 +129,9 @@ def verify_archive(path: Path, options: ArchiveOptions, console: Console) -> int
     return 0
 
 
-def _run_check(check: Callable[[], CheckResult]) -> CheckResult:
+def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
     """Run a check; what it cannot read is a finding, for the file may be forged."""
     try:
-        return check()
+        return check(*arguments)
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         return CheckResult("", [f"something cannot be read ({type(error).__name__}: {error})"])
-
-
-def print_results(results: Sequence[CheckResult], wrong: Sequence[str], console: Console) -> None:
-    """Print the findings, at most MAX_SHOWN of them, and what was checked and what was not."""
-    for line in wrong[:MAX_SHOWN]:
-        say(console, f"wrong: {line}", style="bold red")
-    if len(wrong) > MAX_SHOWN:
-        say(console, f"wrong: and {len(wrong) - MAX_SHOWN} more", style="bold red")
-    checked = [result.checked for result in results if result.checked]
-    say(console, f"checked: {', '.join(checked)}")
-    # What many runs have in common is said once.
-    counts: Counter[str] = Counter()
-    for result in results:
-        counts.update(result.not_checked)
-    for line, count in counts.items():
-        times = ""
-        if count > 1:
-            times = f" ({count} times)"
-        say(console, f"not checked: {line}{times}", style="yellow")
