@@ -183,7 +183,7 @@ def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> No
 
 def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "all_complete", lambda steps: False)
-    monkeypatch.setattr(reproduce, "run_steps", lambda steps, console, launcher: (130, True))
+    monkeypatch.setattr(reproduce, "run_steps", lambda steps, console: (130, True))
     words = [
         EXPERIMENT,
         "scale=demo",
