@@ -87,7 +87,7 @@ def test_one_run_per_job_grouped_and_finished(
     tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]
 ) -> None:
     for seed in (1, 2):
-        logger = build(tmp_path / str(seed))
+        logger = BackgroundLogger(build(tmp_path / str(seed)), "wandb")
         with tracked([logger]):
             logger.log_metrics({"train/loss": 1.0}, 5)
             logger.log_metrics({"train/loss": 0.5}, 6)
@@ -110,7 +110,7 @@ def test_one_run_per_job_grouped_and_finished(
 def test_a_failed_run_is_finished_as_one(
     tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]
 ) -> None:
-    logger = build(tmp_path)
+    logger = BackgroundLogger(build(tmp_path), "wandb")
     with pytest.raises(RuntimeError), tracked([logger]):
         logger.log_metrics({"train/loss": 1.0}, 1)
         logger.finalize("success")

@@ -263,17 +263,9 @@ class TensorBoardTracker(TensorBoardLogger):
 
 def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     """Gives the final numbers to every tracker."""
-    numbers = {
-        f"final/{key}": float(value)
-        for key, value in scores.items()
-        if isinstance(value, int | float)
-    }
     for logger in loggers:
-        if isinstance(logger, BackgroundLogger | WandbTracker):
+        if isinstance(logger, BackgroundLogger):
             logger.summarise(scores)
-        elif not isinstance(logger, MetricsCsv):
-            logger.log_metrics(numbers, 0)
-            logger.save()
 
 
 @contextmanager
@@ -289,5 +281,5 @@ def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
         exit_code = 0
     finally:
         for logger in loggers:
-            if isinstance(logger, BackgroundLogger | WandbTracker):
+            if isinstance(logger, BackgroundLogger):
                 logger.close(exit_code)
