@@ -37,7 +37,6 @@ REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
     ),
     "runs of two names": (runs.main, ["a", "b"], "runs takes 0 to 1 names, not a b"),
     "gc of everything": (gc.main, ["what=everything"], "what=everything: there are checkpoints"),
-    "gc of the future": (gc.main, ["older_than=-1"], "older_than=-1: give a number of days"),
     "gc, misspelt option": (gc.main, ["--delte"], "did you mean '--delete'"),
 }
 

@@ -19,14 +19,15 @@ from typing import Any
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
-from clozelab.corpus.files import digest, file_sha256
+from clozelab.corpus.files import file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.results.experiment import read_yaml
-from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.identity import RESULTS_VERSIONS, flatten
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import CONFIG_FILE, Record, Score
 from clozelab.runs.redaction import HIDDEN
+from clozelab.runs.store import fingerprint_of
 from clozelab.stages.archive import RESULTS, RunArchive, write_results_table
 from clozelab.stages.rerun import REPLACED_KEYS, rerun_from_beginning
 from clozelab.text.did_you_mean import key_of
@@ -69,12 +70,10 @@ def check_records(archive: RunArchive) -> CheckResult:
     records = [record for record in archive.records if record.fingerprint]
     for record in records:
         place = record.place
-        identity = {
-            "config": identity_of(record.config),
-            "inputs": record.inputs,
-            "results_version": record.results_version,
-        }
-        if digest(identity) != record.fingerprint:
+        if (
+            fingerprint_of(record.config, record.inputs, record.results_version)
+            != record.fingerprint
+        ):
             wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
         wrong += (f"{place}: {mismatch}" for mismatch in config_mismatches(record))
         if not (record.folder / CONFIG_FILE).is_file():
