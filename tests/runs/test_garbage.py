@@ -133,7 +133,7 @@ def test_unfinished_runs_go_only_when_asked(
 ) -> None:
     both = {f"{DEMO}/pretrain/mlm/seed-9", f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"}
     found, out = listed(world, capsys, "what=unfinished")
-    assert found == both and "failed 30 d ago" in out
+    assert found == both and "failed 720.0 h ago" in out
     listed(world, capsys, "what=unfinished", "--delete")
     assert {one.status for one in find(world[0]).records} == {"complete"}
 

@@ -105,7 +105,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         with suppress(OSError, netrc.NetrcParseError):
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
-    settings: dict[str, Any] = {
+    settings = {
         "project": project,
         "entity": entity,
         "dir": str(job.folder),
@@ -115,10 +115,10 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         "id": job.run_id,
         "resume": "allow",
         "settings": WANDB_SETTINGS,
+        "mode": os.environ.get("WANDB_MODE") or mode,
+        "tags": [tag[:MAX_TAG_CHARACTERS] for tag in job.tags],
+        "config": dict(job.config),
     }
-    settings["mode"] = os.environ.get("WANDB_MODE") or mode
-    settings["tags"] = [tag[:MAX_TAG_CHARACTERS] for tag in job.tags]
-    settings["config"] = dict(job.config)
     return WandbTracker(settings, job.command)
 
 
@@ -167,10 +167,9 @@ class WandbTracker(Logger):
                 artifact.add_file(str(path), name=path.name)
                 if path.suffix == ".png":
                     panels[path.stem] = wandb.Image(str(path))
-            run.log_artifact(artifact)
-            for path in paths:
                 if path.suffix == ".html":
                     panels[path.stem] = wandb.Html(path.read_text(encoding="utf-8"))
+            run.log_artifact(artifact)
             run.log(panels)
 
         self._tell(act)
