@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -34,8 +33,7 @@ def main(args: Words) -> int:
 
     folder = find_experiment(args.names[0])
     sweeps = [step for step in make_steps(folder, args.overrides) if step.is_sweep]
-    jobs = declared_jobs(sweeps)
-    content = registration.declared(load_experiment(folder), jobs.seeds, jobs.settings)
+    content = registration.declared(load_experiment(folder), *declared_jobs(sweeps))
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in args.flags)
     console = Console()
@@ -46,17 +44,13 @@ def main(args: Words) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class DeclaredJobs:
-    """The seeds and settings of all jobs of an experiment."""
+def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str, set[str]]]:
+    """Collect the seeds and settings of every job of an experiment's sweeps.
 
-    seeds: dict[str, set[int]]  # of "pre-training" and of "fine-tuning"
-    # arm, or row and task -> hashes; several, where a row tries several rates
-    settings: dict[str, set[str]]
-
-
-def declared_jobs(sweeps: Sequence[Step]) -> DeclaredJobs:
-    """Collect the seeds and settings of every job of an experiment's sweeps."""
+    Returns:
+        Seeds of "pre-training" and of "fine-tuning"; and arm, or row and task -> hashes of its
+        settings, several where a row tries several rates.
+    """
     from clozelab.report import registration
 
     pretrain_seeds: set[int] = set()
@@ -76,4 +70,4 @@ def declared_jobs(sweeps: Sequence[Step]) -> DeclaredJobs:
                 if step.verb == "finetune":
                     finetune_seeds.add(int(values["seed"]))
     seeds = {"pre-training": pretrain_seeds, "fine-tuning": finetune_seeds}
-    return DeclaredJobs(seeds, settings)
+    return seeds, settings

@@ -53,8 +53,9 @@ def host_facts() -> dict[str, Any]:
         # the first one on the path, as import does
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    for name in versions.keys() & {"torch", "numpy", "tokenizers"}:
-        environment[name] = versions[name]
+    for name in ("torch", "numpy", "tokenizers"):
+        if name in versions:
+            environment[name] = versions[name]
     host = {
         "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
         "cores": usable_cores(),
