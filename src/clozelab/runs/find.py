@@ -233,6 +233,9 @@ def select(
 
     ValueError where the experiment has none, and for a status that there is not.
     """
+    statuses = filters.get("status", STATUSES[0])
+    for status in set(statuses.split(",")).difference(STATUSES):
+        raise ValueError(f"status={status}: there is no such status; {hint(status, STATUSES)}")
     selected = list(records)
     if experiment is not None:
         experiments = sorted({record.experiment for record in records if record.experiment})
@@ -241,11 +244,6 @@ def select(
         selected = [record for record in records if record.experiment == experiment]
     for field, text in filters.items():
         values = text.split(",")
-        for status in values:
-            if field == "status" and status not in STATUSES:
-                raise ValueError(
-                    f"status={status}: there is no such status; {hint(status, STATUSES)}"
-                )
         selected = [record for record in selected if getattr(record, field) in values]
     return selected
 

@@ -508,6 +508,9 @@ def new_record(
     plain = plain_config(config)
     version = RESULTS_VERSIONS[stage]
     code = code_of(stage, plain)
+    # of each module, so that arms that use others may be compared in those of both
+    modules = {name: module_hash[:8] for name, module_hash in code.items()}
+    made_by = {"code": digest(code), "modules": modules, **hydra_provenance(), **host_facts()}
     return Record(
         status="running",
         stage=stage,
@@ -516,19 +519,22 @@ def new_record(
         scores=dict(scores),
         fingerprint=fingerprint_of(plain, inputs, version),
         results_version=version,
-        home=_home_of(folder, config),
         config=plain,
         inputs=dict(inputs),
-        watched=watched_files(config),
         started=now(),
-        process=Process(pid=os.getpid(), host=platform.node()),
-        code=digest(code),
-        # of each module, so that arms that use others may be compared in those of both
-        modules={name: module_hash[:8] for name, module_hash in code.items()},
         folder=folder,
-        **hydra_provenance(),
-        **host_facts(),
+        **_place_of(folder, config),
+        **made_by,
     )
+
+
+def _place_of(folder: Path, config: DictConfig) -> dict[str, Any]:
+    """Of a record where it is made, and of which files."""
+    return {
+        "home": _home_of(folder, config),
+        "watched": watched_files(config),
+        "process": Process(pid=os.getpid(), host=platform.node()),
+    }
 
 
 def fingerprint_of(

@@ -53,8 +53,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
     """
     from clozelab.report import registration
 
-    pretrain_seeds: set[int] = set()
-    finetune_seeds: set[int] = set()
+    seeds: dict[str, set[int]] = {"pre-training": set(), "fine-tuning": set()}
     settings: dict[str, set[str]] = {}
     for step in sweeps:
         # What a job's pre-training seed is called.
@@ -66,8 +65,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
             settings.setdefault(name, set()).add(settings_hash)
             for job in jobs:
                 values = config | {key_of(word): word.partition("=")[2] for word in job}
-                pretrain_seeds.add(int(values[pretrain_seed]))
+                seeds["pre-training"].add(int(values[pretrain_seed]))
                 if step.verb == "finetune":
-                    finetune_seeds.add(int(values["seed"]))
-    seeds = {"pre-training": pretrain_seeds, "fine-tuning": finetune_seeds}
+                    seeds["fine-tuning"].add(int(values["seed"]))
     return seeds, settings

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clozelab.report.claims import ClaimView, DifferenceView
     from clozelab.report.page import Page
     from clozelab.report.render import Report
-    from clozelab.report.tables import ColumnGroup
+    from clozelab.report.tables import ColumnGroup, RowView
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER]
         [report_dir=FOLDER] [logger=wandb] [--latex]
@@ -182,14 +182,7 @@ def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
     if group.surface:
         rows.append(group.surface)
     labels = [row.label for row in rows]
-    columns = []  # (name, a cell for each row)
-    for index, heading in enumerate(group.headings):
-        cells = [row.cells[index] for row in rows]
-        if heading.has_paper:
-            columns.append((f"{heading.name}\npaper", [cell.paper for cell in cells]))
-        if heading.has_ours:
-            title = "\n".join(filter(None, (heading.name, heading.note)))
-            columns.append((title, [cell.ours for cell in cells]))
+    columns = _score_columns(group, rows)
     while columns:
         # The last ones are left out first, and make the next table.
         headings = [Heading("", folds=True)]
@@ -199,6 +192,19 @@ def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
         yield make_table(headings, lines, width)
         shown = fitting(headings, lines, width)
         columns = [column for number, column in enumerate(columns, 1) if number not in shown]
+
+
+def _score_columns(group: ColumnGroup, rows: Sequence[RowView]) -> list[tuple[str, list[str]]]:
+    """The one or two columns of each data set: (name, a cell for each row)."""
+    columns = []
+    for index, heading in enumerate(group.headings):
+        cells = [row.cells[index] for row in rows]
+        if heading.has_paper:
+            columns.append((f"{heading.name}\npaper", [cell.paper for cell in cells]))
+        if heading.has_ours:
+            title = "\n".join(filter(None, (heading.name, heading.note)))
+            columns.append((title, [cell.ours for cell in cells]))
+    return columns
 
 
 def verdict_table(claims: Iterable[ClaimView]) -> Table:

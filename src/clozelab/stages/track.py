@@ -143,11 +143,7 @@ def send_missing(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any])
 
     if hasattr(tracker, "load_package"):
         tracker.load_package()
-    # For each metric the steps that it has; none where it cannot say it.
-    known_steps: dict[str, set[int]] = {}
-    if hasattr(tracker, "known_steps"):
-        keys = set(itertools.chain.from_iterable(call.metrics for call in calls))
-        known_steps = {key: tracker.known_steps(key) for key in sorted(keys)}
+    known_steps = _known_steps(tracker, calls)
     if not isinstance(tracker, WandbTracker):  # it has the configuration from its job
         tracker.log_hyperparams(config)
 
@@ -167,6 +163,14 @@ def send_missing(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any])
         for call in unsent:
             tracker.log_metrics(call.metrics, call.step)
     return sum(call.size for call in unsent)
+
+
+def _known_steps(tracker: Any, calls: Sequence[Numbers]) -> dict[str, set[int]]:
+    """For each metric the steps that a tracker has; empty for one that cannot say it."""
+    if not hasattr(tracker, "known_steps"):
+        return {}
+    keys = set(itertools.chain.from_iterable(call.metrics for call in calls))
+    return {key: tracker.known_steps(key) for key in sorted(keys)}
 
 
 def end_run(tracker: Any, record: Record) -> None:

@@ -166,6 +166,13 @@ def be_a_data_worker(_number: int) -> None:
     die_with_parent(signal.SIGKILL)
 
 
+def _signals_within_a_tick(ear: int) -> bytes:
+    """The numbers of the signals that come through a pipe within TICK_SECONDS; 0 is its end."""
+    if select.select([ear], [], [], TICK_SECONDS)[0]:
+        return os.read(ear, 512)
+    return b""
+
+
 @dataclass
 class Watch:
     """Ends this process where it cannot end itself.
@@ -218,10 +225,8 @@ class Watch:
         seen_beats = -1
         stop_signal = 0  # the signal that asked for an end; 0: none
         while True:
-            signals = b""
-            if select.select([ear], [], [], TICK_SECONDS)[0]:
-                signals = os.read(ear, 512)
-            if 0 in signals:  # the end
+            signals = _signals_within_a_tick(ear)
+            if 0 in signals:
                 return
             first_signal = next((number for number in signals if number in SIGNALS), 0)
             if first_signal and not stop_signal:
@@ -234,13 +239,17 @@ class Watch:
             is_notice_tick = NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS
             if self.is_training and is_notice_tick:
                 self._notice(log)
-            patience = math.inf
-            if self.is_training:
-                patience = self.hang_seconds or math.inf
-            if stop_signal:
-                patience = min(patience, self.grace_seconds or math.inf)
-            if idle >= patience:
+            if idle >= self._patience(stop_signal):
                 self._end(stop_signal, idle, log, leave)
+
+    def _patience(self, stop_signal: int) -> float:
+        """Seconds without a beat after which the process ends."""
+        patience = math.inf
+        if self.is_training and self.hang_seconds:
+            patience = self.hang_seconds
+        if stop_signal and self.grace_seconds:
+            patience = min(patience, self.grace_seconds)
+        return patience
 
     def _notice(self, log: Path | None) -> None:
         """Says that nothing moves: a data worker, another rank or a disk does not answer.

@@ -105,20 +105,22 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         with suppress(OSError, netrc.NetrcParseError):
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
-    settings = {
+    settings: dict[str, Any] = {
         "project": project,
         "entity": entity,
+        "mode": os.environ.get("WANDB_MODE") or mode,
+        "resume": "allow",
+        "settings": WANDB_SETTINGS,
+    }
+    settings |= {
         "dir": str(job.folder),
         "group": f"{job.experiment}/{job.arm}",
         "job_type": job.stage,
         "name": job.name,
         "id": job.run_id,
-        "resume": "allow",
-        "settings": WANDB_SETTINGS,
-        "mode": os.environ.get("WANDB_MODE") or mode,
-        "tags": [tag[:MAX_TAG_CHARACTERS] for tag in job.tags],
         "config": dict(job.config),
     }
+    settings["tags"] = [tag[:MAX_TAG_CHARACTERS] for tag in job.tags]
     return WandbTracker(settings, job.command)
 
 

@@ -31,6 +31,14 @@ from clozelab.training.stopping import Watch
 
 log = logging.getLogger(__name__)
 
+SWITCHED_OFF = (
+    "enable_checkpointing",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "use_distributed_sampler",
+)
+"""Of Lightning's Trainer: what our callbacks and data modules do."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -237,28 +245,29 @@ def build_trainer(
             "check_val_every_n_epoch": None,
             "val_check_interval": validation_interval_steps,
         }
-    options: dict[str, Any] = {
+    strategy = build_strategy(
+        hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
+    )
+    machine = {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
         "num_nodes": hardware.num_nodes,
-        "strategy": build_strategy(
-            hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
-        ),
+        "strategy": strategy,
         "precision": hardware.precision,
         "plugins": plugins,
-        "callbacks": list(callbacks),
-        "logger": list(loggers) or False,
-        "default_root_dir": folder,
-        "log_every_n_steps": log_interval_steps,
+    }
+    options = {
         "max_steps": max_steps,
         "max_epochs": -1,
         "num_sanity_val_steps": 0,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "use_distributed_sampler": False,
+        "callbacks": list(callbacks),
+        "logger": list(loggers) or False,
+        "log_every_n_steps": log_interval_steps,
+        "default_root_dir": folder,
     }
-    return Trainer(**(options | validation | overrides))
+    return Trainer(
+        **(machine | options | dict.fromkeys(SWITCHED_OFF, False) | validation | overrides)
+    )
 
 
 def _silence_lightning() -> None:
