@@ -26,14 +26,8 @@ from clozelab.runs.record import (
 from clozelab.text.did_you_mean import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders
 
-PLACES = re.compile(
-    r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune|evaluate)"
-    r"(/(?P<arm>[^/]+)/seed-(?P<seed>[^/]+)"
-    r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)"
-    r"/seed-(?P<tuning_seed>[^/]+)"
-    r"|/.*)?$"
-)
-"""Where conf/ puts a run."""
+PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")
+"""Where conf/ puts a run: EXPERIMENT/SCALE/STAGE/..."""
 
 
 @dataclass(frozen=True)
@@ -200,22 +194,13 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
 
 def _record_by_place(folder: Path, problem: str) -> Record:
     """Make the record of a folder without one: what its place tells, and why there is no more."""
-    match = PLACES.search(folder.resolve().as_posix())
-    config: dict[str, Any] = {}
-    for name, value in match.groupdict().items() if match else ():
-        if value:
-            config[name] = value
-    stage = config.pop("stage", "")
-    scale = config.pop("scale", "")
-    # as in a configuration: {"row": ..., "task": {"name": ...}, "seed": ..., "pretrain_seed": ...}
-    if "task" in config:  # or a measure
-        config["task"] = {"name": config["task"]}
-        config["seed"] = config.pop("tuning_seed")
+    match = PLACE.search(folder.resolve().as_posix())
+    experiment, scale, stage, _ = match.groups() if match else ("", "", "", "")
     return Record.model_construct(
         stage=stage,
         scale=scale,
         error=problem,
-        config=config,
+        config={"experiment": experiment},
         fingerprint="",
         started="",
         inputs={},

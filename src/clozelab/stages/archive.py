@@ -14,7 +14,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,7 @@ ALLOWED_PATTERNS = (
     f"{EXPERIMENT}/*.md",
     RESULTS,
 )
+WEIGHTS = ".safetensors"
 LONGEST_NAME = 1000  # characters
 # Names between slashes, of which none is hidden ("." and ".." are, too).
 PLAIN_PATH = re.compile(r"[^/\\.][^/\\]*(/[^/\\.][^/\\]*)*")
@@ -102,18 +103,19 @@ class RunArchive:
         return self.folder / EXPERIMENT / self.manifest.experiment
 
 
-def run_files(folder: Path, with_weights: bool, with_predictions: bool = True) -> list[Path]:
-    """List the files of a run's folder that an archive takes."""
-    files = []
-    for pattern in RUN_PATTERNS:
-        if pattern in PREDICTION_PATTERNS and not with_predictions:
-            continue
-        for path in folder.glob(pattern):
-            is_hidden = path.name.startswith(".")
-            is_too_large = path.suffix == ".safetensors" and not with_weights
-            if path.is_file() and not is_hidden and not is_too_large:
-                files.append(path)
-    return sorted(files)
+def run_files(folder: Path, left_out: Collection[str] = (WEIGHTS,)) -> list[Path]:
+    """List the files of a run's folder that an archive takes.
+
+    `left_out` are some of RUN_PATTERNS, and endings of names.
+    """
+    files: set[Path] = set()
+    for pattern in set(RUN_PATTERNS).difference(left_out):
+        files |= set(folder.glob(pattern))
+    return sorted(
+        path
+        for path in files
+        if path.is_file() and not path.name.startswith(".") and path.suffix not in left_out
+    )
 
 
 def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:

@@ -268,7 +268,8 @@ def check_encoders(archive: RunArchive) -> CheckResult:
 def _kept_encoders(archive: RunArchive) -> Iterator[tuple[Record, Path]]:
     """Every pre-training with each folder of an encoder that it kept."""
     for record in archive.records:
-        if record.stage == "pretrain":
+        # A damaged record has no fingerprint.
+        if record.fingerprint and record.stage == "pretrain":
             folders = {path.parent for path in record.folder.glob("encoder*/**/*.*")}
             for folder in sorted(folders):
                 yield record, folder
