@@ -22,7 +22,7 @@ REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
     "submit from nowhere": (submit.main, ["glue", "FOLDER/nowhere"], "is no folder"),
     "submit, misspelt option": (submit.main, ["--chek", "x"], "no option --chek"),
     "compare no runs": (compare.main, ["FOLDER", "FOLDER"], "is no run folder"),
-    "compare one run": (compare.main, ["one"], "takes 2 to 26 names, not one"),
+    "compare one run": (compare.main, ["one"], "takes 2 names, not one"),
     "track nowhere": (track.main, ["FOLDER/typo"], "is no folder"),
     "runs below nowhere": (runs.main, ["runs_dir=FOLDER/nothing"], "is no folder"),
     "runs, misspelt key": (

@@ -238,5 +238,7 @@ def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
     words = []
     for field, values in filters.items():
         known_values = sorted({str(getattr(record, field)) for record in records} - {""})
-        words.append(f"{field}={values} ({hint(values, known_values)})")
+        words.append(f"{field}={values}")
+        if set(known_values).isdisjoint(values.split(",")):
+            words[-1] += f" ({hint(values, known_values)})"
     return f"none of the {len(records)} runs has {' and '.join(words)}"

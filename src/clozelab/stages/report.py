@@ -157,15 +157,18 @@ def print_differences(differences: Sequence[DifferenceView], console: Console) -
         Heading("difference", is_number=True),
         Heading("95 % interval", is_number=True),
         Heading("corrected p", is_number=True),
-        Heading("note", drop=1, folds=True),
     ]
     rows = []
     for difference in differences:
         estimate = f"{difference.ours} {difference.unit}"
         figures = [estimate, difference.interval, difference.p]
-        rows.append([difference.row, difference.judged_on, *figures, difference.note])
+        rows.append([difference.row, difference.judged_on, *figures])
     _print_plain(f"differences from {differences[0].first}, paired by seed", console, "bold")
     console.print(make_table(headings, rows, console.width))
+    for difference in differences:
+        if difference.note and not difference.p:
+            name = f"{difference.row} on {difference.judged_on}"
+            _print_plain(f"{name}: {difference.note}", console, "dim")
 
 
 def _print_plain(text: str, console: Console, style: str) -> None:

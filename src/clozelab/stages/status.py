@@ -68,7 +68,7 @@ def main(args: Words) -> int:
     if not every_record:
         say(console, f"no runs in {Path(runs_dir).resolve()}")
     elif not records:
-        say(console, no_match(every_record, filters))
+        say(console, no_match(select(every_record, experiment, {}), filters))
     for status in experiment_statuses(records):
         print_status(status, console)
     for record in records:
