@@ -124,17 +124,13 @@ def test_runs_of_no_launch_are_not_left_open(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = standing(root)
-    assert (
-        [one.planned for one in found.sweeps] == [None, None]
-        and not found.is_done
-        and found.is_all_there_is
-    )
+    assert [one.planned for one in found.sweeps] == [None, None] and found.is_done
     status_verb([f"runs_dir={root.parents[1]}"])
     out = " ".join(capsys.readouterr().out.split())
     assert "every run is complete" in out and "to go on" not in out
     path = root / "pretrain/mlm/seed-1/run.json"
     path.write_text(path.read_text().replace('"status": "complete"', '"status": "failed"'))
-    assert not standing(root).is_all_there_is
+    assert not standing(root).is_done
     said = (
         "--config-dir 'an experiment' --config-name sweep_pretrain scale=demo seed=1 hydra.mode=RUN"
     )
@@ -146,14 +142,14 @@ def test_runs_of_no_launch_are_not_left_open(
     [
         ((None, None), (2, 4), False, True),
         ((2, None), (2, 4), False, True),
-        ((2, 4), (2, 4), False, False),  # that is done, and known to be
+        ((2, 4), (2, 4), False, True),
         ((2, None), (2, 0), False, False),  # fine-tuning has not begun
         ((3, None), (2, 4), False, False),
         ((None, None), (2, 4), True, False),
         ((2, 4), (2, 4), True, False),  # a failed run that is no job of the sweep
     ],
 )
-def test_all_there_is(
+def test_what_is_done(
     planned: tuple[int | None, ...],
     counts: tuple[int, ...],
     trouble: bool,
@@ -165,7 +161,7 @@ def test_all_there_is(
         SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
         for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
     ]
-    assert ExperimentStatus(EXPERIMENT, "demo", sweeps, [], records, []).is_all_there_is == expected
+    assert ExperimentStatus(EXPERIMENT, "demo", sweeps, [], records, []).is_done == expected
 
 
 def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:
@@ -174,7 +170,7 @@ def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> No
     assert read_launches(root)["pretrain"].words == ["other"]  # the latest one
     records = find(root.parents[1]).records
     assert not any(
-        "launcher" in str(one.path) for one in find_garbage(records, root.parents[1], tmp_path, 0.0)
+        "launcher" in str(one.path) for one in find_garbage(records, root.parents[1], tmp_path)
     )
     for text in ("", "[]", '{"pretrain": []}', '{"pretrain": {"words": []}}'):
         (root / LAUNCH_FILE).write_text(text)
@@ -183,7 +179,7 @@ def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> No
 
 def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "all_complete", lambda steps: False)
-    monkeypatch.setattr(reproduce, "run_steps", lambda steps, console, launcher: (130, True))
+    monkeypatch.setattr(reproduce, "run_steps", lambda steps, console: (130, True))
     words = [
         EXPERIMENT,
         "scale=demo",

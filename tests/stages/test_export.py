@@ -129,13 +129,13 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
         ),
         (["m", "to=out", "head=no"], "export: head=no; choose true, false"),
         (["m"], "say where the model goes"),
-        (["m", "to=full"], "full is there, and is no model's folder that may go (thesis.tex"),
+        (["m", "to=full"], "full is there; remove it"),
         (
             ["m", "checkpoint=true", "to=full"],
-            "full is there, and is no model's folder that may go (thesis.tex",
+            "full is there; remove it",
         ),
-        (["m", "to=m/config.json"], "config.json is a file; give to= another name"),
-        (["m", "to=edited"], "edited is there, and is no model's folder that may go (README.md"),
+        (["m", "to=m/config.json"], "config.json is there; remove it"),
+        (["m", "to=edited"], "edited is there; remove it"),
         (
             ["causal", "to=out", "format=sentence_transformers", "pooling=cls"],
             "sees only itself; choose mean",
@@ -186,37 +186,6 @@ def test_a_card_names_no_place_of_this_machine():
     ]
     expected += ["+a.data_dir=DATA_DIR", "runs_dir=runs/x", "hydra.searchpath=SEARCHPATH", "seed=1"]
     assert [without_path(word) for word in words] == expected
-
-
-def test_push_says_what_it_would_do_and_does_it_when_told(
-    tmp_path, tiny_config, monkeypatch, capsys
-):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    done: list[tuple[str, ...]] = []
-
-    class Hub:
-        def create_repo(self, name, private, exist_ok):
-            done.append(("create", name, str(private)))
-
-        def upload_folder(self, repo_id, folder_path, commit_message):
-            done.append(("upload", repo_id, str(folder_path)))
-            return "https://hub/commit"
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    command = [
-        "export",
-        str(write_folder(tmp_path / "m", tiny_config, "lm")),
-        f"to={tmp_path / 'out'}",
-        "push=me/mine",
-    ]
-    assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert "would create the private repository me/mine" in printed
-    assert "model.safetensors  " in printed
-    assert not done
-    assert main([*command, "yes=true"]) == 0
-    assert done == [("create", "me/mine", "True"), ("upload", "me/mine", str(tmp_path / "out"))]
-    assert "https://hub/commit" in capsys.readouterr().out
 
 
 def test_sentence_transformers_gives_the_means_of_the_last_layer(tmp_path, tiny_config):

@@ -185,7 +185,7 @@ def test_no_more_is_kept_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     never = threading.Event()
     logger = BackgroundLogger(Tracker(act=never.wait), "mine", tmp_path)
     log_steps(logger, range(1, 101))
-    assert len(logger._calls) == 10 and logger.counts.given == 200
+    assert len(logger._calls) == 10 and logger.given == 200
     never.set()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from clozelab.runs.record import KILLED, LOCK_FILE, RUN_FILE, TEMPORARY, Record
+from clozelab.text.formatting import duration
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
@@ -28,7 +29,6 @@ KINDS = {
 }
 UNFINISHED = ("failed", "interrupted", KILLED)
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
-SECONDS_PER_DAY = 86_400
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
 
 
@@ -49,15 +49,8 @@ class Garbage:
         return size(self.path)
 
 
-def find_garbage(
-    records: Sequence[Record], runs_dir: Path, cache_dir: Path, older_than_days: float
-) -> list[Garbage]:
-    """Return everything that may go, by kind and place.
-
-    Args:
-        records: of every run below `runs_dir`.
-        older_than_days: an unfinished run that changed later stays.
-    """
+def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path) -> list[Garbage]:
+    """Return everything that may go, by kind and place; `records` of every run in `runs_dir`."""
     # what a process of this machine, or perhaps of another one, works in
     busy_folders = set()
     for run in records:
@@ -67,7 +60,7 @@ def find_garbage(
     items = list(_unused_cache(records, cache_dir))
     for run in records:
         if run.folder not in busy_folders and _is_quiet(run.folder):
-            items += _garbage_of_run(run, older_than_days)
+            items += _garbage_of_run(run)
     items += _leftovers(runs_dir, busy_folders)
 
     # of a run that goes whole, nothing is named again
@@ -80,7 +73,7 @@ def find_garbage(
     return sorted(remaining, key=lambda item: (kinds.index(item.kind), str(item.path)))
 
 
-def _garbage_of_run(run: Record, older_than_days: float) -> Iterator[Garbage]:
+def _garbage_of_run(run: Record) -> Iterator[Garbage]:
     folder = run.folder
     if run.is_complete:
         checkpoints = folder / "checkpoints"
@@ -91,10 +84,8 @@ def _garbage_of_run(run: Record, older_than_days: float) -> Iterator[Garbage]:
         if run.stage == "finetune" and model.is_dir():
             yield Garbage("models", model, "only predicting with it needs it", folder)
     if run.status in UNFINISHED:
-        age_days = (time.time() - last_change(folder)) / SECONDS_PER_DAY
-        if age_days >= older_than_days:
-            reason = f"{run.status} {age_days:.0f} days ago"
-            yield Garbage("unfinished", folder, reason, folder)
+        age = duration(time.time() - last_change(folder))
+        yield Garbage("unfinished", folder, f"{run.status} {age} ago", folder)
 
 
 def _leftovers(runs_dir: Path, busy_folders: set[Path]) -> Iterator[Garbage]:
@@ -103,11 +94,8 @@ def _leftovers(runs_dir: Path, busy_folders: set[Path]) -> Iterator[Garbage]:
         for path in runs_dir.rglob(pattern):
             if not busy_folders.isdisjoint(path.parents) or not _is_quiet(path):
                 continue
-            run_folder = None
-            for parent in path.parents:
-                if (parent / RUN_FILE).is_file():
-                    run_folder = parent
-                    break
+            folders = (folder for folder in path.parents if (folder / RUN_FILE).is_file())
+            run_folder = next(folders, None)
             yield Garbage("leftovers", path, "a killed process left it", run_folder)
 
 
@@ -168,23 +156,16 @@ def last_change(path: Path) -> float:
 
     Reading does not count, nor does a lock file.
     """
-    newest = path.stat().st_mtime
-    if path.is_dir():
-        for child in path.rglob("*"):
-            if child.name != LOCK_FILE and child.is_file():
-                newest = max(newest, child.stat().st_mtime)
-    return newest
+    files = [child for child in path.rglob("*") if child.name != LOCK_FILE and child.is_file()]
+    return max(file.stat().st_mtime for file in [path, *files])
 
 
 def size(path: Path) -> int:
     """Return the bytes at and below a path, without following links."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
-    num_bytes = 0
-    for child in path.rglob("*"):
-        if child.is_symlink() or child.is_file():
-            num_bytes += child.lstat().st_size
-    return num_bytes
+    files = [child for child in path.rglob("*") if child.is_symlink() or child.is_file()]
+    return sum(file.lstat().st_size for file in files)
 
 
 def delete(item: Garbage) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,14 +26,8 @@ from clozelab.runs.record import (
 from clozelab.text.did_you_mean import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders
 
-PLACES = re.compile(
-    r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune|evaluate)"
-    r"(/(?P<arm>[^/]+)/seed-(?P<seed>[^/]+)"
-    r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)"
-    r"/seed-(?P<tuning_seed>[^/]+)"
-    r"|/.*)?$"
-)
-"""Where conf/ puts a run."""
+PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")
+"""Where conf/ puts a run: EXPERIMENT/SCALE/STAGE/..."""
 
 
 @dataclass(frozen=True)
@@ -92,21 +86,16 @@ class Runs:
     @property
     def lost(self) -> list[str]:
         """Every complete pre-training without its curve."""
-        lines = []
-        for run in self.pretrain:
-            if run.is_complete and not (run.folder / "metrics.csv").is_file():
-                lines.append(
-                    f"{run.folder}: its metrics.csv is gone, so it is in no plot; its scores count"
-                )
-        return lines
+        return [
+            f"{run.folder}: its metrics.csv is gone, so it is in no plot; its scores count"
+            for run in self.pretrain
+            if run.is_complete and not (run.folder / "metrics.csv").is_file()
+        ]
 
     @property
     def synthetic(self) -> str | None:
         """Name of the generated world that any encoder or any task's files came from."""
-        for run in self.runs:
-            if run.synthetic:
-                return run.synthetic
-        return None
+        return next(filter(None, (run.synthetic for run in self.runs)), None)
 
 
 def cell_of(run: Record) -> tuple[Any, ...]:
@@ -205,22 +194,13 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
 
 def _record_by_place(folder: Path, problem: str) -> Record:
     """Make the record of a folder without one: what its place tells, and why there is no more."""
-    match = PLACES.search(folder.resolve().as_posix())
-    config: dict[str, Any] = {}
-    for name, value in match.groupdict().items() if match else ():
-        if value:
-            config[name] = value
-    stage = config.pop("stage", "")
-    scale = config.pop("scale", "")
-    # as in a configuration: {"row": ..., "task": {"name": ...}, "seed": ..., "pretrain_seed": ...}
-    if "task" in config:  # or a measure
-        config["task"] = {"name": config["task"]}
-        config["seed"] = config.pop("tuning_seed")
+    match = PLACE.search(folder.resolve().as_posix())
+    experiment, scale, stage, _ = match.groups() if match else ("", "", "", "")
     return Record.model_construct(
         stage=stage,
         scale=scale,
         error=problem,
-        config=config,
+        config={"experiment": experiment},
         fingerprint="",
         started="",
         inputs={},
@@ -238,35 +218,27 @@ def select(
 
     ValueError where the experiment has none, and for a status that there is not.
     """
-    experiments = sorted({record.experiment for record in records if record.experiment})
-    if experiment is not None and experiment not in experiments:
-        raise ValueError(f"no run of {experiment!r} here; {hint(experiment, experiments)}")
-    allowed_values = {field: set(values.split(",")) for field, values in filters.items()}
-    for status in allowed_values.get("status", set()) - set(STATUSES):
+    statuses = filters.get("status", STATUSES[0])
+    for status in set(statuses.split(",")).difference(STATUSES):
         raise ValueError(f"status={status}: there is no such status; {hint(status, STATUSES)}")
-    selected = _of_experiment(records, experiment)
-    for field, values in allowed_values.items():
+    selected = list(records)
+    if experiment is not None:
+        experiments = sorted({record.experiment for record in records if record.experiment})
+        if experiment not in experiments:
+            raise ValueError(f"no run of {experiment!r} here; {hint(experiment, experiments)}")
+        selected = [record for record in records if record.experiment == experiment]
+    for field, text in filters.items():
+        values = text.split(",")
         selected = [record for record in selected if getattr(record, field) in values]
     return selected
 
 
-def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping[str, str]) -> str:
-    """Say why `select` has found no record: which filter fits nothing, and what there is."""
-    candidates = _of_experiment(records, experiment)
-    whose = f" of {experiment}" if experiment else ""
+def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
+    """Say why `select` has found none of some records, and what values there are."""
+    words = []
     for field, values in filters.items():
-        known_values = sorted({str(getattr(record, field)) for record in candidates} - {""})
-        if not set(values.split(",")) & set(known_values):
-            return (
-                f"none of the {len(candidates)} runs{whose} has {field}={values};"
-                f" {hint(values, known_values)}"
-            )
-    text = " ".join(f"{field}={values}" for field, values in filters.items())
-    return f"none of the {len(candidates)} runs{whose} has all of {text}"
-
-
-def _of_experiment(records: Iterable[Record], experiment: str | None) -> list[Record]:
-    """Return the records of an experiment; all for None."""
-    if experiment is None:
-        return list(records)
-    return [record for record in records if record.experiment == experiment]
+        known_values = sorted({str(getattr(record, field)) for record in records} - {""})
+        words.append(f"{field}={values}")
+        if set(known_values).isdisjoint(values.split(",")):
+            words[-1] += f" ({hint(values, known_values)})"
+    return f"none of the {len(records)} runs has {' and '.join(words)}"

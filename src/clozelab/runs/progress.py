@@ -188,6 +188,9 @@ class SweepState:
 
     @property
     def is_done(self) -> bool:
+        """Every job is complete or, where none is noted, every run."""
+        if self.planned is None:
+            return self.counts.keys() == {"complete"}
         return self.planned == self.counts["complete"]
 
 

@@ -146,7 +146,12 @@ class Run:
         """
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
-        watch = _watch_of(config)
+        trainer = config.get("trainer") or {}
+        watch = Watch(
+            trainer.get("hang_seconds"),
+            trainer.get("grace_seconds"),
+            seconds_of(trainer.get("max_time")),
+        )
         # only rank 0 owns the folder; the others look at its record
         if process_rank() > 0:
             record = _follow(folder, fresh, anew=config.get("reuse") == "never")
@@ -214,9 +219,7 @@ class Run:
         """
         self.content.take(results or {})
         self.facts.update(facts)
-        self.content.status = "complete"
-        self.content.finished = now()
-        self._write()
+        self._end("complete", None)
         logger.info("%s", "\n".join([f"complete: {self.dir}", *ending(self.content)]))
 
     def __enter__(self) -> Run:
@@ -225,11 +228,11 @@ class Run:
         if not self.is_complete:
             stacks_file = self.dir / LOG_FILE if self.is_leader else None
             self._inside.enter_context(taken_signals(interrupt))
-            self._inside.enter_context(self.watch.on(stacks_file, self._leave))
+            self._inside.enter_context(self.watch.on(stacks_file, self._end))
         return self
 
-    def _leave(self, status: str, error: str) -> None:
-        """Record an end that the watch makes, in a process that cannot end itself."""
+    def _end(self, status: str, error: str | None) -> None:
+        """Record an end; also that of the watch, in a process that cannot end itself."""
         self.content.status = status
         self.content.error = error
         self.content.finished = now()
@@ -249,24 +252,18 @@ class Run:
 
     def _record_end(self, error: BaseException | None) -> None:
         """Write how a run ended that is not complete."""
-        self.content.status = "failed"
-        self.content.finished = now()
-        if error is None:
-            self.content.error = "the stage ended without saying that it is complete"
-            self._write()
-            return
-        if _is_interruption(error):
-            self.content.status = "interrupted"
-        else:
-            self.content.error = scrubbed(f"{type(error).__name__}: {error}")
-            self._log_traceback(error)
+        # Lightning turns SIGTERM into an exception of its own.
+        is_sigterm = type(error).__name__ == "SIGTERMException"
         # a full disk: what it broke is said
         with suppress(OSError):
-            self._write()
-
-    def _log_traceback(self, error: BaseException) -> None:
-        """Write it to the log file alone: who runs the command is told in a line."""
-        if self._log is not None:
+            if error is None:
+                self._end("failed", "the stage ended without saying that it is complete")
+            elif is_sigterm or isinstance(error, KeyboardInterrupt | SystemExit):
+                self._end("interrupted", None)
+            else:
+                self._end("failed", scrubbed(f"{type(error).__name__}: {error}"))
+        if self._log is not None and self.content.status == "failed" and error is not None:
+            # Into the file alone: who runs the command is told in a line.
             text = scrubbed("".join(traceback.format_exception(error)))
             self._log.handle(
                 logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None)
@@ -276,21 +273,6 @@ class Run:
         if self.is_leader:
             self.content.seconds = round(self._seconds_before + time.monotonic() - self._started, 3)
             write_record(self.content)
-
-
-def _watch_of(config: DictConfig) -> Watch:
-    def setting(key: str) -> Any:
-        return OmegaConf.select(config, f"trainer.{key}")
-
-    return Watch(setting("hang_seconds"), setting("grace_seconds"), seconds_of(setting("max_time")))
-
-
-def _is_interruption(error: BaseException) -> bool:
-    # Lightning turns SIGTERM into an exception of its own.
-    return (
-        isinstance(error, KeyboardInterrupt | SystemExit)
-        or type(error).__name__ == "SIGTERMException"
-    )
 
 
 def _lock(folder: Path) -> FileLock:
@@ -375,10 +357,14 @@ def _change_layout(old: Record, fresh: Record) -> None:
     before = flatten(old.config)
     after = flatten(fresh.config)
     layout = {key: before.get(key) for key in before | after if meaning_of(key) == LAYOUT}
-    changed = sorted(key for key, value in layout.items() if value != after.get(key))
+    changed = [
+        f"{key} was {layout[key]} and is {after.get(key)}"
+        for key in sorted(layout)
+        if layout[key] != after.get(key)
+    ]
     if not changed:
         return
-    text = ", ".join(f"{key} was {before.get(key)} and is {after.get(key)}" for key in changed)
+    text = ", ".join(changed)
     logger.warning("%s goes on in another layout, with other rounding: %s", old.folder, text)
     facts = {key: value for key, value in fresh.facts.items() if key not in CHOSEN_FOR_A_LAYOUT}
     facts["earlier_layouts"] = [*facts.get("earlier_layouts", []), layout]
@@ -519,44 +505,49 @@ def new_record(
 
     ValueError where a mandatory value of the configuration is missing.
     """
-    facts = _identity_facts(stage, plain_config(config), inputs)
-    facts |= hydra_provenance() | host_facts()
-    scale = str(OmegaConf.select(config, "scale.name", default=""))
-    process = Process(pid=os.getpid(), host=platform.node())
+    plain = plain_config(config)
+    version = RESULTS_VERSIONS[stage]
+    code = code_of(stage, plain)
+    # of each module, so that arms that use others may be compared in those of both
+    modules = {name: module_hash[:8] for name, module_hash in code.items()}
+    made_by = {"code": digest(code), "modules": modules, **hydra_provenance(), **host_facts()}
     return Record(
         status="running",
         stage=stage,
-        scale=scale,
+        scale=str(OmegaConf.select(config, "scale.name", default="")),
         metric=metric,
         scores=dict(scores),
-        home=_home_of(folder, config),
-        watched=watched_files(config),
+        fingerprint=fingerprint_of(plain, inputs, version),
+        results_version=version,
+        config=plain,
+        inputs=dict(inputs),
         started=now(),
-        process=process,
         folder=folder,
-        **facts,
+        **_place_of(folder, config),
+        **made_by,
     )
 
 
-def _identity_facts(
-    stage: str, config: Mapping[str, Any], inputs: Mapping[str, str]
-) -> dict[str, Any]:
-    """Of a record what tells runs apart: configuration, inputs, code, and the hash of all."""
-    version = RESULTS_VERSIONS[stage]
-    fingerprinted = {
-        "config": identity_of(config),
-        "inputs": dict(inputs),
-        "results_version": version,
-    }
-    code = code_of(stage, config)
+def _place_of(folder: Path, config: DictConfig) -> dict[str, Any]:
+    """Of a record where it is made, and of which files."""
     return {
-        "config": config,
-        "inputs": dict(inputs),
-        "results_version": version,
-        "fingerprint": digest(fingerprinted),
-        "code": digest(code),
-        "modules": {name: module_hash[:8] for name, module_hash in code.items()},
+        "home": _home_of(folder, config),
+        "watched": watched_files(config),
+        "process": Process(pid=os.getpid(), host=platform.node()),
     }
+
+
+def fingerprint_of(
+    config: Mapping[str, Any], inputs: Mapping[str, str], results_version: int
+) -> str:
+    """Return the hash of what tells runs apart: configuration, inputs, and the code's results."""
+    return digest(
+        {
+            "config": identity_of(config),
+            "inputs": dict(inputs),
+            "results_version": results_version,
+        }
+    )
 
 
 def _home_of(folder: Path, config: DictConfig) -> str:

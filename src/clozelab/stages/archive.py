@@ -8,14 +8,15 @@ anything is unpacked, and nothing of it is run.
 from __future__ import annotations
 
 import fnmatch
+import re
 import shutil
 import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
@@ -57,7 +58,10 @@ ALLOWED_PATTERNS = (
     f"{EXPERIMENT}/*.md",
     RESULTS,
 )
+WEIGHTS = ".safetensors"
 LONGEST_NAME = 1000  # characters
+# Names between slashes, of which none is hidden ("." and ".." are, too).
+PLAIN_PATH = re.compile(r"[^/\\.][^/\\]*(/[^/\\.][^/\\]*)*")
 UNIX = 3  # the operating system of a zip's entry
 
 
@@ -89,7 +93,7 @@ class RunArchive:
     folder: Path
     manifest: Manifest
     records: list[Record]
-    changed_files: list[str]  # those whose sha256 is not the manifest's
+    changed: list[str]  # files and places of runs that are not what the manifest says
 
     @property
     def experiment(self) -> Path | None:
@@ -99,18 +103,19 @@ class RunArchive:
         return self.folder / EXPERIMENT / self.manifest.experiment
 
 
-def run_files(folder: Path, with_weights: bool, with_predictions: bool = True) -> list[Path]:
-    """List the files of a run's folder that an archive takes."""
-    files = []
-    for pattern in RUN_PATTERNS:
-        if pattern in PREDICTION_PATTERNS and not with_predictions:
-            continue
-        for path in folder.glob(pattern):
-            is_hidden = path.name.startswith(".")
-            is_too_large = path.suffix == ".safetensors" and not with_weights
-            if path.is_file() and not is_hidden and not is_too_large:
-                files.append(path)
-    return sorted(files)
+def run_files(folder: Path, left_out: Collection[str] = (WEIGHTS,)) -> list[Path]:
+    """List the files of a run's folder that an archive takes.
+
+    `left_out` are some of RUN_PATTERNS, and endings of names.
+    """
+    files: set[Path] = set()
+    for pattern in set(RUN_PATTERNS).difference(left_out):
+        files |= set(folder.glob(pattern))
+    return sorted(
+        path
+        for path in files
+        if path.is_file() and not path.name.startswith(".") and path.suffix not in left_out
+    )
 
 
 def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
@@ -188,9 +193,18 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
     Raises:
         ValueError: it is no archive, or newer code made one of its runs.
     """
-    manifest, changed_files = unpack(path, folder)
-    archive = RunArchive(path, folder, manifest, find(folder / RUNS).records, changed_files)
-    for record in archive.records:
+    manifest, changed = unpack(path, folder)
+    records = find(folder / RUNS).records
+    unread_runs = dict(manifest.runs)
+    for record in records:
+        run = unread_runs.pop(record.place, None)
+        is_expected = (
+            run is not None
+            and record.status in PACKED_STATUSES
+            and (record.fingerprint, record.code) == (run.fingerprint, run.code)
+        )
+        if not is_expected:
+            changed.append(record.place)
         # A damaged record has no fingerprint, and no version either.
         if record.fingerprint and record.results_version > RESULTS_VERSIONS[record.stage]:
             raise ValueError(
@@ -198,7 +212,7 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
                 f" {record.stage}, and this code knows {RESULTS_VERSIONS[record.stage]}: take the"
                 f" commit that made it, {record.git and record.git.commit}, or a newer one"
             )
-    return archive
+    return RunArchive(path, folder, manifest, records, [*changed, *unread_runs])
 
 
 def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
@@ -284,7 +298,6 @@ def _checked_manifest(path: Path, zipped: zipfile.ZipFile) -> Manifest:
     sizes = (entries[stored_names[checksum]].file_size for checksum in manifest.files.values())
     if sum(sizes) > max_bytes:
         raise ValueError(f"{path} unpacks to over {max_bytes:,} bytes, as no pack does")
-    _check_runs(path, manifest)
     return manifest
 
 
@@ -307,34 +320,12 @@ def _check_names(path: Path, manifest: Manifest) -> None:
     names = [*manifest.files, *(f"{RUNS}/{place}" for place in manifest.runs)]
     if manifest.root:
         names.append(f"{RUNS}/{manifest.root}")
-    for name in names:
-        if not _is_plain(name):
-            raise ValueError(
-                f"{path}: {name!r} leads out of a folder, or is hidden; no file of a pack is"
-                " called so"
-            )
-    for name in manifest.files:
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in ALLOWED_PATTERNS):
-            raise ValueError(f"{path}: {name!r} is no file that packs have")
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a path stays below its folder, and is neither hidden nor hard to read."""
-    for component in name.split("/"):
-        is_hidden = component.startswith(".")  # also "." and ".."
-        if not component or is_hidden or not component.isprintable() or "\\" in component:
-            return False
-    return len(name) < LONGEST_NAME
-
-
-def _check_runs(path: Path, manifest: Manifest) -> None:
-    """ValueError where the runs that the manifest names are not those whose records it lists."""
-    places = set()
-    for name in manifest.files:
-        if name.endswith(f"/{RUN_FILE}"):
-            places.add(PurePosixPath(name).parent.relative_to(RUNS).as_posix())
-    mismatches = places ^ manifest.runs.keys()
-    if mismatches:
-        raise ValueError(
-            f"{path} is damaged: its {MANIFEST} and its records do not agree ({min(mismatches)!r})"
-        )
+    strange = [
+        name
+        for name in names
+        if not (PLAIN_PATH.fullmatch(name) and name.isprintable() and len(name) < LONGEST_NAME)
+    ]
+    allowed = re.compile("|".join(map(fnmatch.translate, ALLOWED_PATTERNS)))
+    strange += [name for name in manifest.files if not allowed.match(name)]
+    if strange:
+        raise ValueError(f"{path}: {strange[0]!r} is no name that a pack has")

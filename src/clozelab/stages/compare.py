@@ -1,11 +1,11 @@
-"""`clozelab compare A B`: what differs between two runs or more, and what they score."""
+"""`clozelab compare A B`: what differs between two runs, and what they score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,13 @@ from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 from clozelab.text.formatting import listed, rough, signed
 
-HELP = """clozelab compare RUN RUN [RUN ...] [data_dir=FOLDER]
+HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
 
 Two run folders: the configuration and inputs that differ, held-out figures at
 the last evaluation and at equal tokens, scores (of the best evaluation), and,
 for two fine-tuning runs on one task, a paired test on their common examples:
 McNemar's exact test of right and wrong answers, a paired bootstrap for other
 scores. It is about these two runs: another seed may differ more than they do.
-Of three and more: what differs, and the scores that all have.
 
   data_dir=FOLDER   where the task's files lie, should they have moved (SQuAD's
                     right answers)
@@ -41,7 +40,7 @@ COMPARED_FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-@verb("compare", HELP, names=(2, len(ascii_uppercase)), keys=("data_dir",))
+@verb("compare", HELP, names=(2, 2), keys=("data_dir",))
 def main(args: Words) -> int:
     """Print the comparison; returns the exit status."""
     records = [open_run(name) for name in args.names]
@@ -49,17 +48,19 @@ def main(args: Words) -> int:
     print_runs(records, console)
     for aspect in COMPARED_FIELDS:
         print_differences(records, aspect, console)
-    if len(records) > 2:
-        print_caution(records, console)
-        print_common_scores(records, console)
-        return 0
     first, second = records
     print_held_out(first, second, console)
     if first.stage == second.stage:
         print_caution(records, console)
     print_final_scores(first, second, console)
     if first.stage == second.stage == "finetune":
-        print_paired_test(first, second, args.values.get("data_dir"), console)
+        from clozelab.results.answers import describe, paired_test
+
+        try:
+            for line in describe(paired_test(first, second, args.values.get("data_dir"))):
+                say(console, line)
+        except ValueError as error:
+            say(console, f"no paired test: {error}", style="yellow")
     return 0
 
 
@@ -76,7 +77,7 @@ def open_run(path: str) -> Record:
 
 def print_runs(records: Sequence[Record], console: Console) -> None:
     """Give each run a letter, and say what it is."""
-    for letter, record in zip(ascii_uppercase, records, strict=False):
+    for letter, record in zip("AB", records, strict=True):
         description = [record.stage, record.name, record.task, f"seed {record.seeds}"]
         title = " ".join(filter(None, description))
         fingerprint = record.fingerprint[:SHOWN_DIGITS]
@@ -92,19 +93,16 @@ def print_differences(records: Sequence[Record], aspect: str, console: Console) 
     if not rows:
         say(console, f"{aspect}: the same")
         return
-    letters = ascii_uppercase[: len(records)]
-    headings = [Heading(aspect), *(Heading(letter, folds=True) for letter in letters)]
+    headings = [Heading(aspect), Heading("A", folds=True), Heading("B", folds=True)]
     console.print(make_table(headings, rows, console.width))
 
 
 def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
     """List [dotted key, value of A, value of B, ...] of everything that is not the same."""
     dumps = [flatten(record.model_dump(include=COMPARED_FIELDS[aspect])) for record in records]
-    keys: dict[str, None] = {}  # in the order in which they first come
-    for dump in dumps:
-        keys |= dict.fromkeys(dump)
     rows = []
-    for key in keys:
+    # In the order in which they first come.
+    for key in dict.fromkeys(chain(*dumps)):
         values = [str(dump.get(key, NONE)) for dump in dumps]
         if len(set(values)) == 1:
             continue
@@ -112,19 +110,6 @@ def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
             values = [checksum[:SHOWN_DIGITS] for checksum in values]
         rows.append([key.removeprefix("config."), *values])
     return rows
-
-
-def print_common_scores(records: Sequence[Record], console: Console) -> None:
-    """Print the scores that all of three runs and more have."""
-    first = records[0]
-    # In the order in which the first run has them.
-    rows = []
-    for key in first.values:
-        if all(key in record.values for record in records):
-            values = [f"{record.values[key]:.3f}" for record in records]
-            rows.append([name_with_unit(first, key), *values])
-    letters = ascii_uppercase[: len(records)]
-    _print_numbers(Heading("score"), letters, rows, console)
 
 
 @dataclass(frozen=True)
@@ -188,14 +173,10 @@ def print_held_out(first: Record, second: Record, console: Console) -> None:
 
 def final_scores(first: Record, second: Record) -> list[tuple[str, float, float]]:
     """List (key, first, second) of two complete fine-tunings or evaluations, each in its unit."""
-    for record in (first, second):
-        if record.stage == "pretrain" or not record.is_complete:
-            return []
-    return [
-        (key, value, second.values[key])
-        for key, value in first.values.items()
-        if key in second.values
-    ]
+    if any(record.stage == "pretrain" or not record.is_complete for record in (first, second)):
+        return []
+    common = [key for key in first.values if key in second.values]
+    return [(key, first.values[key], second.values[key]) for key in common]
 
 
 def print_final_scores(first: Record, second: Record, console: Console) -> None:
@@ -219,19 +200,6 @@ def print_final_scores(first: Record, second: Record, console: Console) -> None:
             " figures are of the last one.",
             style="dim",
         )
-
-
-def print_paired_test(
-    first: Record, second: Record, data_dir: str | None, console: Console
-) -> None:
-    """Test two fine-tuning runs on their common examples, or say why that cannot be."""
-    from clozelab.results.answers import describe, paired_test
-
-    try:
-        for line in describe(paired_test(first, second, data_dir)):
-            say(console, line)
-    except ValueError as error:
-        say(console, f"no paired test: {error}", style="yellow")
 
 
 def print_caution(records: Sequence[Record], console: Console) -> None:

@@ -39,7 +39,7 @@ KEYS = ("text", "pair", "question", "out", "layers", "heads", "target", "steps",
 MAX_STEPS = 4096
 MAPS_A_ROW = 4
 MAP_INCHES = 3.6
-RAISES_LOGIT, LOWERS_LOGIT = "#2166ac", "#b2182b"
+COLOURS = {True: "#2166ac", False: "#b2182b"}  # of a token that raises a logit, or lowers it
 
 
 @verb("explain", HELP, names=(1, 1), keys=KEYS)
@@ -165,9 +165,7 @@ def draw(
 
     columns = min(MAPS_A_ROW, len(layer_heads))
     map_rows = -(-len(layer_heads) // columns)  # rounded up
-    bar_rows = 0
-    if attribution is not None:
-        bar_rows = 1
+    bar_rows = int(attribution is not None)
     rows = bar_rows + map_rows
     figure = plt.figure(
         figsize=(MAP_INCHES * max(2, columns), MAP_INCHES * rows), layout="constrained", dpi=110
@@ -179,7 +177,9 @@ def draw(
     label_style: Any = {"fontsize": max(3.0, min(9.0, 200 / len(tokens))), "parse_math": False}
     if attribution is not None:
         axes = figure.add_subplot(grid[0, :])
-        axes.bar(positions, attribution.shares, color=bar_colours(attribution))
+        # Whether a token raises the answer's logit or lowers it.
+        colours = [COLOURS[share > 0] for share in attribution.shares]
+        axes.bar(positions, attribution.shares, color=colours)
         axes.set_xticks(positions, tokens, rotation=90, **label_style)
         title = (
             f"{attribution.answer}: logit {attribution.without:.3f} without the text,"
@@ -196,14 +196,3 @@ def draw(
     figure.savefig(file, format="png")
     plt.close(figure)
     return file.getvalue()
-
-
-def bar_colours(attribution: Attribution) -> list[str]:
-    """A colour for each token: whether it raises the answer's logit or lowers it."""
-    colours = []
-    for share in attribution.shares:
-        if share > 0:
-            colours.append(RAISES_LOGIT)
-        else:
-            colours.append(LOWERS_LOGIT)
-    return colours

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.corpus.files import file_sha256
 from clozelab.models.locate import find_model
 from clozelab.terminal import Words, verb
 
@@ -29,12 +28,10 @@ CHOICES = {
     "head": SWITCH,
     "checkpoint": SWITCH,
     "hub": SWITCH,
-    "yes": SWITCH,
 }
 HELP = """\
 clozelab export MODEL [to=FOLDER]
         [format=transformers|onnx|sentence_transformers] [head=false]
-        [push=NAME]
 
 Writes a model for use elsewhere: config.json, model.safetensors, the
 tokenizer's files, and a card (README.md) with data, recipe, seeds, scores, cost
@@ -53,8 +50,8 @@ hub=true, NAME@COMMIT on the hub.
                                 it, by itself and without a card, into
                                 RUN/encoders/step-N unless to= says otherwise;
                                 of a run without an encoder/ always
-  push=NAME [yes=true]          says what would go to the hub; yes=true uploads
-                                it, as a private repository
+
+`hf upload NAME FOLDER --private` (of huggingface_hub) puts it on the hub.
 
   clozelab export runs/adhoc/demo/pretrain/mlm/seed-1 to=my-bert
   clozelab export uncased_L-12_H-768_A-12 to=bert-base  # Google's: vocab.txt,
@@ -66,7 +63,7 @@ hub=true, NAME@COMMIT on the hub.
     "export",
     HELP,
     names=(1, 1),
-    keys=("to", "format", "head", "checkpoint", "hub", "pooling", "push", "yes"),
+    keys=("to", *CHOICES),
 )
 def main(args: Words) -> int:
     """Write the folder and print where it is; returns the exit status."""
@@ -86,10 +83,8 @@ def main(args: Words) -> int:
     elif form != "transformers":
         source = export_checkpoint(path.resolve(), None)
     else:
-        source = export_checkpoint(path.resolve(), to)
-        if "push" not in values:
-            print(source)
-            return 0
+        print(export_checkpoint(path.resolve(), to))
+        return 0
     if to is None:
         raise ValueError("export: say where the model goes, to=FOLDER")
     # torch takes seconds, which --help and a wrong name need not wait
@@ -99,8 +94,6 @@ def main(args: Words) -> int:
     pooling = values.get("pooling", "auto")
     write(to, read_model(source), record, form=form, pooling=pooling, has_head=has_head)
     print(to.resolve())
-    if "push" in values:
-        push(to, values["push"], is_meant=values.get("yes") == "true")
     return 0
 
 
@@ -125,40 +118,9 @@ def is_unfinished(path: Path, record: Record | None) -> bool:
 
 
 def refuse_to_replace(to: Path) -> None:
-    """ValueError for a place that holds anything but an earlier export as it was written.
-
-    What it holds would be gone.
-    """
-    if not to.is_dir():
-        if to.exists():
-            raise ValueError(f"export: {to} is a file; give to= another name")
-        return
-    reason = ""
-    changed = changed_file(to)
-    if changed:
-        reason = f"{changed} is no export's, or was changed"
-    elif (to.resolve().parent / "run.json").is_file():
-        reason = "it is a part of a run"
-    if reason:
-        raise ValueError(
-            f"export: {to} is there, and is no model's folder that may go ({reason}); give"
-            " another name"
-        )
-
-
-def changed_file(folder: Path) -> str | None:
-    """A file that is not as the folder's checksums say, or not among them; None without any."""
-    checksums: dict[str, str] = {}
-    # The listing does not list itself.
-    listing = folder / "checksums.json"
-    if listing.is_file():
-        checksums = json.loads(listing.read_bytes())
-        checksums[listing.name] = file_sha256(listing)
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if not path.is_dir() and checksums.get(name) != file_sha256(path):
-            return name
-    return None
+    """ValueError for a file, or a folder that holds anything: what it holds would be gone."""
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ValueError(f"export: {to} is there; remove it, or give to= another name")
 
 
 def write(
@@ -257,34 +219,6 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
         "sentence_bert_config.json": {"max_seq_length": model.max_length, "do_lower_case": False},
     }
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
-
-
-def push(folder: Path, name: str, *, is_meant: bool) -> None:
-    """Upload a folder to the hub, or say what that would be."""
-    if not is_meant:
-        print(
-            f"would create the private repository {name} on the Hugging Face hub and upload"
-            " (yes=true does it):"
-        )
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                print(f"  {path.relative_to(folder)}  {path.stat().st_size:,} bytes")
-        return
-    import huggingface_hub
-
-    try:
-        hub = huggingface_hub.HfApi()
-        hub.create_repo(name, private=True, exist_ok=True)
-        url = hub.upload_folder(
-            repo_id=name, folder_path=folder, commit_message="Upload a model of clozelab"
-        )
-        print(url)
-    # Of a foreign library's errors there are many kinds: no network, no token, no such name.
-    except Exception as problem:
-        first_line = str(problem).partition("\n")[0]
-        raise ValueError(
-            f"{name} cannot be pushed: {first_line}; the folder {folder} is whole"
-        ) from problem
 
 
 def export_checkpoint(run: Path, to: Path | None) -> Path:

@@ -12,19 +12,16 @@ from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
 from clozelab.runs.find import find_below
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 
-HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...]
-        [older_than=DAYS] [--delete]
+HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [--delete]
 
 Lists what could be deleted, with its size; --delete deletes what is listed. A
 folder that a process holds is never touched, nor is anything that changed
 within the last hour.
 
-  what=KIND,...     checkpoints, leftovers, cache (these three without what=),
-                    models, unfinished; the list says what each is. Cache that
-                    runs elsewhere need is made again; what unfinished runs have
-                    learnt is lost.
-  older_than=DAYS   adds unfinished runs that ended longer ago (with
-                    what=unfinished alone: any)"""
+  what=KIND,...   checkpoints, leftovers, cache (these three without what=),
+                  models, unfinished; the list says what each is. Cache that
+                  runs elsewhere need is made again; what unfinished runs have
+                  learnt is lost."""
 USUAL_KINDS = ("checkpoints", "leftovers", "cache")
 
 
@@ -32,7 +29,7 @@ USUAL_KINDS = ("checkpoints", "leftovers", "cache")
     "gc",
     HELP,
     names=(0, 0),
-    keys=("runs_dir", "cache_dir", "what", "older_than"),
+    keys=("runs_dir", "cache_dir", "what"),
     flags=("delete",),
 )
 def main(args: Words) -> int:
@@ -57,16 +54,10 @@ def find_items(values: Mapping[str, str]) -> list[Garbage]:
     unknown_kinds = sorted(set(kinds) - set(KINDS))
     if unknown_kinds:
         raise ValueError(f"what={','.join(unknown_kinds)}: there are {', '.join(KINDS)}")
-    if "older_than" in values:
-        kinds.append("unfinished")
-    # With what=unfinished alone: those of any age.
-    days = values.get("older_than", "0")
-    if not days.replace(".", "", 1).isdecimal():
-        raise ValueError(f"older_than={days}: give a number of days")
     runs_dir = Path(path_of("runs_dir", values))
     cache_dir = Path(path_of("cache_dir", values))
     records = find_below(str(runs_dir))
-    items = find_garbage(records, runs_dir, cache_dir, float(days))
+    items = find_garbage(records, runs_dir, cache_dir)
     return [item for item in items if item.kind in kinds]
 
 

@@ -16,6 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from clozelab.corpus.rows import Row, RowFile
 from clozelab.datamodules.columns import choose_columns, named_roles, refuse_unread, roles_of
+from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
@@ -207,13 +208,8 @@ def rows_of(
 
 def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
     """Whether nothing stands in any column that is read."""
-    return all(_is_blank(record.get(column)) for column in roles.values())
-
-
-def _is_blank(cell: Any) -> bool:
-    if isinstance(cell, str):
-        return not cell.strip()
-    return cell is None or bool(cell != cell)  # NaN
+    cells = [record.get(column) for column in roles.values()]
+    return all(is_missing(cell) or (isinstance(cell, str) and not cell.strip()) for cell in cells)
 
 
 def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> str | None:
@@ -262,15 +258,12 @@ def _answer_stretch(
     errors: str,
 ) -> list[Any]:
     """An answer, or `Unanswered`, for each row."""
-    # Rows without a problem are answered below, in their places.
     answers: list[Any] = [None] * len(rows)
-    texts: list[Any] = []
-    indices: list[int] = []  # of the rows that `texts` are of
+    texts: dict[int, Any] = {}  # index of a row that can be read -> its text
     for index, row in enumerate(rows):
         text = _text_of(row, act, roles)
         if not isinstance(text, Unreadable):
-            texts.append(text)
-            indices.append(index)
+            texts[index] = text
         elif errors == "raise":
             raise ValueError(f"{row.place} {text.reason}")
         else:
@@ -280,12 +273,12 @@ def _answer_stretch(
     # All that can be read goes to the model at once: it forms the batches.
     method: Callable[..., Any] = getattr(predictor, METHODS.get(act, act))
     try:
-        predictions = method(texts, errors=errors, **options)
+        predictions = method(list(texts.values()), errors=errors, **options)
     except UnreadableText as error:
         # It counts the texts from 1, and knows nothing of rows.
-        row = rows[indices[error.number - 1]]
+        row = rows[list(texts)[error.number - 1]]
         raise ValueError(f"{row.place} {error.reason}") from error
-    for index, prediction in zip(indices, predictions, strict=True):
+    for index, prediction in zip(texts, predictions, strict=True):
         answers[index] = prediction
     return answers
 

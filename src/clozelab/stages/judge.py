@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,10 +144,10 @@ def write_verdicts(path: Path, judgements: Sequence[Judgement]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_row(judgement) for judgement in judgements)
+        writer.writerows(map(_row, judgements))
 
 
-def _row(judgement: Judgement) -> Mapping[str, Any]:
+def _row(judgement: Judgement) -> dict[str, Any]:
     from clozelab.report import wording
 
     row: dict[str, Any] = {
@@ -158,9 +158,8 @@ def _row(judgement: Judgement) -> Mapping[str, Any]:
         "corrected_p": judgement.corrected_p,
         "note": wording.judgement_note(judgement),
     }
-    if judgement.difference is not None:
-        row["difference"] = judgement.difference.mean
-        row["low"] = judgement.difference.low
-        row["high"] = judgement.difference.high
-        row["seeds"] = judgement.difference.count
+    difference = judgement.difference
+    if difference is not None:
+        row |= {"difference": difference.mean, "low": difference.low, "high": difference.high}
+        row["seeds"] = difference.count
     return row

@@ -52,16 +52,12 @@ def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:
     # Runs lie in RUNS_DIR/EXPERIMENT/SCALE.
     texts = [Text(experiment.title)]
     for scale in sorted((runs_dir / experiment.name).glob("*")):
-        if not scale.is_dir():
-            continue
         runs = find(scale).runs
         if not runs:
             continue
         num_done = sum(run.is_complete for run in runs)
         num_jobs = sum(len(launch.jobs or ()) for launch in read_launches(scale).values())
-        progress = f": {num_done} of {num_jobs or len(runs)} runs"
         # A later launch may have been of some alone.
-        if 0 < num_jobs < len(runs):
-            progress = f": {num_done} runs"
+        progress = f": {num_done} of {max(num_jobs, len(runs))} runs"
         texts.append(Text.assemble((scale.name, "cyan"), progress))
     return texts

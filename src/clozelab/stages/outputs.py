@@ -49,21 +49,16 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
     elif out.suffix == ".jsonl":
         write_whole(out, json_lines(file, answered))
     else:
-        write_whole(out, (text_line(answer) for _, answer in answered))
+        write_whole(out, _text_lines(answered))
 
 
 def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json: bool) -> None:
     """Print as a table what came as one, and lines of anything else."""
     if file.is_table and not is_json:
-        suffix = ".csv"
-        if file.form == "tsv":
-            suffix = ".tsv"
+        suffix = ".tsv" if file.form == "tsv" else ".csv"
         write_delimited(sys.stdout, file, answered, array_name, suffix)
         return
-    if is_json:
-        lines = json_lines(file, answered)
-    else:
-        lines = (text_line(answer) for _, answer in answered)
+    lines = json_lines(file, answered) if is_json else _text_lines(answered)
     for line in lines:
         print(line, flush=True)
 
@@ -101,6 +96,10 @@ def json_line(answer: Any, record: Mapping[str, Any]) -> str:
         content["prediction"] = to_json_value(answer)
     # What a table held may be a date, or a number of exact decimals.
     return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _text_lines(answered: Answered) -> Iterator[str]:
+    return (text_line(answer) for _, answer in answered)
 
 
 def text_line(answer: Any) -> str:
@@ -234,11 +233,8 @@ def _columns_of(file: RowFile) -> list[str]:
     """
     if file.form != "jsonl":
         return file.columns
-    keys: dict[str, None] = {}
-    for row in file.rows():
-        if row.problem is None:
-            keys |= dict.fromkeys(row.record)
-    return list(keys)
+    records = (row.record for row in file.rows() if row.problem is None)
+    return list(dict.fromkeys(chain.from_iterable(records)))
 
 
 def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
@@ -246,18 +242,19 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     import pyarrow
     from pyarrow import parquet
 
-    rows, answers = [], []
-    for row, answer in answered:
-        rows.append(row)
-        answers.append(answer)
-    answer_columns = columns_of(answers, array_name)
-    # Of a table without types (.csv) pyarrow finds them by the values.
+    from clozelab.corpus.tables import column_types
+
+    lines = list(answered)
+    answer_columns = columns_of([answer for _, answer in lines], array_name)
     columns = {}
-    types = {}
     for name in _given_columns(file, answer_columns):
-        columns[name] = [row.record.get(name) for row in rows]
+        columns[name] = [row.record.get(name) for row, _ in lines]
+    # Of a table without types (.csv) pyarrow finds them by the values, as of the answers.
+    types = {}
     if file.form in COLUMNAR:
-        types = _given_types(file, columns)
+        types = column_types(Path(file.name), file.form)
+    for name in answer_columns:
+        types.pop(name, None)
     columns |= answer_columns
     arrays = []
     for name, values in columns.items():
@@ -271,14 +268,6 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     table = pyarrow.table(arrays, names=list(columns))
     with whole_file(out) as target:
         parquet.write_table(table, target)
-
-
-def _given_types(file: RowFile, names: Iterable[str]) -> dict[str, Any]:
-    """Column -> its type in the file, of those that stay."""
-    from clozelab.corpus.tables import column_types
-
-    types = column_types(Path(file.name), file.form)
-    return {name: types[name] for name in names if name in types}
 
 
 # Arrays

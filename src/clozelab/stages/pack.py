@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from clozelab.stages.archive import (
     EXPERIMENT,
     NOTE_PATTERNS,
     PACKED_STATUSES,
+    PREDICTION_PATTERNS,
     RESULTS,
     RUNS,
+    WEIGHTS,
     Manifest,
     PackedRun,
     describe_machines,
@@ -86,13 +88,14 @@ def main(args: Words) -> int:
         raise ValueError(
             "pack needs out=FILE, the file to write; encoders= and predictions= are true or false"
         )
+    left_out: list[str] = []
+    if with_weights == "false":
+        left_out.append(WEIGHTS)
+    if with_predictions == "false":
+        left_out += PREDICTION_PATTERNS
     out = Path(args.values["out"])
     selection = select_runs(args)
-    files = files_to_pack(
-        selection,
-        with_weights=with_weights == "true",
-        with_predictions=with_predictions == "true",
-    )
+    files = files_to_pack(selection, left_out)
     manifest = make_manifest(selection)
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as folder:
         files[RESULTS] = write_results_table(
@@ -177,13 +180,11 @@ def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
     return list(shared.values())
 
 
-def files_to_pack(
-    selection: Selection, *, with_weights: bool, with_predictions: bool = True
-) -> dict[str, Path]:
+def files_to_pack(selection: Selection, left_out: Collection[str]) -> dict[str, Path]:
     """Map the names in the archive to the files of runs, of notes and of the experiment."""
     paths: list[Path] = []
     for record in selection.records:
-        paths += run_files(record.folder, with_weights, with_predictions)
+        paths += run_files(record.folder, left_out)
     # The notes are of many runs, and lie in folders above them.
     for pattern in NOTE_PATTERNS:
         paths += (path for path in selection.root.rglob(pattern) if path.is_file())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...]
         [budget=TIME [difference=POINTS]] [--no-measure]
 clozelab plan EXPERIMENT ... budget=TIME matched_by=QUANTITY
-clozelab plan EXPERIMENT ... --dry-run
 clozelab plan pretrain|finetune [--config-dir FOLDER] [--config-name NAME]
         [name=value ...]
 
@@ -65,8 +64,6 @@ not kept.
   --measure-again  measures anew what the cache has
   --brief          says the time alone, and leaves it for the sweeps of a
                    reproduction to count by
-  --dry-run        list every job with its state, as `clozelab reproduce
-                   --dry-run` does
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would
 start with these words.
@@ -76,43 +73,6 @@ them mean."""
 
 MATCHINGS = ("steps", "tokens", "flops", "time")
 STAGES = ("pretrain", "finetune")
-NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
-
-
-@dataclass(frozen=True)
-class PlanArgs:
-    """What the command line asks for.
-
-    Attributes:
-        subject: an experiment, or a stage.
-        overrides: for Hydra.
-        budget: seconds for all of it; None where nothing is to be divided.
-        budget_text: the same as it was said.
-        matched_by: what the arms get equal amounts of.
-        difference: the true one that is to be found, in points.
-        config_dir, config_name: of a stage's configuration.
-        measures: times speeds that the cache does not have.
-        measures_again: times the others, too.
-        is_brief: says the time alone.
-        is_dry_run: lists the jobs instead.
-    """
-
-    subject: str
-    overrides: list[str]
-    budget: float | None
-    budget_text: str
-    matched_by: str | None
-    difference: float
-    config_dir: Path | None
-    config_name: str | None
-    measures: bool
-    measures_again: bool
-    is_brief: bool
-    is_dry_run: bool
-
-    @property
-    def is_of_stage(self) -> bool:
-        return self.subject in STAGES
 
 
 @dataclass(frozen=True)
@@ -121,6 +81,8 @@ class Plan:
 
     Attributes:
         args: what was asked.
+        budget: seconds for all of it; None where nothing is to be divided.
+        difference: the true one that is to be found, in points.
         experiment: its claims; one without any for a stage.
         steps: its commands.
         runs: those so far, at this scale.
@@ -128,7 +90,9 @@ class Plan:
         parts: of its time; None where a speed is unknown.
     """
 
-    args: PlanArgs
+    args: ParsedArgs
+    budget: float | None
+    difference: float
     experiment: Experiment
     steps: Sequence[Step]
     runs: Runs
@@ -136,9 +100,9 @@ class Plan:
     parts: list[Part] | None
 
     @property
-    def sweep_step(self) -> Step:
-        """The first sweep."""
-        return next(step for step in self.steps if step.is_sweep)
+    def sweeps(self) -> dict[str, Sweep]:
+        """Stage -> its jobs."""
+        return {step.verb: step.sweep for step in self.steps if step.is_sweep}
 
 
 @verb(
@@ -146,69 +110,24 @@ class Plan:
     HELP,
     names=(1, 1),
     keys=("budget", "matched_by", "difference"),
-    flags=("no-measure", "measure-again", "brief", "dry-run"),
+    flags=("no-measure", "measure-again", "brief"),
     options=("config-dir", "config-name"),
     takes_overrides=True,
 )
-def main(parsed: ParsedArgs) -> int:
+def main(args: ParsedArgs) -> int:
     """Print the plan; returns the exit status."""
-    args = parse_plan_args(parsed)
-    experiment, steps = _open(args)
-    if args.is_dry_run:
-        from clozelab.stages.reproduce import dry_run
-
-        return dry_run(steps)
-    plan = make_plan(args, experiment, steps)
+    plan = make_plan(args)
     console = make_console()
     for line in sums(plan.costing, plan.parts):  # what is asked first
         console.print(line, style="bold", markup=False)
     _print_warnings(console, busy_lines(plan.costing))  # of these times
-    if args.is_brief:
+    if "brief" in args.flags:
         _print_warnings(console, [f"not timed: {problem}" for problem in plan.costing.problems])
-        keep_plan(Path(str(plan.sweep_step.sweep.master.hydra.sweep.dir)), plan.parts)
+        sweep = next(iter(plan.sweeps.values()))
+        keep_plan(Path(str(sweep.master.hydra.sweep.dir)), plan.parts)
     else:
         print_plan(plan, console)
     return 0
-
-
-def parse_plan_args(parsed: ParsedArgs) -> PlanArgs:
-    """Check the command line.
-
-    ValueError: a value is wrong, or goes with another that is missing.
-    """
-    budget_text = parsed.values.get("budget", "")
-    budget = None
-    if "budget" in parsed.values:
-        budget = parse_budget(budget_text)
-    matched_by = parsed.values.get("matched_by")
-    if matched_by and budget is None:
-        raise ValueError(
-            f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too"
-        )
-    if matched_by and matched_by not in MATCHINGS:
-        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
-    difference = parsed.values.get("difference", "2")
-    if not NUMBER.fullmatch(difference) or not 0.0 < float(difference) < 100.0:
-        raise ValueError(
-            f"difference={difference}: give a true difference in points above 0, such as 2"
-        )
-    config_dir = None
-    if "config-dir" in parsed.options:
-        config_dir = Path(parsed.options["config-dir"])
-    return PlanArgs(
-        subject=parsed.names[0],
-        overrides=parsed.overrides,
-        budget=budget,
-        budget_text=budget_text,
-        matched_by=matched_by,
-        difference=float(difference),
-        config_dir=config_dir,
-        config_name=parsed.options.get("config-name"),
-        measures="no-measure" not in parsed.flags,
-        measures_again="measure-again" in parsed.flags,
-        is_brief="brief" in parsed.flags,
-        is_dry_run="dry-run" in parsed.flags,
-    )
 
 
 def parse_budget(text: str) -> float:
@@ -231,51 +150,77 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def _open(args: PlanArgs) -> tuple[Experiment, list[Step]]:
-    """What is planned, and its commands."""
-    if args.is_of_stage:
-        config_name = args.config_name or args.subject
-        step = Step(args.subject, config_name, args.config_dir, tuple(args.overrides))
-        return Experiment(folder=Path(), name=args.subject, columns=()), [step]
-    folder = find_experiment(args.subject)
-    steps = make_steps(folder, args.overrides)
-    return load_experiment(folder), steps
+def parse_difference(text: str) -> float:
+    """Points. ValueError: they are no number between 0 and 100."""
+    try:
+        difference = float(text)
+    except ValueError:
+        difference = 0.0
+    if not 0.0 < difference < 100.0:
+        raise ValueError(f"difference={text}: give a true difference in points above 0, such as 2")
+    return difference
 
 
 # Counting
 
 
-def make_plan(args: PlanArgs, experiment: Experiment, steps: Sequence[Step]) -> Plan:
-    """Count what the steps cost, with the speeds that the cache has or that are measured now."""
+def make_plan(args: ParsedArgs) -> Plan:
+    """Count what is asked for costs, with speeds that the cache has or that are measured now.
+
+    ValueError: a value is wrong, or goes with another that is missing.
+    """
     from clozelab.planning.cost import parts_of, with_speeds
     from clozelab.runs.find import find
     from clozelab.stages.subject import Corpora, analyse
 
-    sweep_step = next(step for step in steps if step.is_sweep)
-    root, _ = sweep_step.root
+    budget = None
+    if "budget" in args.values:
+        budget = parse_budget(args.values["budget"])
+    matched_by = args.values.get("matched_by")
+    if matched_by and budget is None:
+        raise ValueError(
+            f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too"
+        )
+    if matched_by and matched_by not in MATCHINGS:
+        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
+    difference = parse_difference(args.values.get("difference", "2"))
+
+    (name,) = args.names
+    if name in STAGES:
+        config_dir = None
+        if "config-dir" in args.options:
+            config_dir = Path(args.options["config-dir"])
+        config_name = args.options.get("config-name", name)
+        steps = [Step(name, config_name, config_dir, tuple(args.overrides))]
+        experiment = Experiment(folder=Path(), name=name, columns=())
+    else:
+        folder = find_experiment(name)
+        steps = make_steps(folder, args.overrides)
+        experiment = load_experiment(folder)
+
+    first_sweep = next(step for step in steps if step.is_sweep)
+    root, _ = first_sweep.root
     runs = find(root)
     progress = Console(stderr=True)
-    with TemporaryDirectory(prefix="clozelab-plan-") as folder:
+    with TemporaryDirectory(prefix="clozelab-plan-") as world:
+        measures = "no-measure" not in args.flags
         # A generated world that is not there yet is written small, to count what it and its tasks
         # hold.
-        world = None
-        if args.measures:
-            world = Path(folder)
-        corpora = Corpora(strict=False, world=world)
+        corpora = Corpora(strict=False, world=Path(world) if measures else None)
         costing = analyse(steps, corpora, runs)
         # All until here is what opening the experiment takes: imports, and composing each kind of
         # job.
         opening = time.process_time() - corpora.sampling
-        sweep = sweep_step.sweep
+        sweep = first_sweep.sweep
         costing = with_speeds(
             costing,
             Path(sweep.settings(sweep.jobs[0])["cache_dir"]),
-            measure=args.measures,
-            anew=args.measures_again,
+            measure=measures,
+            anew="measure-again" in args.flags,
             say=lambda line: say(progress, line, style="dim"),
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
-    return Plan(args, experiment, steps, runs, costing, parts)
+    return Plan(args, budget, difference, experiment, steps, runs, costing, parts)
 
 
 def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
@@ -291,15 +236,6 @@ def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
         write_plan(folder, parts)
 
 
-def mean_evaluation(costing: Costing) -> float:
-    """Seconds of one evaluation by one measure, over all of a plan; 0 where there is none."""
-    num_jobs = sum(measure.count for measure in costing.measures)
-    if not num_jobs:
-        return 0.0
-    seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
-    return seconds / num_jobs
-
-
 # Printing
 
 
@@ -310,19 +246,18 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in costing.shapes)
     say(console, f"all runs: {flops:.3g} FLOPs")
-    root, _ = plan.sweep_step.root
+    root, _ = next(step for step in plan.steps if step.is_sweep).root
     say(console, disk_line(costing, costing.disk_usage(root, plan.steps)))
 
     # A budget is divided among arms where they are to be matched, or where nothing is claimed;
     # else it buys power.
     shares: dict[str, pandas.DataFrame] = {}
-    if plan.args.budget is not None:
-        has_claims = bool(plan.experiment.claims)
-        if costing.arms and (plan.args.matched_by or not has_claims):
-            shares = _divide_budget(plan, plan.args.budget)
-            _print_shares(plan, shares, console)
-        else:
-            _print_allocations(plan, plan.args.budget, console)
+    matched_by = plan.args.values.get("matched_by")
+    if plan.budget is not None and costing.arms and (matched_by or not plan.experiment.claims):
+        shares = _divide_budget(plan, plan.budget, matched_by)
+        _print_shares(plan, shares, console)
+    elif plan.budget is not None:
+        _allocate(plan, plan.budget, console)
     if plan.experiment.claims:
         _print_detectable(plan, console)
     _print_warnings(console, warnings(costing, shares))
@@ -344,14 +279,16 @@ def _print_detectable(plan: Plan, console: Console) -> None:
     console.print(wording.detectable_difference(detectable), markup=False)
 
 
-def _divide_budget(plan: Plan, budget: float) -> dict[str, pandas.DataFrame]:
+def _divide_budget(
+    plan: Plan, budget: float, matched_by: str | None
+) -> dict[str, pandas.DataFrame]:
     """What each arm gets, by each way to match arms that was asked for."""
     from clozelab.planning.cost import affordable
 
     matchings: Sequence[str] = MATCHINGS
-    if plan.args.matched_by:
-        matchings = [plan.args.matched_by]
-    elif plan.args.is_of_stage:
+    if matched_by:
+        matchings = [matched_by]
+    elif plan.args.names[0] in STAGES:
         matchings = ["time"]  # what a budget buys one run
     return affordable(plan.costing, budget, matchings)
 
@@ -361,7 +298,7 @@ def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame], console: C
         console.print(make_table(*share_table(matched_by, share), console.width))
         factors = {f"steps_factor={factor:.3g}" for factor in share.steps_factor}
         # Of several arms each has its own.
-        if plan.args.subject == "pretrain" and len(factors) == 1:
+        if plan.args.names == ["pretrain"] and len(factors) == 1:
             words = shlex.join([*plan.args.overrides, *factors])
             say(console, f"run: clozelab pretrain {words}", style="bold")
 
@@ -369,13 +306,25 @@ def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame], console: C
 # What a budget buys in power
 
 
-def _print_allocations(plan: Plan, budget: float, console: Console) -> None:
-    """The power of every number of seeds, the choice among them, and its command."""
-    from clozelab.planning.choice import power_study
+def _allocate(plan: Plan, budget: float, console: Console) -> None:
+    """Print the power of every number of seeds, the choice among them, and its command."""
+    from clozelab.planning import choice
+    from clozelab.results.table import build_table
 
-    measures = _planned_measures(plan)
-    tasks = list(dict.fromkeys([*(job.task for job in plan.costing.tasks), *measures]))
-    question = power_study(plan.experiment, tasks, plan.args.difference)
+    costing = plan.costing
+    # How many seeds each task is fine-tuned with; 0 where nothing is.
+    finetune_seeds = 0
+    if "finetune" in plan.sweeps:
+        finetune_seeds = len(plan.sweeps["finetune"].groups(lambda key: key == "seed"))
+    measures: list[str] = []
+    num_evaluations = 0
+    if "evaluate" in plan.sweeps:
+        jobs = plan.sweeps["evaluate"].jobs
+        num_evaluations = len(jobs)
+        words = chain.from_iterable(jobs)
+        measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
+    tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
+    question = choice.power_study(plan.experiment, tasks, plan.difference)
     if not question.claims:
         say(
             console,
@@ -383,15 +332,47 @@ def _print_allocations(plan: Plan, budget: float, console: Console) -> None:
             " reckon",
         )
         return
-    std_devs = _std_devs(plan, tasks, measures)
-    finetune_seeds = _finetune_seeds(plan)
-    allocations = _allocate(plan, budget, question, std_devs, max(1, finetune_seeds))
+    table = build_table(plan.experiment, plan.runs) if plan.runs.runs else None
+    std_devs = choice.std_devs_of(tasks, table)
+    for measure in measures:
+        # one number a pre-training seed
+        std_devs[measure] = replace(std_devs[measure], finetuning=0.0)
+    # Of one evaluation by one measure, over all of a plan.
+    num_measured = sum(measure.count for measure in costing.measures)
+    measured_seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
+    seconds_each = measured_seconds / max(1, num_measured)
+    rule = plan.experiment.stopping
+    analyses = None
+    if rule:
+        analyses = (rule.first, rule.most)
+    allocations = choice.allocations(
+        costing,
+        question,
+        std_devs,
+        budget,
+        tuned_seeds=max(1, finetune_seeds),
+        measuring=seconds_each * num_evaluations / costing.num_seeds,
+        analyses=analyses,
+        # Arms with lengths of their own keep them.
+        may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms),
+    )
+    _print_allocations(plan, question, std_devs, allocations, finetune_seeds, console)
+
+
+def _print_allocations(
+    plan: Plan,
+    question: PowerQuestion,
+    std_devs: Mapping[str, StdDevs],
+    allocations: Sequence[Allocation],
+    finetune_seeds: int,
+    console: Console,
+) -> None:
     best = max(allocations, key=lambda allocation: allocation.utility)
 
     decided = f"one of {len(question.claims)} claims is"
     if question.num_primary:
         decided = f"all of {question.num_primary} primary claims are"
-    points = f"{plan.args.difference:g} points"
+    points = f"{plan.difference:g} points"
     say(console, f"power: how often {decided} decided where true differences are {points}")
     most_tokens = max(arm.tokens for arm in plan.costing.arms)
     table = power_table(allocations, best, most_tokens=most_tokens, is_tuned=bool(finetune_seeds))
@@ -418,79 +399,8 @@ def _print_allocations(plan: Plan, budget: float, console: Console) -> None:
     say(console, f"run: clozelab reproduce {shlex.join(words)}")
 
 
-def _sweep(plan: Plan, stage: str) -> Sweep | None:
-    for step in plan.steps:
-        if step.verb == stage:
-            return step.sweep
-    return None
-
-
-def _planned_measures(plan: Plan) -> list[str]:
-    """Names of the measures of the evaluations."""
-    sweep = _sweep(plan, "evaluate")
-    if sweep is None:
-        return []
-    measures = []
-    for job in sweep.jobs:
-        measures += [word.partition("=")[2] for word in job if key_of(word) == "measure"]
-    return list(dict.fromkeys(measures))
-
-
-def _finetune_seeds(plan: Plan) -> int:
-    """How many seeds each task is fine-tuned with; 0 where nothing is."""
-    sweep = _sweep(plan, "finetune")
-    if sweep is None:
-        return 0
-    return len(sweep.groups(lambda key: key == "seed"))
-
-
-def _std_devs(plan: Plan, tasks: Sequence[str], measures: Sequence[str]) -> dict[str, StdDevs]:
-    from clozelab.planning.choice import std_devs_of
-    from clozelab.results.table import build_table
-
-    table = None
-    if plan.runs.runs:
-        table = build_table(plan.experiment, plan.runs)
-    std_devs = std_devs_of(tasks, table)
-    for measure in measures:
-        # one number a pre-training seed
-        std_devs[measure] = replace(std_devs[measure], finetuning=0.0)
-    return std_devs
-
-
-def _allocate(
-    plan: Plan,
-    budget: float,
-    question: PowerQuestion,
-    std_devs: Mapping[str, StdDevs],
-    finetune_seeds: int,
-) -> list[Allocation]:
-    from clozelab.planning.choice import allocations
-
-    num_evaluations = 0
-    evaluations = _sweep(plan, "evaluate")
-    if evaluations is not None:
-        num_evaluations = len(evaluations.jobs)
-    rule = plan.experiment.stopping
-    analyses = None
-    if rule:
-        analyses = (rule.first, rule.most)
-    return allocations(
-        plan.costing,
-        question,
-        std_devs,
-        budget,
-        tuned_seeds=finetune_seeds,
-        measuring=mean_evaluation(plan.costing) * num_evaluations / plan.costing.num_seeds,
-        analyses=analyses,
-        # Arms with lengths of their own keep them.
-        may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in plan.costing.arms),
-    )
-
-
 def _words_of(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:
     """The words of `clozelab reproduce` that run an allocation."""
-    args = plan.args
     has_rule = bool(plan.experiment.stopping)
     chosen_values = {}
     if is_tuned:
@@ -499,14 +409,14 @@ def _words_of(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:
         chosen_values["seeds"] = _first_seeds(best.seeds)
     if best.factor < 1.0:
         chosen_values["pretrain.steps_factor"] = f"{best.factor:.2f}"
-    words = [args.subject]
-    for override in args.overrides:
+    words = list(plan.args.names)
+    for override in plan.args.overrides:
         if key_of(override) not in chosen_values and not chooses_seeds(override):
             words.append(override)
     words += [f"{key}={value}" for key, value in chosen_values.items()]
     if has_rule:
         # The rule stops by itself, within the budget.
-        words += ["until=decided", f"budget={args.budget_text}"]
+        words += ["until=decided", f"budget={plan.args.values['budget']}"]
     return words
 
 

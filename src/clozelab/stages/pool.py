@@ -24,7 +24,6 @@ from clozelab.runs.progress import merge_launches
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.stages.archive import (
     MERGED_NOTES,
-    PACKED_STATUSES,
     RUNS,
     RunArchive,
     describe_machines,
@@ -74,21 +73,9 @@ def main(args: Words) -> int:
 def open_whole_archive(name: str, folder: Path) -> RunArchive:
     """Unpack a pack into an empty folder; ValueError where it is not what its manifest says."""
     archive = open_archive(Path(name), folder)
-    fingerprints = {
-        record.place: record.fingerprint
-        for record in archive.records
-        if record.status in PACKED_STATUSES
-    }
-    damaged = list(archive.changed_files)
-    for place, run in archive.manifest.runs.items():
-        if fingerprints.get(place) != run.fingerprint:
-            damaged.append(place)
-    for record in archive.records:
-        if record.place not in fingerprints:
-            damaged.append(record.place)
-    if damaged:
+    if archive.changed:
         raise ValueError(
-            f"{name} is damaged: {damaged[0]} is not what its manifest says; fetch it again"
+            f"{name} is damaged: {archive.changed[0]} is not what its manifest says; fetch it again"
         )
     return archive
 
@@ -210,8 +197,8 @@ def _is_same_file(first: Path, second: Path) -> bool:
     if first.name not in (RUN_FILE, CONFIG_FILE):
         return False
     records = [read_record(path.parent) for path in (first, second)]
-    texts = [record.model_dump_json(exclude=MAY_DIFFER) for record in records if record]
-    return len(texts) == 2 and texts[0] == texts[1]
+    dumps = [record and record.model_dump(exclude=MAY_DIFFER) for record in records]
+    return dumps[0] is not None and dumps[0] == dumps[1]
 
 
 def copy_files(new_files: Mapping[str, Path], runs_dir: Path) -> None:

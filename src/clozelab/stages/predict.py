@@ -126,9 +126,7 @@ def predict_texts(args: Words) -> None:
         inference.answer_rows(predictor, act, rows, options, roles=roles, errors=errors)
     )
     # What the column of a table is called, where an answer is an array.
-    array_name = act
-    if act == "embed":
-        array_name = "embedding"
+    array_name = "embedding" if act == "embed" else act
     if out is not None:
         write_answers(out, file, answered, array_name)
     else:
@@ -219,10 +217,7 @@ def predict_task(
 
     model_folder = (run / "model").resolve()
     scores_path = (run / "scores.json").resolve()
-    out = run / "test_predictions"
-    if output:
-        out = Path(output)
-    out = out.resolve()
+    out = Path(output or run / "test_predictions").resolve()
     with factory.recompose_config(record) as cfg:
         if not is_record_of(record, stage="finetune", config=cfg):
             raise ValueError(
@@ -263,9 +258,7 @@ def require_finetuning(run: Path) -> Record:
     """The record of a complete fine-tuning that kept its model; ValueError for any other folder."""
     from clozelab.runs.record import read_record
 
-    record = None
-    if run.is_dir():
-        record = read_record(run)
+    record = read_record(run) if run.is_dir() else None
     is_finetuning = record is not None and record.stage == "finetune" and record.is_complete
     if record is None or not is_finetuning or not record.config_name:
         raise ValueError(

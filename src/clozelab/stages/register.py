@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -34,8 +33,7 @@ def main(args: Words) -> int:
 
     folder = find_experiment(args.names[0])
     sweeps = [step for step in make_steps(folder, args.overrides) if step.is_sweep]
-    jobs = declared_jobs(sweeps)
-    content = registration.declared(load_experiment(folder), jobs.seeds, jobs.settings)
+    content = registration.declared(load_experiment(folder), *declared_jobs(sweeps))
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in args.flags)
     console = Console()
@@ -46,21 +44,16 @@ def main(args: Words) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class DeclaredJobs:
-    """The seeds and settings of all jobs of an experiment."""
+def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str, set[str]]]:
+    """Collect the seeds and settings of every job of an experiment's sweeps.
 
-    seeds: dict[str, set[int]]  # of "pre-training" and of "fine-tuning"
-    # arm, or row and task -> hashes; several, where a row tries several rates
-    settings: dict[str, set[str]]
-
-
-def declared_jobs(sweeps: Sequence[Step]) -> DeclaredJobs:
-    """Collect the seeds and settings of every job of an experiment's sweeps."""
+    Returns:
+        Seeds of "pre-training" and of "fine-tuning"; and arm, or row and task -> hashes of its
+        settings, several where a row tries several rates.
+    """
     from clozelab.report import registration
 
-    pretrain_seeds: set[int] = set()
-    finetune_seeds: set[int] = set()
+    seeds: dict[str, set[int]] = {"pre-training": set(), "fine-tuning": set()}
     settings: dict[str, set[str]] = {}
     for step in sweeps:
         # What a job's pre-training seed is called.
@@ -72,8 +65,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> DeclaredJobs:
             settings.setdefault(name, set()).add(settings_hash)
             for job in jobs:
                 values = config | {key_of(word): word.partition("=")[2] for word in job}
-                pretrain_seeds.add(int(values[pretrain_seed]))
+                seeds["pre-training"].add(int(values[pretrain_seed]))
                 if step.verb == "finetune":
-                    finetune_seeds.add(int(values["seed"]))
-    seeds = {"pre-training": pretrain_seeds, "fine-tuning": finetune_seeds}
-    return DeclaredJobs(seeds, settings)
+                    seeds["fine-tuning"].add(int(values["seed"]))
+    return seeds, settings

@@ -16,15 +16,14 @@ from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
 from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.terminal import Words, say, verb
-from clozelab.text.formatting import DASH
+from clozelab.terminal import Heading, Words, fitting, make_table, say, verb
+from clozelab.text.formatting import DASH, several
 
 if TYPE_CHECKING:
     from clozelab.report.claims import ClaimView, DifferenceView
     from clozelab.report.page import Page
     from clozelab.report.render import Report
-    from clozelab.report.summaries import ArmSummary
-    from clozelab.report.tables import CellView, ColumnGroup, Heading
+    from clozelab.report.tables import ColumnGroup, RowView
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER]
         [report_dir=FOLDER] [logger=wandb] [--latex]
@@ -37,24 +36,11 @@ a row for whatever differs, means over seeds, paired differences.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the
              package booktabs)"""
-STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "not": "dim"}
-PADDING = 2
-LONGEST_WORD = 30  # characters: what is longer may break inside
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
-# Columns that are no numbers, and the least width of each.
-TEXT_COLUMNS = {"arm": len("MLM & NSP"), "row": 0, "column": 0, "verdict": len("inconclusive")}
+STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "not": "dim"}
+VERDICT_WIDTH = len("inconclusive")
 # Of a kind of trouble that small encoders may have in every cell of a row.
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
-# How far each arm is from the best that a generated corpus allows: heading -> key of the page.
-BOUND_COLUMNS = {
-    "arm": "label",
-    "held-out\nloss": "loss",
-    "no model\nbelow": "bound",
-    "above by\nat most": "above",
-    "NSP\naccuracy": "nsp",
-    "by the\nsources": "nsp_rule",
-    "inside\none": "nsp_inside",
-}
 
 
 @verb("report", HELP, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
@@ -121,10 +107,6 @@ def show(report: Report) -> None:
 def print_page(page: Page, console: Console) -> None:
     """Print scores, verdicts, and what went wrong."""
     print_title(page, console)
-    if page.bounds:
-        rows = [_bounds_of(arm) for arm in page.arms]
-        title = "pre-training, nats a predicted token"
-        console.print(make_plain_table(list(BOUND_COLUMNS), rows, title))
     print_problems(page.problems, console)
     for group in page.table.groups:
         if any(heading.has_ours for heading in group.headings):
@@ -161,23 +143,28 @@ def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> N
     for heading, lines in problems.items():
         shown_lines = list(lines[: MOST_LINES.get(heading, len(lines))])
         num_more = len(lines) - len(shown_lines)
-        if num_more == 1:
-            shown_lines.append("1 more cell, in report.md")
-        elif num_more:
-            shown_lines.append(f"{num_more} more cells, in report.md")
+        if num_more:
+            shown_lines.append(f"{several(num_more, 'more cell')}, in report.md")
         for line in shown_lines:
             _print_plain(f"{heading.lower()}: {line}", console, "yellow")
 
 
 def print_differences(differences: Sequence[DifferenceView], console: Console) -> None:
     """Print paired differences from the first row, and why some have no p-value."""
-    columns = ("row", "column", "difference,\n95 % interval", "corrected p")
+    headings = [
+        Heading("row"),
+        Heading("column"),
+        Heading("difference", is_number=True),
+        Heading("95 % interval", is_number=True),
+        Heading("corrected p", is_number=True),
+    ]
     rows = []
     for difference in differences:
-        estimate = f"{difference.ours} {difference.unit}\n{difference.interval}"
-        rows.append([difference.row, difference.judged_on, estimate, difference.p])
-    title = f"differences from {differences[0].first}, paired by seed"
-    console.print(make_plain_table(columns, rows, title))
+        estimate = f"{difference.ours} {difference.unit}"
+        figures = [estimate, difference.interval, difference.p]
+        rows.append([difference.row, difference.judged_on, *figures])
+    _print_plain(f"differences from {differences[0].first}, paired by seed", console, "bold")
+    console.print(make_table(headings, rows, console.width))
     for difference in differences:
         if difference.note and not difference.p:
             name = f"{difference.row} on {difference.judged_on}"
@@ -190,72 +177,43 @@ def _print_plain(text: str, console: Console, style: str) -> None:
 
 
 def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
-    """Make tables of a group's rows, each with as many data sets as stand side by side.
+    """Make tables of a group's rows, each with as many columns as stand side by side.
 
     Below the rows is what needs no encoder.
     """
     rows = list(group.rows)
     if group.surface:
         rows.append(group.surface)
-    labels = ["", *(row.label for row in rows)]
-    # A long label folds between words, so that at most a third of the width is for labels.
-    longest_label = max(map(len, labels))
-    longest_word = max(map(len, " ".join(labels).split()), default=0)
-    label_width = min(longest_label, max(longest_word, width // 3))
-
-    # Fill a table with data sets until the next one, of one or two columns, would not fit.
-    columns = [labels]
-    used_width = label_width + 2 * PADDING
-    for index, heading in enumerate(group.headings):
-        new_columns = _columns(heading, [row.cells[index] for row in rows])
-        new_width = sum(_text_width(column) + PADDING for column in new_columns)
-        if len(columns) > 1 and used_width + new_width > width:
-            yield _side_by_side(columns, label_width)
-            columns = [labels]
-            used_width = label_width + 2 * PADDING
-        columns += new_columns
-        used_width += new_width
-    yield _side_by_side(columns, label_width)
+    labels = [row.label for row in rows]
+    columns = _score_columns(group, rows)
+    while columns:
+        # The last ones are left out first, and make the next table.
+        headings = [Heading("", folds=True)]
+        for number, (name, _) in enumerate(columns):
+            headings.append(Heading(name, is_number=True, drop=number))
+        lines = list(zip(labels, *(cells for _, cells in columns), strict=True))
+        yield make_table(headings, lines, width)
+        shown = fitting(headings, lines, width)
+        columns = [column for number, column in enumerate(columns, 1) if number not in shown]
 
 
-def _columns(heading: Heading, cells: Sequence[CellView]) -> list[list[str]]:
-    """The one or two columns of a data set, each with its heading first."""
+def _score_columns(group: ColumnGroup, rows: Sequence[RowView]) -> list[tuple[str, list[str]]]:
+    """The one or two columns of each data set: (name, a cell for each row)."""
     columns = []
-    if heading.has_paper:
-        name = "paper"
-        if not heading.has_ours:
-            name = f"{heading.name}\npaper"
-        columns.append([name, *(cell.paper for cell in cells)])
-    if heading.has_ours:
-        title = "\n".join(filter(None, (heading.name, heading.note)))
-        columns.append([title, *(cell.ours for cell in cells)])
+    for index, heading in enumerate(group.headings):
+        cells = [row.cells[index] for row in rows]
+        if heading.has_paper:
+            columns.append((f"{heading.name}\npaper", [cell.paper for cell in cells]))
+        if heading.has_ours:
+            title = "\n".join(filter(None, (heading.name, heading.note)))
+            columns.append((title, [cell.ours for cell in cells]))
     return columns
-
-
-def _text_width(column: Sequence[str]) -> int:
-    """The characters of a column's longest line."""
-    lines = "\n".join(column).split("\n")
-    return max(map(len, lines))
-
-
-def _side_by_side(columns: Sequence[Sequence[str]], label_width: int) -> Table:
-    """A table of columns that have their heading first; the first one has the rows' labels."""
-    table = Table(box=box.SIMPLE)
-    table.add_column(max_width=label_width)
-    for heading, *_ in columns[1:]:
-        style = None
-        if heading.endswith("paper"):
-            style = "dim"
-        table.add_column(escape(heading), justify="right", style=style, no_wrap=True)
-    for cells in zip(*(column[1:] for column in columns), strict=True):
-        table.add_row(*map(escape, cells))
-    return table
 
 
 def verdict_table(claims: Iterable[ClaimView]) -> Table:
     """A verdict and what it needs, beside it what it is about, and below that its figures."""
     table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column(min_width=TEXT_COLUMNS["verdict"], max_width=2 * TEXT_COLUMNS["verdict"])
+    table.add_column(min_width=VERDICT_WIDTH, max_width=2 * VERDICT_WIDTH)
     table.add_column(overflow="fold")
     for claim in claims:
         verdict = Text(claim.verdict, STYLES[claim.badge])
@@ -280,24 +238,3 @@ def _figures(claim: ClaimView) -> str:
         reason = (note for note in notes if note.endswith("measured nothing"))
         texts.append(next(reason, notes[0]))
     return ", ".join(filter(None, texts))
-
-
-def _bounds_of(arm: ArmSummary) -> list[str]:
-    """How far an arm is from the best that a generated corpus allows."""
-    return [getattr(arm, field) for field in BOUND_COLUMNS.values()]
-
-
-def make_plain_table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:
-    """A table whose columns are numbers, but for those in TEXT_COLUMNS."""
-    table = Table(box=box.SIMPLE, title=escape(title), title_justify="left")
-    for name, *cells in zip(names, *rows, strict=True):
-        # Numbers are never broken; text may be, but not inside a word of usual length.
-        if name not in TEXT_COLUMNS:
-            table.add_column(name, overflow="fold", justify="right", no_wrap=True)
-            continue
-        lengths = [len(word) for word in " ".join(cells).split() if len(word) <= LONGEST_WORD]
-        min_width = max([TEXT_COLUMNS[name], *lengths])
-        table.add_column(name, overflow="fold", justify="left", min_width=min_width or None)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
+from clozelab.launch.jobs import names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
-from clozelab.launch.progress import Outlook, Pulse, counted, left_at, plan_file, time_words
+from clozelab.launch.progress import Pulse, plan_file
 from clozelab.planning.steps import Step, chooses_seeds, make_steps
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import find
@@ -138,13 +138,12 @@ def run_round(
         launcher = Path(str(last.sweep.master.hydra.sweep.dir))
         # A plan that lies there is an older reproduction's, perhaps of other settings.
         (launcher / plan_file(None)).unlink(missing_ok=True)
-        status, is_stopped = run_steps(steps, console, launcher)
+        status, is_stopped = run_steps(steps, console)
         if is_stopped:
             return status, None
     # Also where some runs have failed: the report says which are missing.
     console.rule("report", align="left")
-    started = time.monotonic()
-    pulse = Pulse(console, lambda: f"report runs for {duration(time.monotonic() - started)}")
+    pulse = Pulse(console, partial(quiet_line, "report", time.monotonic()))
     with pulse.in_background():
         report = judge(folder, last.overrides, last.config_name)
     return status, report
@@ -186,11 +185,8 @@ def all_complete(steps: Sequence[Step]) -> bool:
     return True
 
 
-def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) -> tuple[int, bool]:
+def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
     """Run one process a step, up to the first that must not be passed.
-
-    Args:
-        launcher: the folder in which a plan of all steps may lie.
 
     Returns:
         The exit status, and whether nothing more is to be done.
@@ -201,7 +197,7 @@ def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) 
         console.rule(escape(title), align="left")
         pulse = None  # a sweep speaks for itself
         if not step.is_sweep:
-            pulse = Pulse(console, partial(quiet_line, step.verb, time.monotonic(), launcher))
+            pulse = Pulse(console, partial(quiet_line, step.verb, time.monotonic()))
         # The pre-flight is a step of its own: the sweeps need not look again.
         status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING}, pulse=pulse)
         # 128 + N: a signal ended it; STOPPED is also being out of time.
@@ -215,13 +211,8 @@ def run_steps(steps: Sequence[Step], console: Console, launcher: Path = Path()) 
     return int(has_failed), False
 
 
-def quiet_line(verb: str, started: float, launcher: Path) -> str:
-    """`doctor runs for 30 s, 0 of 92 done, about 9.0 min left`, as far as a plan is there."""
-    line = f"{verb} runs for {duration(time.monotonic() - started)}"
-    outlook = Outlook.read(launcher, verb, is_part=True)
-    if not outlook.jobs_after:
-        return line
-    return f"{line}, {counted([], outlook)}{time_words(left_at(outlook, [], 1))}"
+def quiet_line(verb: str, started: float) -> str:
+    return f"{verb} runs for {duration(time.monotonic() - started)}"
 
 
 def dry_run(steps: Sequence[Step]) -> int:
@@ -235,9 +226,7 @@ def dry_run(steps: Sequence[Step]) -> int:
         jobs = list(planned_jobs(step.sweep))
         for job in jobs:
             line = f"  {job.status:<12} {job.run_dir}"
-            if job.source and job.status == LIKELY_SHARED:
-                line += f"  (trained as {job.source}, if its files are still the same)"
-            elif job.source:
+            if job.source:
                 line += f"  (trained as {job.source})"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         counts = Counter(job.status for job in jobs)
@@ -288,6 +277,8 @@ def until_decided(
     Returns:
         The exit status.
     """
+    from clozelab.report.summaries import seed_seconds  # scipy: not for --help
+
     experiment = load_experiment(folder)
     console = Console()
     began = time.monotonic()
@@ -307,7 +298,10 @@ def until_decided(
         # What the next seed takes: what one took in this round, or took when it was made.
         now = time.monotonic()
         num_seeds = len(seed_overrides[0].split(","))
-        seconds_a_seed = max((now - started) / num_seeds, known_seed_seconds(claim, report))
+        tasks = claim.column.tasks if claim.column else ()
+        # A round may have found all its runs complete, and taken no time.
+        recorded_seconds = seed_seconds(claim.rows, tasks, report.table) or 0.0
+        seconds_a_seed = max((now - started) / num_seeds, recorded_seconds)
         if now - began + seconds_a_seed > budget:
             say(
                 console,
@@ -331,19 +325,6 @@ def steps_with_seeds(steps: Sequence[Step], seed_overrides: Sequence[str]) -> li
         return list(steps)
     stages = {override.partition(".")[0] for override in seed_overrides}
     return [step for step in steps if step.verb in stages or not step.is_sweep]
-
-
-def known_seed_seconds(claim: Judgement, report: Report) -> float:
-    """What a seed of a claim's rows took by their records; 0 where they do not say.
-
-    A round may have found all its runs complete, and taken no time.
-    """
-    from clozelab.report.summaries import seed_seconds
-
-    tasks: Sequence[str] = ()
-    if claim.column:
-        tasks = claim.column.tasks
-    return seed_seconds(claim.rows, tasks, report.table) or 0.0
 
 
 def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:

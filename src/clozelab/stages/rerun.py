@@ -10,7 +10,7 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,9 @@ def refuse_other_version(record: Record) -> None:
     )
 
 
-def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
+def rerun_from_beginning(
+    record: Record, folder: Path, overrides: Mapping[str, str] | None = None
+) -> Comparison:
     """Make all of a complete run again in `folder`; it has no checkpoint to go on from.
 
     Raises:
@@ -74,20 +76,20 @@ def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
         raise ValueError(
             f"{record.folder} is {record.status}, not complete: there is nothing to compare",
         )
-    if not record.config_name:
-        raise ValueError(f"{record.folder} was not made by a command line")
-    say(make_console(), f"making {record.folder} again; it took {duration(record.seconds)}")
-    process = run_command_again(record, folder / "run")
-    new_record = read_record(folder / "run")
+    say(make_console(), f"making {record.place} again; it took {duration(record.seconds)}")
+    new_folder = folder / "again"
+    process = run_command_again(record, new_folder, overrides or {})
+    new_record = read_record(new_folder)
     if process.returncode or new_record is None or not new_record.is_complete:
-        raise ValueError(
-            f"{record.folder} cannot be made again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}",
-        )
-    stretch = "trained again from its beginning"
+        raise ValueError(f"it cannot be made again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}")
+    stretch = "trained again"
     if record.stage == "evaluate":
         stretch = "measured again"
+    accuracy = f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
+    if is_reproducible(record):
+        accuracy = "to the bit"
     differences = list(run_differences(record, new_record))
-    return Comparison(f"{stretch} and compared {comparison_accuracy(record)}", differences)
+    return Comparison(f"{stretch} and compared {accuracy}", differences)
 
 
 def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:
@@ -102,8 +104,6 @@ def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:
     checkpoints = record.folder / "checkpoints"
     new_folder = folder / "run"
     new_checkpoints = new_folder / "checkpoints"
-    if not record.config_name:
-        raise ValueError(f"{record.folder} was not made by a command line")
     if record.shared:
         raise ValueError(f"{record.folder} shares {record.shared.run}: verify that")
     if not (checkpoints / LAST).is_file():
@@ -118,9 +118,9 @@ def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:
         begin = load_file(new_checkpoints / LAST)["global_step"]
     steps = range(begin + 1, last["global_step"] + 1)
     write_record(record.model_copy(update={"folder": new_folder, "status": "interrupted"}))
-    overrides = [f"stop_after_step={last['global_step']}"]
+    overrides = {"stop_after_step": last["global_step"]}
     if record.stage == "pretrain":
-        overrides.append("share_runs=false")
+        overrides["share_runs"] = "false"
     process = run_command_again(record, new_folder, overrides)
     if process.returncode not in (0, TERMINATED) or not (new_checkpoints / LAST).is_file():
         raise ValueError(
@@ -146,31 +146,31 @@ def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:
 
 
 def run_command_again(
-    record: Record, folder: Path, overrides: Sequence[str] = ()
+    record: Record, folder: Path, overrides: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a run's own command with another run folder and more overrides."""
+    """Run a run's own command with another run folder and more overrides, and keep what it prints.
+
+    Its process dies with this one.
+    """
+    if not record.config_name:
+        raise ValueError(f"{record.folder} was not made by a command line")
     if record.started_in and not Path(record.started_in).is_dir():
         raise ValueError(
             f"{record.folder} was started in {record.started_in}, which is gone: its command needs"
             " that folder"
         )
+    replaced = (*REPLACED_KEYS, *overrides)
     arguments = []
     for word in record.words:
-        if key_of(word) not in REPLACED_KEYS and not word.startswith("logger."):
+        if key_of(word) not in replaced and not word.startswith("logger."):
             arguments.append(word)
-    arguments += ["logger=none", f"run_dir={folder}", *overrides]
+    arguments += ["logger=none", f"run_dir={folder}"]
+    arguments += [f"{key}={value}" for key, value in overrides.items()]
     if "threads" in record.facts:
         arguments.append(f"trainer.threads={record.facts['threads']}")
-    return run_clozelab(arguments, cwd=record.started_in or None)
-
-
-def run_clozelab(
-    arguments: Sequence[str], cwd: str | Path | None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process that dies with this one, and keep what it prints."""
     return subprocess.run(
         [sys.executable, "-m", "clozelab", *arguments],
-        cwd=cwd,
+        cwd=record.started_in or None,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -186,13 +186,6 @@ def is_reproducible(record: Record) -> bool:
     if record.environment != host_facts()["environment"] or record.facts.get("earlier_layouts"):
         return False
     return trainer["accelerator"] == "cpu" or bool(trainer["deterministic"])
-
-
-def comparison_accuracy(record: Record) -> str:
-    """Say how exactly `run_differences` compares."""
-    if is_reproducible(record):
-        return "to the bit"
-    return f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
 
 
 def run_differences(old: Record, new: Record) -> Iterator[str]:

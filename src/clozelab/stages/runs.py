@@ -73,7 +73,7 @@ def main(args: Words) -> int:
         return 0
     console = make_console()
     if every_record and not records:
-        say(console, no_match(every_record, experiment, filters))
+        say(console, no_match(select(every_record, experiment, {}), filters))
         return 0
     # The records come sorted by experiment, scale and stage.
     for (experiment_name, scale, stage), group in groupby(

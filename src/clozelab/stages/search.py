@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +68,15 @@ def main(args: Words) -> int:
     errors = inference.parse_choice("errors", values)
     predictor = inference.load_predictor(args)
     query = predictor.embed(values["query"], **options)
-    embedding = FileEmbedding(
-        predictor, Path(args.names[0]), file, roles, rows, options, errors=errors
-    )
-    cosines = cosine_similarities(embedding.load_or_compute(vectors_path), query)
+    note = note_of(predictor, Path(args.names[0]), file, roles, options)
+
+    def compute() -> list[Any]:
+        answered = inference.answer_rows(
+            predictor, "embed", rows, options, roles=roles, errors=errors
+        )
+        return [vector for _, vector in inference.count_unanswered(answered)]
+
+    cosines = cosine_similarities(load_or_compute(vectors_path, note, compute), query)
     # A line without text has a vector, and is like nothing.
     for index, row in enumerate(rows):
         if inference.is_empty(row.record, roles):
@@ -126,95 +130,68 @@ def print_hit(row: Row, roles: Mapping[str, str], cosine: float, *, is_json: boo
     print(f"{cosine:.4f}\t{row.number}\t{text}")
 
 
-@dataclass(frozen=True)
-class FileEmbedding:
-    """The vectors of a file's rows: what they are made with, and of what."""
+def note_of(
+    predictor: Predictor,
+    model_path: Path,
+    file: RowFile,
+    roles: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What a file's vectors are made by and of; those of another model cannot be compared."""
+    from clozelab.modules.model import trained_pooling
+    from clozelab.runs.inputs import encoder_fingerprint
 
-    predictor: Predictor
-    model_path: Path
-    file: RowFile
-    roles: Mapping[str, str]
-    rows: Sequence[Row]
-    options: Mapping[str, Any]
-    errors: str
+    folder = predictor.model.folder
+    fingerprints = [encoder_fingerprint(folder)]
+    # A file of weights may be one of several in its folder.
+    if model_path.is_file():
+        fingerprints.append(file_sha256(model_path))
+    made_by = {"layer": None, "stride": None, "pooling": trained_pooling(folder)}
+    made_by |= {**options, "model": " ".join(fingerprints)}
+    # The lines, and which columns of them.
+    source = " ".join([file_sha256(Path(file.name)), file.form, *roles.values()])
+    return {"made_by": made_by, "file": source}
 
-    @property
-    def made_by(self) -> dict[str, Any]:
-        """The model and its settings; vectors of others cannot be compared."""
-        from clozelab.modules.model import trained_pooling
-        from clozelab.runs.inputs import encoder_fingerprint
 
-        folder = self.predictor.model.folder
-        fingerprints = [encoder_fingerprint(folder)]
-        # A file of weights may be one of several in its folder.
-        if self.model_path.is_file():
-            fingerprints.append(file_sha256(self.model_path))
-        return {
-            "layer": None,
-            "stride": None,
-            "pooling": trained_pooling(folder),
-            **self.options,
-            "model": " ".join(fingerprints),
-        }
+def load_or_compute(path: Path, note: dict[str, Any], compute: Callable[[], list[Any]]) -> Any:
+    """float32 [rows, H]; a row of NaN for one that cannot be read.
 
-    @property
-    def source(self) -> str:
-        """The lines, and which columns of them."""
-        return " ".join([file_sha256(Path(self.file.name)), self.file.form, *self.roles.values()])
+    The kept vectors are taken where they are of these lines and this model.
+    """
+    import numpy as np
 
-    def load_or_compute(self, path: Path) -> Any:
-        """float32 [rows, H]; a row of NaN for one that cannot be read.
-
-        The kept vectors are taken where they are of these lines and this model.
-        """
-        import numpy as np
-
-        note_path = path.with_name(f"{path.name}.json")
-        note = {"made_by": self.made_by, "file": self.source}
-        if path.exists():
-            if self._is_current(path, note_path, note):
-                return np.load(path)
-            print(
-                f"{path} is not of these lines as they are now: they are embedded again",
-                file=sys.stderr,
-            )
-        # Without a checksum in the note the vectors are never taken: they may be half written.
-        write_whole(note_path, [json.dumps(note | {"sha256": ""}, indent=1)])
-        write_arrays(path, self._compute())
-        write_whole(note_path, [json.dumps(note | {"sha256": file_sha256(path)}, indent=1)])
-        return np.load(path)
-
-    def _compute(self) -> list[Any]:
-        answered = inference.answer_rows(
-            self.predictor,
-            "embed",
-            self.rows,
-            dict(self.options),
-            roles=self.roles,
-            errors=self.errors,
+    note_path = path.with_name(f"{path.name}.json")
+    if path.exists():
+        if is_current(path, note_path, note):
+            return np.load(path)
+        print(
+            f"{path} is not of these lines as they are now: they are embedded again",
+            file=sys.stderr,
         )
-        return [vector for _, vector in inference.count_unanswered(answered)]
+    # Without a checksum in the note the vectors are never taken: they may be half written.
+    write_whole(note_path, [json.dumps(note | {"sha256": ""}, indent=1)])
+    write_arrays(path, compute())
+    write_whole(note_path, [json.dumps(note | {"sha256": file_sha256(path)}, indent=1)])
+    return np.load(path)
 
-    @staticmethod
-    def _is_current(path: Path, note_path: Path, note: Mapping[str, Any]) -> bool:
-        """Whether kept vectors are of the file as it is now.
 
-        ValueError for vectors of another model or other settings, and for a file that is none of
-        search's.
-        """
-        try:
-            kept = json.loads(note_path.read_text(encoding="utf-8"))
-            changed = [
-                key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]
-            ]
-        except (OSError, ValueError, LookupError, TypeError):
-            raise ValueError(
-                f"{path} is there, and nothing of search's beside it: name another, output=FILE"
-            ) from None
-        if changed:
-            raise ValueError(
-                f"{path} holds embeddings of another {' and '.join(sorted(changed))} than is"
-                " asked with: their cosines would mean nothing. Name another file (output=),"
-                " or remove this one"
-            )
-        return bool(kept["file"] == note["file"] and kept["sha256"] == file_sha256(path))
+def is_current(path: Path, note_path: Path, note: Mapping[str, Any]) -> bool:
+    """Whether kept vectors are of the file as it is now.
+
+    ValueError for vectors of another model or other settings, and for a file that is none of
+    search's.
+    """
+    try:
+        kept = json.loads(note_path.read_text(encoding="utf-8"))
+        changed = [key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{path} is there, and nothing of search's beside it: name another, output=FILE"
+        ) from None
+    if changed:
+        raise ValueError(
+            f"{path} holds embeddings of another {' and '.join(sorted(changed))} than is asked"
+            " with: their cosines would mean nothing. Name another file (output=), or remove this"
+            " one"
+        )
+    return bool(kept["file"] == note["file"] and kept["sha256"] == file_sha256(path))

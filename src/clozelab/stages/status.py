@@ -51,22 +51,8 @@ class ExperimentStatus:
 
     @property
     def is_done(self) -> bool:
-        """Every job of every launch is complete."""
-        are_done = all(sweep.is_done for sweep in self.sweeps)
-        return bool(self.sweeps) and are_done and not self.trouble
-
-    @property
-    def is_all_there_is(self) -> bool:
-        """Every run is complete, and of some stage nothing tells which jobs there were to be."""
-        has_unplanned = False
-        for sweep in self.sweeps:
-            is_done = sweep.is_done
-            if sweep.planned is None:
-                has_unplanned = True
-                is_done = sweep.counts.keys() == {"complete"}
-            if not is_done:
-                return False
-        return has_unplanned and not self.trouble
+        """Every job of every launch is complete, and every run where no launch is noted."""
+        return not self.trouble and all(sweep.is_done for sweep in self.sweeps)
 
 
 @verb("status", HELP, names=(0, 1), keys=("runs_dir", "scale"))
@@ -82,7 +68,7 @@ def main(args: Words) -> int:
     if not every_record:
         say(console, f"no runs in {Path(runs_dir).resolve()}")
     elif not records:
-        say(console, no_match(every_record, experiment, filters))
+        say(console, no_match(select(every_record, experiment, {}), filters))
     for status in experiment_statuses(records):
         print_status(status, console)
     for record in records:
@@ -154,14 +140,10 @@ def print_status(status: ExperimentStatus, console: Console) -> None:
         print_running(status.running, console)
     print_trouble(status.trouble, console)
     if status.is_done:
-        say(console, "all done\n", style="green")
-        return
-    if status.is_all_there_is:
-        say(
-            console,
-            "every run is complete; whether there were to be more no record tells\n",
-            style="green",
-        )
+        sentence = "all done"
+        if any(sweep.planned is None for sweep in status.sweeps):
+            sentence = "every run is complete; whether there were to be more no record tells"
+        say(console, f"{sentence}\n", style="green")
         return
     jobs = several(num_at_once, "job")
     say(console, f"time left: with {jobs} at a time, from finished and running runs")

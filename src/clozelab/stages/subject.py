@@ -9,6 +9,7 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,10 +146,7 @@ class Corpora:
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
     def read_preview(self, settings: Mapping[str, Any]) -> TaskPreview:
-        """Texts and labels of a task's files.
-
-        Where the world is not there yet, they are those of the small one.
-        """
+        """Texts and labels of a task's files."""
         try:
             return read_preview(settings)
         except (OSError, ValueError):
@@ -158,7 +156,7 @@ class Corpora:
 
     def where_it_is(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The settings, with the small world's folder where the real one is not there yet."""
-        if self.world is None or not self.sampling:
+        if not self.sampling:
             return settings
         return {**settings, "data_dir": str(self.world)}
 
@@ -385,18 +383,12 @@ class Gathering:
         except USER_ERRORS as error:
             if runs_here:
                 raise
-            self._notice(
-                "machine",
-                f"not to be had here: {_reason(error)}",
-                "",
-                "the jobs run elsewhere, and each checks its own machine",
-            )
+            what = f"not to be had here: {_reason(error)}"
+            remedy = "the jobs run elsewhere, and each checks its own machine"
+            self.noticed.append(Finding("machine", WARNING, what, "", remedy))
             return Hardware(
                 "cpu", trainer.devices, trainer.num_nodes, trainer.strategy, trainer.precision
             )
-
-    def _notice(self, check: str, what: str, figure: str, remedy: str) -> None:
-        self.noticed.append(Finding(check, WARNING, what, figure, remedy))
 
     # Tasks
 
@@ -419,12 +411,10 @@ class Gathering:
                     self.refusals.append((f"task {name}", _reason(error) + remedy))
         if 0 < len(missing_encoder_of) < len(sweep.jobs):
             example = next(iter(missing_encoder_of.values()))
-            self._notice(
-                "encoder",
-                "some jobs have no encoder: those that are not complete will fail, the others run",
-                f"{len(missing_encoder_of)} of {len(sweep.jobs)} jobs, e.g. {example}",
-                "pre-train it first, or leave its row out",
-            )
+            what = "some jobs have no encoder: those that are not complete will fail"
+            figure = f"{len(missing_encoder_of)} of {len(sweep.jobs)} jobs, e.g. {example}"
+            remedy = "pre-train it first, or leave its row out"
+            self.noticed.append(Finding("encoder", WARNING, what, figure, remedy))
 
     def _missing_encoders(self, sweep: Sweep) -> dict[Words, str]:
         """Job -> the encoder that it needs and that neither is there nor will be pre-trained."""
@@ -454,12 +444,9 @@ class Gathering:
             trained_length = max_positions(encoder)
             stored_label_names = named_labels(read_config_dict(encoder), encoder)
         if settings["hub"]:
-            self._notice(
-                "task",
-                f"{name}: its files come from the hub and are not looked at",
-                "",
-                "data_dir=FOLDER with the same files would be",
-            )
+            what = f"{name}: its files come from the hub and are not looked at"
+            remedy = "data_dir=FOLDER with the same files would be"
+            self.noticed.append(Finding("task", WARNING, what, "", remedy))
             return
         # The files: that they are there, and what they hold.
         task_data = open_task(settings, tokenizer, trained_length)
@@ -489,7 +476,12 @@ class Gathering:
         evaluations: list[JobGroup] = []
         if self.arms:
             evaluations = self.evaluations
-        finetunings = self._countable_finetunings()
+        # Those whose encoder's shape is known.
+        finetunings = self.finetunings
+        if "pretrain" not in self.steps:
+            finetunings = [group for group in finetunings if _is_there(group.settings["encoder"])]
+        elif not self.arms:
+            finetunings = []
         costing = assemble(steps, self.arms, finetunings, self.files, find(root), evaluations)
         disk = costing.disk_usage(root, steps)
         if costing.shapes:
@@ -503,22 +495,11 @@ class Gathering:
             seconds[STAGE_NAMES[verb]] = costing.wall(verb, only_left=True)
         return Budget(*disk, seconds)
 
-    def _countable_finetunings(self) -> list[JobGroup]:
-        """Those whose encoder's shape is known."""
-        if "pretrain" not in self.steps:
-            return [group for group in self.finetunings if _is_there(group.settings["encoder"])]
-        if not self.arms:
-            return []
-        return self.finetunings
-
 
 def _without_task(sweep: Sweep, name: str) -> str:
     """What to add to a refusal: the override that goes without a task, where others are left."""
-    task_words: list[str] = []
-    for words in sweep.groups(lambda key: key == "task"):
-        task_words += words
-    tasks = [word.partition("=")[2] for word in task_words]
-    others = [task for task in tasks if task != name]
+    words = chain.from_iterable(sweep.groups(lambda key: key == "task"))
+    others = [word.partition("=")[2] for word in words if word != f"task={name}"]
     if not others:
         return ""
     return f"; to go without it: task={','.join(others)}"

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,16 +83,13 @@ def send(record: Record, logger: str, console: Console) -> None:
     from clozelab.stages import factory
     from clozelab.training.background import note_unsent, reason
 
-    folder = Path(record.folder)
-    overrides = []
-    if logger:
-        overrides.append(f"logger={logger}")
+    folder = record.folder
+    overrides = [f"logger={logger}"] if logger else []
     with factory.recompose_config(record, overrides) as cfg:
         job = job_of_record(cfg, record)
         trackers = factory.build_trackers(cfg, job)
-    trackers = {
-        label: tracker for label, tracker in trackers.items() if label not in LOCAL_TRACKERS
-    }
+    for label in LOCAL_TRACKERS:
+        trackers.pop(label, None)
     if not trackers:
         raise ValueError(f"{folder} had no tracker to send to; say logger=mlflow or logger=wandb")
     calls = list(recorded_calls(folder, record))
@@ -110,36 +108,33 @@ def send(record: Record, logger: str, console: Console) -> None:
 
 def recorded_calls(folder: Path, record: Record) -> Iterator[Numbers]:
     """What the trackers were told in training: one call a step, then the final scores."""
-    from clozelab.training.background import Numbers
+    from clozelab.training.background import Numbers, final_numbers
 
     # metrics.csv has seconds since the beginning, trackers want the time of the clock.
     began = datetime.fromisoformat(record.started).timestamp()
     seconds = 0.0
-    rows = read_rows(folder / "metrics.csv")
-    for step, rows_of_step in itertools.groupby(rows, key=lambda row: row.step):
+    for step, rows in itertools.groupby(read_rows(folder / "metrics.csv"), attrgetter("step")):
         metrics: dict[str, float] = {}
-        for row in rows_of_step:
+        for row in rows:
             metrics |= {TOKENS_KEY: float(row.tokens), SECONDS_KEY: row.seconds, row.key: row.value}
             seconds = row.seconds
         yield Numbers(metrics, step, began + seconds)
-    scores = {f"final/{key}": float(value) for key, value in final_scores(record).items()}
-    yield Numbers(scores, 0, began + seconds)
+    yield Numbers(final_numbers(final_scores(record)), 0, began + seconds)
 
 
-def final_scores(record: Record) -> dict[str, float]:
+def final_scores(record: Record) -> dict[str, Any]:
     """Of a complete run: the scores of a fine-tuning, the facts of a pre-training."""
+    path = record.folder / "scores.json"
     if not record.is_complete:
         return {}
-    path = Path(record.folder) / "scores.json"
     if path.is_file():
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
-    else:
-        values = {
-            key: value
-            for key, value in record.facts.items()
-            if key.startswith("validation/") or key in TRAINING_FACTS
-        }
-    return {key: value for key, value in values.items() if isinstance(value, int | float)}
+        scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
+        return scores
+    return {
+        key: value
+        for key, value in record.facts.items()
+        if key.startswith("validation/") or key in TRAINING_FACTS
+    }
 
 
 def send_missing(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any]) -> int:
@@ -152,34 +147,29 @@ def send_missing(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any])
     if not isinstance(tracker, WandbTracker):  # it has the configuration from its job
         tracker.log_hyperparams(config)
 
-    # A call without a step counts as one of step 0.
     unsent = []
     for call in calls:
         metrics = {
             key: value
             for key, value in call.metrics.items()
-            if (call.step or 0) not in known_steps.get(key, ())
+            if call.step not in known_steps.get(key, ())
         }
         if metrics:
             unsent.append(replace(call, metrics=metrics))
-    # A tracker that takes many calls at once is asked fewer times.
-    for begin in range(0, len(unsent), NUMBERS_A_CALL):
-        batch = unsent[begin : begin + NUMBERS_A_CALL]
-        if hasattr(tracker, "log_many"):
-            tracker.log_many(batch)
-            continue
-        for call in batch:
+    if hasattr(tracker, "log_many"):
+        for begin in range(0, len(unsent), NUMBERS_A_CALL):
+            tracker.log_many(unsent[begin : begin + NUMBERS_A_CALL])
+    else:
+        for call in unsent:
             tracker.log_metrics(call.metrics, call.step)
-    return sum(len(call.metrics) for call in unsent)
+    return sum(call.size for call in unsent)
 
 
 def _known_steps(tracker: Any, calls: Sequence[Numbers]) -> dict[str, set[int]]:
     """For each metric the steps that a tracker has; empty for one that cannot say it."""
     if not hasattr(tracker, "known_steps"):
         return {}
-    keys: set[str] = set()
-    for call in calls:
-        keys |= call.metrics.keys()
+    keys = set(itertools.chain.from_iterable(call.metrics for call in calls))
     return {key: tracker.known_steps(key) for key in sorted(keys)}
 
 
@@ -189,7 +179,5 @@ def end_run(tracker: Any, record: Record) -> None:
         tracker.summarise(final_scores(record))
     if hasattr(tracker, "close"):
         tracker.close(int(not record.is_complete))
-    elif record.is_complete:
-        tracker.finalize("success")
     else:
-        tracker.finalize("failed")
+        tracker.finalize("success" if record.is_complete else "failed")

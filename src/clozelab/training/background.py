@@ -18,7 +18,8 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ REFUSALS = 3  # calls in a row that fail for another reason than an outage; then
 CLOSE_SECONDS = 10.0  # at the end of a run, without anything being taken
 LONGEST_CLOSE_SECONDS = 60.0  # at the end of a run, for a tracker that takes things, but slowly
 LONGEST_REASON = 160  # characters
-ENDS = ("close", "finalize")  # methods that end a tracker's run
 UNSENT_FILE = "unsent.json"  # in a run folder: tracker -> number of values that it is missing
 
 
@@ -51,6 +51,10 @@ class Numbers:
     step: int | None
     time: float
 
+    @property
+    def size(self) -> int:
+        return len(self.metrics)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -60,36 +64,19 @@ class Call:
     arguments: tuple[Any, ...] = ()
     size: int = 0
 
-
-@dataclass
-class Counts:
-    """Values given to a tracker and values that it took."""
-
-    given: int = 0
-    taken: int = 0
-
     @property
-    def missing(self) -> int:
-        return self.given - self.taken
+    def is_end(self) -> bool:
+        """Whether it ends a tracker's run."""
+        return self.method in ("close", "finalize")
 
 
-@dataclass
-class _Trouble:
-    """What is wrong with a tracker now."""
-
-    is_said: bool = False
-    outages: int = 0  # in a row
-    refusals: int = 0  # in a row
-    is_off: bool = False
-    last_error: str = ""
-
-
-@dataclass
-class _Clock:
-    """Moments on the monotonic clock."""
-
-    call_began: float | None = None  # of the call that is being made
-    last_success: float = field(default_factory=time.monotonic)
+def final_numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Final scores as figures, for a tracker that has no place of its own for them."""
+    return {
+        f"final/{key}": float(value)
+        for key, value in scores.items()
+        if isinstance(value, int | float)
+    }
 
 
 class BackgroundLogger(Logger):
@@ -113,9 +100,18 @@ class BackgroundLogger(Logger):
         self.target = target
         self.label = label
         self.folder = folder
-        self.counts = Counts()
-        self._trouble = _Trouble()
-        self._clock = _Clock()
+        # Values given to the tracker, and values that it took.
+        self.given = 0
+        self.taken = 0
+        # What is wrong with it now: failures in a row, and what was said of them.
+        self._outages = 0
+        self._refusals = 0
+        self._is_off = False
+        self._is_trouble_said = False
+        self._last_error = ""
+        # Moments on the monotonic clock: of the call that is being made, and of the last success.
+        self._call_began: float | None = None
+        self._last_success = 0.0
         # Calls that wait, the news of one, and the thread that makes them.
         self._calls: deque[Numbers | Call] = deque()
         self._news = threading.Condition()
@@ -145,21 +141,12 @@ class BackgroundLogger(Logger):
             raise AttributeError(f"{name}; what may wait for a server is logger.target.{name}")
         return getattr(self.target, name)
 
-    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(Numbers(numbers, step, time.time()))
 
-    @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        size = 1
-        if isinstance(params, Mapping):
-            size = len(params)
-        self._put(Call("log_hyperparams", (params,), size))
-
-    @rank_zero_only
-    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        self._put(Call("after_save_checkpoint", (checkpoint_callback,)))
+        self._put(Call("log_hyperparams", (params,), len(params)))
 
     def save(self) -> None:
         """The thread saves after each of its bundles."""
@@ -167,20 +154,13 @@ class BackgroundLogger(Logger):
     def finalize(self, status: str) -> None:
         """Not yet: a run's scores follow, and `close` ends it."""
 
-    @rank_zero_only
     def summarise(self, scores: Mapping[str, Any]) -> None:
         """The final scores of a run."""
         if hasattr(self.target, "summarise"):
             self._put(Call("summarise", (dict(scores),), len(scores)))
-            return
-        numbers = {
-            f"final/{key}": float(value)
-            for key, value in scores.items()
-            if isinstance(value, int | float)
-        }
-        self._put(Numbers(numbers, 0, time.time()))
+        else:
+            self._put(Numbers(final_numbers(scores), 0, time.time()))
 
-    @rank_zero_only
     def call(self, method: str, *arguments: Any) -> None:
         """Any other method of the target, from the thread and in its turn."""
         self._put(Call(method, arguments, 1))
@@ -203,17 +183,18 @@ class BackgroundLogger(Logger):
 
     # In the caller's thread
 
+    @rank_zero_only
     def _put(self, call: Numbers | Call) -> None:
         if self._thread is None:
             self._start()
         with self._news:
-            self.counts.given += _size(call)
-            # A tracker that is off, or far behind, is not given more; but it is closed.
-            is_end = isinstance(call, Call) and call.method in ENDS
-            if is_end or (not self._trouble.is_off and len(self._calls) < WAITING_CALLS):
+            self.given += call.size
+            # A tracker that is far behind is not given more; but it is closed.
+            is_end = isinstance(call, Call) and call.is_end
+            if is_end or len(self._calls) < WAITING_CALLS:
                 self._calls.append(call)
             self._news.notify()
-        began = self._clock.call_began
+        began = self._call_began
         if began is not None and time.monotonic() - began > SILENT_SECONDS:
             self._say_trouble(f"no answer for {SILENT_SECONDS:.0f} s")
 
@@ -223,9 +204,7 @@ class BackgroundLogger(Logger):
         if hasattr(self.target, "load_package"):
             self.target.load_package()
         self._thread = threading.Thread(
-            target=self._work,
-            name=f"tracker {self.label}",
-            daemon=True,
+            target=self._work, name=f"tracker {self.label}", daemon=True
         )
         self._thread.start()
 
@@ -233,38 +212,38 @@ class BackgroundLogger(Logger):
         """Waits for the thread, as long as the tracker takes something every `patience` seconds."""
         assert self._thread is not None, "close looks at that"
         began = time.monotonic()
-        self._clock.last_success = max(self._clock.last_success, began)
+        self._last_success = began
         while self._thread.is_alive():
             self._thread.join(0.02)
             now = time.monotonic()
-            is_silent = now - self._clock.last_success > patience
+            is_silent = now - self._last_success > patience
             if is_silent or now - began > LONGEST_CLOSE_SECONDS + patience:
-                if not self._trouble.last_error:
-                    self._trouble.last_error = f"no answer for {patience:.0f} s"
+                self._last_error = self._last_error or f"no answer for {patience:.0f} s"
                 return
 
     def _say_what_is_missing(self) -> None:
-        if not self.counts.missing:
+        missing = self.given - self.taken
+        if not missing:
             return
-        amount = f"{self.counts.missing} of {self.counts.given} values"
-        if self.folder is None:
-            log.warning("%s is missing %s (%s)", self.label, amount, self._trouble.last_error)
-            return
-        note_unsent(self.folder, self.label, self.counts.missing)
-        command = shlex.join(["clozelab", "track", str(self.folder), f"logger={self.label}"])
+        command = ""
+        if self.folder is not None:
+            note_unsent(self.folder, self.label, missing)
+            words = shlex.join(["clozelab", "track", str(self.folder), f"logger={self.label}"])
+            command = f"; metrics.csv has the numbers, and this sends them: {words}"
         log.warning(
-            "%s is missing %s (%s); metrics.csv has the numbers, and this sends them: %s",
+            "%s is missing %d of %d values (%s)%s",
             self.label,
-            amount,
-            self._trouble.last_error,
+            missing,
+            self.given,
+            self._last_error,
             command,
         )
 
     def _say_trouble(self, why: str) -> None:
-        self._trouble.last_error = why
-        if self._trouble.is_said:
+        self._last_error = why
+        if self._is_trouble_said:
             return
-        self._trouble.is_said = True
+        self._is_trouble_said = True
         log.warning(
             "%s: %s. The run goes on without it, and it is tried again until the end",
             self.label,
@@ -275,120 +254,90 @@ class BackgroundLogger(Logger):
 
     def _work(self) -> None:
         while True:
-            bundle = self._wait_for_calls()
+            with self._news:
+                self._news.wait_for(lambda: self._calls or self._is_closing)
+                bundle = self._next_bundle()
             if not bundle:
                 return
             # At the end of a run, an outage is tried once more and then left.
-            is_last_try = self._is_closing and self._trouble.outages > 0
+            is_last_try = self._is_closing and self._outages > 0
             if self._make(bundle):
-                self._forget(len(bundle))
+                for _ in bundle:
+                    self._calls.popleft()
             elif is_last_try:
                 return
+            elif self._outages == 1:
+                time.sleep(FIRST_RETRY_SECONDS)
             else:
-                self._wait_for_the_next_try()
-
-    def _wait_for_calls(self) -> list[Numbers | Call]:
-        """The calls to make next; empty once the logger is closed and nothing waits."""
-        with self._news:
-            self._news.wait_for(lambda: self._calls or self._is_closing)
-            return self._next_bundle()
-
-    def _forget(self, count: int) -> None:
-        """Take the first calls out, which are over with."""
-        with self._news:
-            for _ in range(count):
-                self._calls.popleft()
-            if self._trouble.is_off:
-                self._keep_only_the_end()
-
-    def _keep_only_the_end(self) -> None:
-        """Of a tracker that is off; to close it may still do something."""
-        ends = [call for call in self._calls if isinstance(call, Call) and call.method in ENDS]
-        self._calls.clear()
-        self._calls.extend(ends)
+                with self._news:
+                    self._news.wait_for(lambda: self._is_closing, RETRY_SECONDS)
 
     def _next_bundle(self) -> list[Numbers | Call]:
-        """The first call; with it the numbers after it, where the target takes many at once."""
-        bundle: list[Numbers | Call] = []
-        limit = 1
-        if hasattr(self.target, "log_many"):
-            limit = BUNDLED_CALLS
-        for call in self._calls:
-            if len(bundle) == limit or (bundle and not isinstance(call, Numbers)):
-                break
-            bundle.append(call)
-            if not isinstance(call, Numbers):
-                break
-        return bundle
+        """The first call; with it the numbers after it, where the target takes many at once.
+
+        Nothing where nothing waits.
+        """
+        bundle = list(islice(self._calls, BUNDLED_CALLS))
+        numbers = list(takewhile(lambda call: isinstance(call, Numbers), bundle))
+        if numbers and hasattr(self.target, "log_many"):
+            return numbers
+        return bundle[:1]
 
     def _make(self, bundle: Sequence[Numbers | Call]) -> bool:
         """Makes these calls; returns whether they are over with.
 
         That is when they are taken, or refused, which another try would not change.
         """
-        self._clock.call_began = time.monotonic()
+        first = bundle[0]
+        if self._is_off and not (isinstance(first, Call) and first.is_end):
+            return True
+        self._call_began = time.monotonic()
         try:
             self._give(bundle)
         except Exception as error:
-            why = f"{type(error).__name__}: {reason(error)}"
-            if self._is_outage(error):
-                self._be_away(why)
-                return False
-            self._be_refused(why)
-            return True
+            return self._note_failure(error)
         finally:
-            self._clock.call_began = None
-        self._clock.last_success = time.monotonic()
-        self.counts.taken += sum(map(_size, bundle))
-        self._trouble.refusals = 0
-        self._trouble.outages = 0
+            self._call_began = None
+        self._last_success = time.monotonic()
+        self.taken += sum(call.size for call in bundle)
+        self._refusals = 0
+        self._outages = 0
         return True
 
     def _give(self, bundle: Sequence[Numbers | Call]) -> None:
         first = bundle[0]
         if isinstance(first, Call):
             getattr(self.target, first.method)(*first.arguments)
-            return
-        numbers = [call for call in bundle if isinstance(call, Numbers)]
-        if hasattr(self.target, "log_many"):
-            self.target.log_many(numbers)
-            return
-        for call in numbers:
-            self.target.log_metrics(call.metrics, call.step)
-        self.target.save()
+        elif hasattr(self.target, "log_many"):
+            self.target.log_many(bundle)
+        else:
+            self.target.log_metrics(first.metrics, first.step)
+            self.target.save()
 
-    def _is_outage(self, error: Exception) -> bool:
+    def _note_failure(self, error: Exception) -> bool:
+        """Whether calls are refused, and so left out; after several in a row the tracker is off."""
+        why = f"{type(error).__name__}: {reason(error)}"
+        self._last_error = why
+        is_outage = isinstance(error, OSError)
         if hasattr(self.target, "is_outage"):
-            return bool(self.target.is_outage(error))
-        return isinstance(error, OSError)
-
-    def _be_away(self, why: str) -> None:
-        self._trouble.outages += 1
-        self._trouble.last_error = why
-        # The first one may be a connection that broke: it is tried again at once.
-        if self._trouble.outages > 1:
-            self._say_trouble(why)
-
-    def _be_refused(self, why: str) -> None:
-        """Leave these calls out; after several in a row the tracker is off."""
-        self._trouble.last_error = why
-        self._trouble.refusals += 1
-        if self._trouble.refusals == 1:
+            is_outage = self.target.is_outage(error)
+        if is_outage:
+            self._outages += 1
+            # The first one may be a connection that broke: it is tried again at once.
+            if self._outages > 1:
+                self._say_trouble(why)
+            return False
+        self._refusals += 1
+        if self._refusals == 1:
             log.warning("%s did not take something: %s", self.label, why)
-        if self._trouble.refusals == REFUSALS:
+        if self._refusals == REFUSALS:
+            self._is_off = True
             log.warning(
                 "%s failed %d times in a row and is off for the rest of this run",
                 self.label,
                 REFUSALS,
             )
-            self._trouble.is_off = True
-
-    def _wait_for_the_next_try(self) -> None:
-        if self._trouble.outages == 1:
-            time.sleep(FIRST_RETRY_SECONDS)
-            return
-        with self._news:
-            self._news.wait_for(lambda: self._is_closing, RETRY_SECONDS)
+        return True
 
 
 def reason(error: BaseException) -> str:
@@ -406,12 +355,6 @@ def reason(error: BaseException) -> str:
     return shortened(text, LONGEST_REASON)
 
 
-def _size(call: Numbers | Call) -> int:
-    if isinstance(call, Numbers):
-        return len(call.metrics)
-    return call.size
-
-
 def note_unsent(folder: Path, label: str, count: int) -> None:
     """Notes in a run folder that a tracker is missing so many values more.
 
@@ -419,11 +362,9 @@ def note_unsent(folder: Path, label: str, count: int) -> None:
     """
     path = folder / UNSENT_FILE
     notes = unsent(folder)
-    if count:
-        notes[label] = notes.get(label, 0) + count
-    else:
-        notes[label] = 0
-    notes = {name: number for name, number in notes.items() if number}
+    notes[label] = notes.get(label, 0) + count
+    if not count:
+        del notes[label]
     with suppress(OSError):  # a full disk has its own message
         if notes:
             path.write_text(json.dumps(notes) + "\n", encoding="utf-8")
@@ -435,8 +376,6 @@ def unsent(folder: Path) -> dict[str, int]:
     """Tracker -> number of values that it is missing, of a run folder."""
     try:
         notes = json.loads((folder / UNSENT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if isinstance(notes, dict):
         return {str(label): int(number) for label, number in notes.items()}
-    return {}
+    except (OSError, ValueError, AttributeError):
+        return {}

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities import grad_norm
@@ -255,29 +254,15 @@ class LastCheckpoint(AfterStep):
 
 
 class SameConfig(Callback):
-    """One configuration, by the run's fingerprint, on every rank and in the checkpoint.
+    """One configuration, by the run's fingerprint, in the checkpoint that a run goes on from.
 
-    Each rank composes its configuration by itself. And a checkpoint may have been copied into the
-    run's folder.
+    It may have been copied into the run's folder.
     """
 
     KEY = "clozelab_fingerprint"
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.world_size == 1:
-            return
-        # [16] of this rank -> [ranks, 16]
-        digits = list(bytes.fromhex(self.fingerprint)[:16])
-        local = torch.tensor(digits, dtype=torch.uint8, device=pl_module.device)
-        ranks = trainer.strategy.all_gather(local).reshape(trainer.world_size, -1)
-        if bool((ranks != ranks[0]).any()):
-            raise ValueError(
-                "the ranks composed different configurations: start every process with the same"
-                " command line, from the same folder, with the same package version"
-            )
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -429,11 +414,11 @@ def check_position_growth(
 
 def averaging(trainer: Any) -> list[Any]:
     """The trainer's callbacks that hold averaged weights by now."""
-    holding = []
-    for callback in trainer.callbacks:
-        if isinstance(callback, WeightAveraging) and callback._average_model is not None:
-            holding.append(callback)
-    return holding
+    return [
+        callback
+        for callback in trainer.callbacks
+        if isinstance(callback, WeightAveraging) and callback._average_model is not None
+    ]
 
 
 class PositionGrowth(Callback):

@@ -132,8 +132,7 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
     one aside, so that no save keeps it as the one before. ValueError where all are damaged.
     """
     damaged: dict[Path, Exception] = {}
-    for name in (LAST, PREVIOUS, BEST):
-        path = folder / name
+    for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
         if not path.exists():
             continue
         try:
@@ -142,7 +141,9 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
             damaged[path] = error
             continue
         for bad_path, reason in damaged.items():
-            _pass_over(bad_path, reason, put_aside)
+            log.warning("%s: it is passed over", reason)
+            if put_aside and process_rank() == 0:
+                bad_path.replace(f"{bad_path}.damaged")
         return path
     if damaged:
         reasons = "; ".join(map(str, damaged.values()))
@@ -150,15 +151,6 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
             f"{reasons}; no whole one is left: restore one, or remove {folder} to begin anew"
         )
     return None
-
-
-def _pass_over(path: Path, reason: Exception, put_aside: bool) -> None:
-    new_name = ""
-    if put_aside:
-        new_name = f", and now called {path.name}.damaged"
-    log.warning("%s: it is passed over%s", reason, new_name)
-    if put_aside and process_rank() == 0:
-        path.replace(f"{path}.damaged")
 
 
 def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:

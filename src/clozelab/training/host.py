@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import types
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -50,9 +51,8 @@ def host_facts() -> dict[str, Any]:
     environment["kernels"] = " ".join(kernels)
     for name in PACKAGES:
         # the first one on the path, as import does
-        distribution = next(iter(metadata.distributions(name=name)), None)
-        if distribution is not None:
-            versions[name] = distribution.version
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     for name in ("torch", "numpy", "tokenizers"):
         if name in versions:
             environment[name] = versions[name]
@@ -94,10 +94,9 @@ def require_package(package: str, extra: str, feature: str) -> None:
 
     `feature`: what needs the package, in the message.
     """
-    try:
+    spec = None
+    with suppress(ModuleNotFoundError):  # not even the package that it lies in
         spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # not even the package that it lies in
-        spec = None
     if spec is None:
         raise ValueError(
             f"{feature} needs the package {package!r}, which is not installed: pip install"
@@ -135,12 +134,7 @@ def process_rank() -> int:
     for name in names:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
-    rank = 0
-    for name in ("LOCAL_RANK", "NODE_RANK"):
-        text = os.environ.get(name, "")
-        if text.isdigit():
-            rank += int(text)
-    return rank
+    return sum(int(os.environ.get(name) or 0) for name in ("LOCAL_RANK", "NODE_RANK"))
 
 
 PROC_LOCKS = Path("/proc/locks")  # where Linux says who holds a lock; other systems do not say it

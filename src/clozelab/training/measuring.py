@@ -67,10 +67,9 @@ class Throughput:
 
         `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None where that is 0.
         """
-        ceiling = matmul_ceiling * world_size
         mfu = None
-        if ceiling:
-            mfu = self.total_flops / self.total_seconds / ceiling
+        if matmul_ceiling:
+            mfu = self.total_flops / self.total_seconds / (matmul_ceiling * world_size)
         return {
             "tokens": self.total_tokens,
             "flops": self.total_flops,

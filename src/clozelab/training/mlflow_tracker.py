@@ -11,7 +11,7 @@ import getpass
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ class MlflowTracker(Logger):
         metrics = []
         for call in calls:
             timestamp = int(1000 * call.time)
-            step = 0 if call.step is None else call.step
+            step = call.step or 0
             for key, value in call.metrics.items():
                 metrics.append(Metric(key, value, timestamp=timestamp, step=step))
         for begin in range(0, len(metrics), METRICS_A_REQUEST):
@@ -165,24 +165,25 @@ class MlflowTracker(Logger):
             runs = self._client.search_runs([experiment_id], filter_string=is_ours, max_results=1)
             if runs:
                 self._client.update_run(runs[0].info.run_id, status="RUNNING")
-                self.run_id = runs[0].info.run_id
-                return
-            tags = {RUN_TAG: self.job.run_id, MLFLOW_RUN_NAME: self.run_name, MLFLOW_USER: _user()}
-            self.run_id = self._client.create_run(experiment_id, tags=tags).info.run_id
+            else:
+                user = "unknown"
+                with suppress(OSError, KeyError):  # a container's number without a name
+                    user = getpass.getuser()
+                tags = {RUN_TAG: self.job.run_id, MLFLOW_RUN_NAME: self.run_name, MLFLOW_USER: user}
+                runs = [self._client.create_run(experiment_id, tags=tags)]
+            self.run_id = runs[0].info.run_id
 
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        experiment = self._client.get_experiment_by_name(self.experiment_name)
-        if experiment is not None:
-            return str(experiment.experiment_id)
-        try:
-            return str(self._client.create_experiment(self.experiment_name))
-        except MlflowException as error:
-            # Another job of a sweep has made it in this moment.
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-            return str(self._client.get_experiment_by_name(self.experiment_name).experiment_id)
+        if self._client.get_experiment_by_name(self.experiment_name) is None:
+            try:
+                self._client.create_experiment(self.experiment_name)
+            except MlflowException as error:
+                # Another job of a sweep has made it in this moment.
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+        return str(self._client.get_experiment_by_name(self.experiment_name).experiment_id)
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
@@ -196,10 +197,3 @@ class MlflowTracker(Logger):
         self.lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.lock, timeout=LOCK_SECONDS):
             yield
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's number without a name
-        return "unknown"

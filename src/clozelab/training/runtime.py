@@ -34,21 +34,16 @@ def choose_precision(requested: str, accelerator: str) -> str:
 
     `auto` is bf16-mixed where a cpu or gpu multiplies bf16 natively, else 32-true.
     """
+    device_type = {"cpu": "cpu", "gpu": "cuda"}.get(accelerator, "")
+    if requested == "bf16-mixed" and device_type == "cpu" and not multiplies_bf16("cpu"):
+        log.warning(
+            "precision bf16-mixed is emulated on this CPU, many times slower than precision=32-true"
+        )
     if requested != "auto":
-        if requested == "bf16-mixed" and accelerator == "cpu" and not multiplies_bf16("cpu"):
-            log.warning(
-                "precision bf16-mixed is emulated on this CPU, many times slower than"
-                " precision=32-true"
-            )
         return requested
     if accelerator == "tpu":
         return "bf16-true"
-    if accelerator == "mps":
-        return "32-true"
-    device_type = "cpu"
-    if accelerator == "gpu":
-        device_type = "cuda"
-    if multiplies_bf16(device_type):
+    if device_type and multiplies_bf16(device_type):
         return "bf16-mixed"
     return "32-true"
 

@@ -168,10 +168,9 @@ def be_a_data_worker(_number: int) -> None:
 
 def _signals_within_a_tick(ear: int) -> bytes:
     """The numbers of the signals that come through a pipe within TICK_SECONDS; 0 is its end."""
-    is_readable, _, _ = select.select([ear], [], [], TICK_SECONDS)
-    if not is_readable:
-        return b""
-    return os.read(ear, 512)
+    if select.select([ear], [], [], TICK_SECONDS)[0]:
+        return os.read(ear, 512)
+    return b""
 
 
 @dataclass
@@ -257,10 +256,9 @@ class Watch:
 
         Or a step is slow.
         """
-        end = "nothing ends it (trainer.hang_seconds)"
+        text = f"warning: nothing has moved for {NOTICE_SECONDS:.0f} s in this training"
         if self.hang_seconds is not None:
-            end = f"it ends after {self.hang_seconds:.0f} s (trainer.hang_seconds)"
-        text = f"warning: nothing has moved for {NOTICE_SECONDS:.0f} s in this training; {end}"
+            text += f"; it ends after {self.hang_seconds:.0f} s (trainer.hang_seconds)"
         print(text, file=sys.stderr, flush=True)
         if log is not None:
             with suppress(OSError), log.open("a", encoding="utf-8") as output:

@@ -108,17 +108,19 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
     settings: dict[str, Any] = {
         "project": project,
         "entity": entity,
+        "mode": os.environ.get("WANDB_MODE") or mode,
+        "resume": "allow",
+        "settings": WANDB_SETTINGS,
+    }
+    settings |= {
         "dir": str(job.folder),
         "group": f"{job.experiment}/{job.arm}",
         "job_type": job.stage,
         "name": job.name,
         "id": job.run_id,
-        "resume": "allow",
-        "settings": WANDB_SETTINGS,
+        "config": dict(job.config),
     }
-    settings["mode"] = os.environ.get("WANDB_MODE") or mode
     settings["tags"] = [tag[:MAX_TAG_CHARACTERS] for tag in job.tags]
-    settings["config"] = dict(job.config)
     return WandbTracker(settings, job.command)
 
 
@@ -167,10 +169,9 @@ class WandbTracker(Logger):
                 artifact.add_file(str(path), name=path.name)
                 if path.suffix == ".png":
                     panels[path.stem] = wandb.Image(str(path))
-            run.log_artifact(artifact)
-            for path in paths:
                 if path.suffix == ".html":
                     panels[path.stem] = wandb.Html(path.read_text(encoding="utf-8"))
+            run.log_artifact(artifact)
             run.log(panels)
 
         self._tell(act)
@@ -263,17 +264,9 @@ class TensorBoardTracker(TensorBoardLogger):
 
 def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     """Gives the final numbers to every tracker."""
-    numbers = {
-        f"final/{key}": float(value)
-        for key, value in scores.items()
-        if isinstance(value, int | float)
-    }
     for logger in loggers:
-        if isinstance(logger, BackgroundLogger | WandbTracker):
+        if isinstance(logger, BackgroundLogger):
             logger.summarise(scores)
-        elif not isinstance(logger, MetricsCsv):
-            logger.log_metrics(numbers, 0)
-            logger.save()
 
 
 @contextmanager
@@ -289,5 +282,5 @@ def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
         exit_code = 0
     finally:
         for logger in loggers:
-            if isinstance(logger, BackgroundLogger | WandbTracker):
+            if isinstance(logger, BackgroundLogger):
                 logger.close(exit_code)

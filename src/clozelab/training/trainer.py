@@ -31,6 +31,14 @@ from clozelab.training.stopping import Watch
 
 log = logging.getLogger(__name__)
 
+SWITCHED_OFF = (
+    "enable_checkpointing",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "use_distributed_sampler",
+)
+"""Of Lightning's Trainer: what our callbacks and data modules do."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -103,20 +111,14 @@ def resolve_accelerator(requested: str, devices: int) -> str:
 
     ValueError for what this machine cannot give.
     """
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if requested == "auto":
-        requested = "gpu" if torch.cuda.is_available() else "cpu"
-    if requested == "gpu" and not torch.cuda.is_available():
-        build = "a CPU-only build"
-        if torch.version.cuda:
-            build = f"built for CUDA {torch.version.cuda}"
+        requested = "gpu" if num_gpus else "cpu"
+    if requested == "gpu" and devices > num_gpus:
         raise ValueError(
-            f"this trainer needs a CUDA device, and torch {torch.__version__} ({build}) sees none:"
-            " choose trainer=cpu, or install a CUDA build of torch on a machine with a GPU"
-        )
-    if requested == "gpu" and devices > torch.cuda.device_count():
-        raise ValueError(
-            f"trainer.devices is {devices}, but torch sees {torch.cuda.device_count()} CUDA"
-            " device(s)"
+            f"this trainer needs a CUDA device for each of trainer.devices={devices}, and torch"
+            f" {torch.__version__} (CUDA {torch.version.cuda}) sees {num_gpus} CUDA devices: choose"
+            " trainer=cpu, or install a CUDA build of torch on a machine with GPUs"
         )
     if requested == "mps" and not torch.backends.mps.is_available():
         raise ValueError(
@@ -139,14 +141,11 @@ def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) ->
     """
     world_size = devices * num_nodes
     is_tpu = accelerator == "tpu"
-    if name == "xla" and not is_tpu:
+    # On TPUs it is xla or auto.
+    if (name == "xla" and not is_tpu) or (name in ("ddp", "fsdp") and is_tpu):
         raise ValueError(
-            f"trainer.strategy=xla runs on TPUs only, but trainer.accelerator is {accelerator}"
-        )
-    if name in ("ddp", "fsdp") and is_tpu:
-        raise ValueError(
-            f"trainer.strategy={name} does not run on TPUs: choose trainer=tpu, whose strategy"
-            " is xla"
+            f"trainer.strategy={name} does not run on accelerator {accelerator}: xla runs on TPUs"
+            " only (trainer=tpu), and nothing else does there"
         )
     if name == "auto" and world_size > 1 and not is_tpu:
         raise ValueError(
@@ -239,37 +238,36 @@ def build_trainer(
         environment = cluster_environment(hardware.devices, hardware.num_nodes)
         if environment is not None:
             plugins.append(environment)
-    options: dict[str, Any] = {
+    # Validation is by steps, whatever an epoch of the data is.
+    validation: dict[str, Any] = {"check_val_every_n_epoch": 1, "limit_val_batches": 0}
+    if validation_interval_steps:
+        validation = {
+            "check_val_every_n_epoch": None,
+            "val_check_interval": validation_interval_steps,
+        }
+    strategy = build_strategy(
+        hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
+    )
+    machine = {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
         "num_nodes": hardware.num_nodes,
+        "strategy": strategy,
         "precision": hardware.precision,
+        "plugins": plugins,
+    }
+    options = {
         "max_steps": max_steps,
-        "log_every_n_steps": log_interval_steps,
+        "max_epochs": -1,
+        "num_sanity_val_steps": 0,
+        "callbacks": list(callbacks),
         "logger": list(loggers) or False,
+        "log_every_n_steps": log_interval_steps,
         "default_root_dir": folder,
     }
-    options["callbacks"] = list(callbacks)
-    options["plugins"] = plugins
-    options["strategy"] = build_strategy(
-        hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
+    return Trainer(
+        **(machine | options | dict.fromkeys(SWITCHED_OFF, False) | validation | overrides)
     )
-    # By steps, whatever an epoch of the data is.
-    if validation_interval_steps:
-        options["val_check_interval"] = validation_interval_steps
-        options["check_val_every_n_epoch"] = None
-        options["limit_val_batches"] = None
-    else:
-        options["val_check_interval"] = 1.0
-        options["check_val_every_n_epoch"] = 1
-        options["limit_val_batches"] = 0
-    options["max_epochs"] = -1
-    options["num_sanity_val_steps"] = 0
-    options["enable_checkpointing"] = False
-    options["enable_progress_bar"] = False
-    options["enable_model_summary"] = False
-    options["use_distributed_sampler"] = False
-    return Trainer(**(options | overrides))
 
 
 def _silence_lightning() -> None:
