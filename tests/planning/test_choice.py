@@ -168,7 +168,6 @@ def test_measures_are_planned_as_tasks_are(
     monkeypatch.setattr(
         "clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests)
     )
-    monkeypatch.setattr("clozelab.planning.cost.measured_starts", lambda *_, **__: usual_starts())
     words = [
         "zero_shot",
         "scale=laptop",

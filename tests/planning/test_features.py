@@ -117,26 +117,19 @@ def test_what_is_timed(jobs: list[TaskJob]) -> None:
     assert {"bilstm", "words_each"}.isdisjoint(request_of(jobs[0]).question)
 
 
-def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
-    from clozelab.planning.timing import answer
-    from clozelab.training.trainer import choose_hardware
+def test_the_worker_trains_the_bilstm_alone(
+    jobs: list[TaskJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clozelab.planning import timing
 
+    monkeypatch.setattr(timing, "SECONDS", 0.01)
+    monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e30)
     request = request_of(by_size(jobs, 128))
-    asked = {
-        "seconds": 0.01,
-        "step_flops": request.step_flops,
-        "max_step_seconds": 1e9,
-        **request.question,
-    }
     small = {
         "bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2},
         "batch_size": 2,
         "evaluation_tokens": 200,
     }
-    hardware = choose_hardware(**asked["hardware"])
-    found = answer(asked | small, hardware)
-    assert found.pop("waited") >= 0.0
-    assert (
-        set(found) == {"wall", "processor", "forward_wall", "forward_processor"}
-        and min(found.values()) > 0
-    )
+    speed = timing.answer(replace(request, question={**request.question, **small}))
+    assert not speed.problem and speed.tokens_per_second > 0
+    assert speed.forward is not None and speed.forward > 0

@@ -235,19 +235,17 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 class Worker:
     """Stands in for the timing processes, and counts what it is asked."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, speed: float = 50_000.0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_busy: bool = False) -> None:
         self.asked: list[Request] = []
-        self.speed = speed
+        self.speed = Speed(50_000.0, 250_000.0, is_busy=is_busy)
         monkeypatch.setattr(timing, "_measure", self)
-        monkeypatch.setattr(timing, "is_busy_for", lambda threads: False)
-        monkeypatch.setattr("clozelab.planning.starts._ask_worker", lambda question: usual_starts())
         monkeypatch.setattr(
             Corpora, "_sample_world", lambda self, settings, world: made_up_corpus(2048)
         )
 
     def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
         self.asked += requests
-        return [Speed(self.speed, self.speed * 5) for _ in requests]
+        return [self.speed for _ in requests]
 
 
 def question(**what: Any) -> Request:
@@ -369,8 +367,7 @@ def test_verb(
 def test_a_busy_machine_is_told_beside_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Worker(monkeypatch)
-    monkeypatch.setattr(timing, "is_busy_for", lambda threads: True)
+    Worker(monkeypatch, is_busy=True)
     folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
     assert main(["pretrain", "scale=demo", "objective=mlm", *folders]) == 0
     out = capsys.readouterr().out

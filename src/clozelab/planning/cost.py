@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas
-from omegaconf import OmegaConf
 from scipy.optimize import brentq
 
 from clozelab.datamodules.files import TaskPreview
@@ -38,22 +37,16 @@ from clozelab.planning.jobs import (
     Words,
 )
 from clozelab.planning.measures import MeasureJob, measure_job
-from clozelab.planning.starts import Starts, constants, measured_starts, usual_starts
+from clozelab.planning.starts import Starts, constants, machine_starts, usual_starts
 from clozelab.planning.steps import Step
-from clozelab.planning.timing import HOST, measured_speeds
+from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
-from clozelab.runs.identity import canonical
-from clozelab.runs.record import JobName, Record
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
-from clozelab.training.host import host_facts
 
-ALIKE = {  # settings in which a run has to be equal to take as long
-    "pretrain": ("model", "architecture", "objective", "phases"),
-    "finetune": ("epochs", "global_batch_size", "head", "max_train_examples"),
-    "evaluate": ("initialisation",),
-}
+# settings in which a fine-tuning has to be equal to take as long
+ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
 # of a planned job; `check`: complete, most likely of the same inputs
 DONE = ("complete", "check", "shared", "shared?")
 MEASURE_OF_TASK: dict[str, Any] = {
@@ -261,76 +254,29 @@ def assemble(
         runs: those so far, of the experiment at its scale.
     """
     sweeps = {step.verb: step for step in steps if step.is_sweep}
-    past_runs = {verb: PastRuns(step, runs) for verb, step in sweeps.items()}
-    arms_with_past = []
-    for arm in arms:
-        past = past_runs["pretrain"].of(JobGroup(arm.settings, arm.jobs))
-        arms_with_past.append(replace(arm, done=past.done, took=past.took))
-    tasks = []
-    if finetunings:
-        tasks = task_jobs(finetunings, arms_with_past, files, past_runs["finetune"])
-    measures = []
-    if evaluations:
-        measures = measure_jobs(evaluations, arms_with_past, files, past_runs["evaluate"])
-    return Costing(
-        arms_with_past,
-        tasks,
-        {verb: Pool.of(step) for verb, step in sweeps.items()},
-        measures=measures,
-    )
+    shapes: dict[str, list[Any]] = {
+        "pretrain": list(arms),
+        "finetune": task_jobs(finetunings, arms, files),
+        "evaluate": measure_jobs(evaluations, arms, files),
+    }
+    for verb, step in sweeps.items():
+        done = done_jobs(step, runs)
+        shapes[verb] = [
+            replace(shape, done=len(done.intersection(shape.jobs))) for shape in shapes[verb]
+        ]
+    pools = {verb: Pool.of(step) for verb, step in sweeps.items()}
+    return Costing(shapes["pretrain"], shapes["finetune"], pools, measures=shapes["evaluate"])
 
 
-class Past(NamedTuple):
-    """What runs so far tell of some jobs."""
-
-    done: int  # jobs that need not run again
-    took: list[float]  # seconds of each run like them on this machine
-
-
-class PastRuns:
-    """The runs so far of one step."""
-
-    def __init__(self, step: Step, runs: Runs | None) -> None:
-        self.step = step
-        complete = []
-        if runs is not None:
-            complete = [run for run in getattr(runs, step.verb) if run.is_complete]
-
-        host = host_facts()["host"]
-        self.timed = [run for run in complete if _took_its_time_on(run, host)]
-
-        # To ask takes time. Runs of other experiments are shared in pre-training alone.
-        self.done: set[Words] = set()
-        if runs is not None and (complete or step.verb == "pretrain"):
-            self.done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE}
-
-    def of(self, *groups: JobGroup) -> Past:
-        """Of jobs that cost the same."""
-        num_done = 0
-        took = []
-        for group in groups:
-            num_done += sum(words in self.done for words in group.jobs)
-            took += self._seconds_of(group.settings)
-        return Past(num_done, took)
-
-    def _seconds_of(self, settings: Mapping[str, Any]) -> list[float]:
-        """Seconds of the runs of the same name that have to take as long."""
-        # As a record keeps it: canonical, and through JSON.
-        config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
-        keys = ALIKE[self.step.verb]
-        name = JobName.of(settings)[:2]
-        seconds = []
-        for run in self.timed:
-            is_alike = all(run.config.get(key) == config.get(key) for key in keys)
-            if run.job_name[:2] == name and is_alike:
-                seconds.append(run.seconds)
-        return seconds
-
-
-def _took_its_time_on(run: Record, host: Mapping[str, Any]) -> bool:
-    """Whether a run's seconds are its own, and of a machine like this."""
-    is_like = all(run.host.get(key) == host[key] for key in HOST)
-    return is_like and run.shared is None and bool(run.seconds)
+def done_jobs(step: Step, runs: Runs | None) -> set[Words]:
+    """The jobs of one step that need not run again, by the runs so far."""
+    # To ask takes time. Runs of other experiments are shared in pre-training alone.
+    if runs is None:
+        return set()
+    has_complete = any(run.is_complete for run in getattr(runs, step.verb))
+    if not has_complete and step.verb != "pretrain":
+        return set()
+    return {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE}
 
 
 @dataclass(frozen=True)
@@ -359,7 +305,7 @@ def _encoder_of(settings: Mapping[str, Any], arms: Sequence[Arm]) -> EncoderShap
 
 
 def measure_jobs(
-    groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles, past_runs: PastRuns
+    groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
     alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
@@ -381,17 +327,8 @@ def measure_jobs(
         samples = NO_SAMPLES
         if settings["measure"]["task"] is not None:
             samples = files.of({**settings, **MEASURE_OF_TASK, "task": settings["measure"]["task"]})
-        past = past_runs.of(*same)
-        measure = measure_job(
-            settings,
-            _jobs_of(same),
-            encoder.config,
-            encoder.corpus,
-            samples,
-            done=past.done,
-            took=past.took,
-        )
-        measures.append(measure)
+        jobs = _jobs_of(same)
+        measures.append(measure_job(settings, jobs, encoder.config, encoder.corpus, samples))
     return measures
 
 
@@ -402,9 +339,7 @@ def _jobs_of(groups: Iterable[JobGroup]) -> list[Words]:
     return jobs
 
 
-def task_jobs(
-    groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles, past_runs: PastRuns
-) -> list[TaskJob]:
+def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles) -> list[TaskJob]:
     """Every task, head and size of encoder, over rows and seeds."""
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
@@ -421,7 +356,7 @@ def task_jobs(
             settings["head"],
             parameter_count(encoder.config),
             features,
-            *(str(settings[key]) for key in (*ALIKE["finetune"], "evaluations_per_epoch")),
+            *(str(settings[key]) for key in ALIKE),
         )
         alike.setdefault(key, []).append((encoder, group))
         if features:
@@ -440,7 +375,7 @@ def task_jobs(
             for group in same:
                 num_passes += sum(1 / num_readers[words] for words in _encoders_read(group))
         samples = files.of(first_group.settings)
-        task = _task_job(same, encoder.config, samples, trained_length, past_runs.of(*same))
+        task = _task_job(same, encoder.config, samples, trained_length)
         tasks.append(replace(task, pass_share=num_passes / task.count))
     return tasks
 
@@ -450,7 +385,6 @@ def _task_job(
     encoder: EncoderConfig,
     samples: Samples,
     trained_length: int,
-    past: Past,
 ) -> TaskJob:
     """The fine-tunings of some groups that cost the same."""
     settings = groups[0].settings
@@ -469,8 +403,6 @@ def _task_job(
         features=Features.of(settings, encoder),
         settings=settings,
         jobs=_jobs_of(groups),
-        done=past.done,
-        took=past.took,
     )
 
 
@@ -520,17 +452,10 @@ def _encoders_read(group: JobGroup) -> Iterator[Words]:
 # Speeds
 
 
-def with_speeds(
-    costing: Costing,
-    cache_dir: Path,
-    *,
-    measure: bool,
-    anew: bool = False,
-    say: Callable[[str], None] = lambda _: None,
-) -> Costing:
-    """The same with the speeds and start-ups that the cache has, or (`measure`) will then have.
+def with_speeds(costing: Costing, cache_dir: Path, **options: Any) -> Costing:
+    """The same with the speeds that the cache has, or (`measure`) will then have.
 
-    The arguments are those of measured_speeds.
+    The options are those of measured_speeds.
     """
     # What runs alike is timed together: it costs seconds to start the timing processes.
     verbs_of: dict[tuple[int, int], list[str]] = {}
@@ -540,25 +465,18 @@ def with_speeds(
     timed: dict[str, list[Any]] = {"pretrain": [], "finetune": [], "evaluate": []}
     problems: dict[str, None] = {}  # each once
     for (at_once, threads), verbs in verbs_of.items():
-        options: dict[str, Any] = {
-            "at_once": at_once,
-            "threads": threads,
-            "measure": measure,
-            "anew": anew,
-            "say": say,
-        }
-        requests = _requests_of(costing, verbs)
-        speeds = []
-        if requests:
-            speeds = measured_speeds(requests, cache_dir, **options)
+        requests: list[Request] = []
+        for verb in verbs:
+            for shape in costing.of(verb):
+                requests += shape.requests()
+        speeds = measured_speeds(requests, cache_dir, at_once=at_once, threads=threads, **options)
         for request, speed in zip(requests, speeds, strict=True):
             if speed and speed.problem:
                 problems[f"{request.title}: {speed.problem}"] = None
-        starts = _measured_starts(costing, verbs, cache_dir, options)
-
         # The answers come in the order of the requests: each shape takes as many as it asked.
         answers = iter(speeds)
         for verb in verbs:
+            starts = machine_starts(forks=costing.pools[verb].forks)
             for shape in costing.of(verb):
                 shape_speeds = [next(answers) for _ in shape.requests()]
                 timed[verb].append(replace(shape, speeds=shape_speeds, starts=starts))
@@ -569,25 +487,6 @@ def with_speeds(
         measures=timed["evaluate"],
         problems=tuple(problems),
     )
-
-
-def _requests_of(costing: Costing, verbs: Iterable[str]) -> list[Request]:
-    requests: list[Request] = []
-    for verb in verbs:
-        for shape in costing.of(verb):
-            requests += shape.requests()
-    return requests
-
-
-def _measured_starts(
-    costing: Costing, verbs: Sequence[str], cache_dir: Path, options: Mapping[str, Any]
-) -> Starts:
-    """Start-ups of the jobs of some stages, which run alike."""
-    forks = any(costing.pools[verb].forks for verb in verbs)
-    for verb in verbs:
-        for shape in costing.of(verb):
-            return measured_starts(shape.settings["trainer"], cache_dir, forks=forks, **options)
-    return usual_starts()
 
 
 # What a budget buys

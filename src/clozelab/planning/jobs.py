@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +79,6 @@ class Shape(ABC):
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     jobs: Sequence[Words] = ((),)
     done: int = 0  # jobs that are complete, or will be taken from another experiment
-    took: Sequence[float] = ()  # seconds of finished runs like these on this machine
     speeds: Sequence[Speed | None] = ()  # the answers to `requests`, once those were asked
     starts: Starts = field(default_factory=usual_starts, repr=False)
 
@@ -102,22 +100,15 @@ class Shape(ABC):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the machine had other work while a speed or the start-up was measured."""
-        return self.starts.is_busy or any(speed.is_busy for speed in self.speeds if speed)
+        """Whether the machine had other work while a speed was measured."""
+        return any(speed.is_busy for speed in self.speeds if speed)
 
     @property
     def seconds(self) -> float | None:
-        """Of one run with its validations and its start; without speeds what finished ones took."""
-        seconds = None
+        """Of one run with its validations and its start; None where something is not known."""
+        parts = None
         if self.is_timed:
-            seconds = self.timed_seconds()
-        if seconds is None and self.took:
-            seconds = fmean(self.took)
-        return seconds
-
-    def timed_seconds(self) -> float | None:
-        """Of one run by its speeds; None where its length is not known either."""
-        parts = self.parts()
+            parts = self.parts()
         if parts is None:
             return None
         return sum(parts.values())

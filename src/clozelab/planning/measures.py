@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from clozelab.corpus.files import matching_files
@@ -64,13 +63,6 @@ class MeasureJob(Shape):
     @property
     def is_timed(self) -> bool:
         return self.reading is None or super().is_timed
-
-    @property
-    def seconds(self) -> float | None:
-        """Of one evaluation; where the plan cannot count its work, what finished ones took."""
-        if self.reading is None and self.took:
-            return fmean(self.took)
-        return super().seconds
 
     @property
     def flops(self) -> float | None:
@@ -236,7 +228,6 @@ def measure_job(
     encoder: EncoderConfig,
     corpus: Corpus | None,
     samples: Samples,
-    **more: Any,
 ) -> MeasureJob:
     """The evaluations by one measure of encoders of one size.
 
@@ -267,7 +258,6 @@ def measure_job(
         fit=fit,
         settings=settings,
         jobs=jobs,
-        **more,
     )
 
 

@@ -30,7 +30,7 @@ PART_HEADINGS = {
     "saving": "saving",
 }
 # Columns of numbers: name -> how soon a narrow terminal loses it.
-TIME_COLUMNS = {"tokens/s": 1, "time": 0, "took": 2}
+TIME_COLUMNS = {"tokens/s": 1, "time": 0}
 ARM_COLUMNS = {
     "runs": 0,
     "parameters": 3,
@@ -47,8 +47,8 @@ POWER_COLUMNS = dict.fromkeys(("seeds", "fine-tuning\nseeds", "tokens\na run", "
 POWER_BAR = 12  # characters of a power of 1
 
 BUSY = (
-    "the machine was busy with something else while speeds or start-ups were measured: times may"
-    " be wrong, and none of those was kept; plan again when it is idle"
+    "the machine was busy with something else while speeds were measured: times may be wrong, and"
+    " none of those was kept; plan again when it is idle"
 )
 
 
@@ -168,24 +168,19 @@ def _task_cells(job: TaskJob) -> list[str]:
 
 
 def _time_cells(shape: Shape, unit: str = "") -> list[str]:
-    """Speed, time of a run, and what finished ones took."""
+    """Speed, and time of a run."""
+    speed = DASH
+    time = DASH
     mark = ""
     if shape.is_estimated:
         mark = " ?"
-    speed = DASH
     if shape.is_timed:
         # of an arm, one a phase
         speeds = [rough(answer.tokens_per_second) for answer in shape.speeds if answer]
         speed = " ".join(dict.fromkeys(speeds)) + unit + mark
-    else:
-        mark = " *"
-    time = DASH
     if shape.seconds is not None:
         time = duration(shape.seconds) + mark
-    took = ""
-    if shape.took:
-        took = f"{duration(sum(shape.took) / len(shape.took))} (of {len(shape.took)})"
-    return [speed, time, took]
+    return [speed, time]
 
 
 def part_tables(costing: Costing) -> Iterator[Table]:
@@ -296,7 +291,7 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
     lines += _training_warnings(costing, shares)
     lines += [f"not timed: {problem}" for problem in costing.problems]
     lines += _mark_warnings(costing)
-    unknown = [job.measure for job in costing.measures if job.reading is None and not job.took]
+    unknown = [job.measure for job in costing.measures if job.reading is None]
     if unknown:
         lines.append(
             "a minute each is a guess, since the plan cannot count what they read:"
@@ -344,6 +339,4 @@ def _mark_warnings(costing: Costing) -> list[str]:
             f" {MAX_STEP_SECONDS:.0f} s here; reckoned from FLOPs and this machine's matrix"
             " products, and perhaps wrong by a factor of two"
         )
-    if any(not shape.is_timed and shape.took for shape in costing.shapes):
-        lines.append("* beside a time: no speed was measured; it is what finished runs took here")
     return lines

@@ -1,9 +1,9 @@
 """Speeds: measured once a shape and machine and kept in the cache.
 
-`python -m clozelab.planning.timing` times them, in as many processes side by side as jobs will run,
-because cores share their memory and caches. A process with one thread is timed by processor time,
-which other work of the machine hardly changes. It does change it a little: a speed that was
-measured on a busy machine is used and not kept.
+They are timed in as many processes side by side as jobs will run, because cores share their memory
+and caches. A process with one thread is timed by processor time, which other work of the machine
+hardly changes. It does change it a little: a speed that was measured on a busy machine is used and
+not kept.
 
 Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
 of the right lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its
@@ -13,22 +13,21 @@ classifier's fit.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -47,7 +46,6 @@ from clozelab.models.heads import BiLSTM, SequenceClassificationHead
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
-from clozelab.planning.machine import BUSY_SHARE, Stopwatch, is_busy_for
 from clozelab.runs.record import write_json
 from clozelab.targets import build
 from clozelab.training.host import host_facts
@@ -61,8 +59,7 @@ TIMING_VERSION = 2  # raised when what is timed changes
 SECONDS = 0.8  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 KEPT = ("tokens_per_second", "forward")  # of a speed, in the cache
-WORKER = "clozelab.planning.timing"
-ANSWER = "answer: "  # before each line of a process that is one; anything else is a library's talk
+BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
 USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
@@ -123,26 +120,17 @@ def measured_speeds(
             speeds[path] = _kept_speed(path)
         if speeds[path] is None:
             missing[path] = request
-    if not missing or not measure:
-        return [speeds[path] for path in paths]
-
-    was_busy = is_busy_for(at_once * threads)
-    answers = iter(_measure(list(missing.values()), at_once, threads))
-    for number, (path, request) in enumerate(missing.items(), 1):
-        say(f"timing {number} of {len(missing)}: {request.title}")
-        answer = next(answers)
-        speed = replace(answer, is_busy=answer.is_busy or was_busy)
-        speeds[path] = speed
-        _keep_speed(path, speed, {"machine": machine, "request": dict(request.question)})
+    if missing and measure:
+        answers = iter(_measure(list(missing.values()), at_once, threads))
+        for number, (path, request) in enumerate(missing.items(), 1):
+            say(f"timing {number} of {len(missing)}: {request.title}")
+            speed = next(answers)
+            speeds[path] = speed
+            if not (speed.problem or speed.is_estimated or speed.is_busy):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                kept = {key: getattr(speed, key) for key in KEPT}
+                write_json(path, {**kept, "machine": machine, "request": dict(request.question)})
     return [speeds[path] for path in paths]
-
-
-def _keep_speed(path: Path, speed: Speed, question: Mapping[str, Any]) -> None:
-    """Put a speed into the cache, with what it is the answer to; not one that is doubtful."""
-    if speed.problem or speed.is_estimated or speed.is_busy:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**{key: getattr(speed, key) for key in KEPT}, **question})
 
 
 def _kept_speed(path: Path) -> Speed | None:
@@ -155,161 +143,115 @@ def _kept_speed(path: Path) -> Speed | None:
 
 
 def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    """Time all requests in `at_once` processes side by side.
+    """Time each request in `at_once` processes side by side; the mean of what they measure.
 
     A shape that ends its process (out of memory) is a problem of its own; the others are timed by
     new processes.
     """
-    left = list(requests)
-    while left:
-        for speed in _until_one_dies(list(left), at_once, threads):
-            left.pop(0)
-            yield speed
-
-
-def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    """The speeds of some requests, up to the first that ends a process."""
-    entries = []
-    for request in requests:
-        entries.append(
-            {
-                "seconds": SECONDS,
-                "max_step_seconds": MAX_STEP_SECONDS,
-                "step_flops": request.step_flops,
-                **request.question,
-            }
-        )
-    with ExitStack() as stack:
-        workers = []
-        for _ in range(at_once):
-            # Each has a file of its own: what two say at once would run together.
-            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-            workers.append(_start_worker(stack, errors, json.dumps(entries), threads))
+    workers = start_workers(at_once, threads)
+    try:
         for request in requests:
-            answers = []
-            for worker in workers:
-                answer = worker.answer()
-                if answer is None:
-                    yield Speed(0.0, problem=worker.last_words())
-                    return
-                answers.append(answer)
-            yield _speed(answers, request, threads)
+            futures = [workers.submit(answer, request) for _ in range(at_once)]
+            try:
+                yield _mean([future.result() for future in futures])
+            except BrokenProcessPool:
+                yield Speed(0.0, problem="its process was killed")
+                workers = start_workers(at_once, threads)
+    finally:
+        for process in multiprocessing.active_children():
+            process.kill()
+        workers.shutdown()
 
 
-@dataclass(frozen=True)
-class Worker:
-    """A timing process, and the file of what it says on stderr."""
-
-    process: subprocess.Popen[str]
-    errors: IO[str]
-
-    def answer(self) -> dict[str, Any] | None:
-        """The next one; None where the process has ended."""
-        for line in self.process.stdout or ():
-            if line.startswith(ANSWER):
-                answer: dict[str, Any] = json.loads(line.removeprefix(ANSWER))
-                return answer
-        return None
-
-    def last_words(self) -> str:
-        """Why it has ended."""
-        self.errors.seek(0)
-        lines = self.errors.read().strip().splitlines()
-        if not lines:
-            return "its process was killed"
-        return lines[-1]
+def start_workers(at_once: int, threads: int) -> Executor:
+    """Processes that time shapes; none begins before all have imported what they need."""
+    # torch reads it when it is imported
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(at_once, context, _begin_worker, (context.Barrier(at_once),))
 
 
-def _start_worker(stack: ExitStack, errors: IO[str], entries: str, threads: int) -> Worker:
-    """A process that times some entries (JSON); the stack ends it."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env=environment,
-    )
-    stack.callback(process.wait)
-    stack.callback(process.kill)
-    assert process.stdin is not None
-    process.stdin.write(entries)
-    process.stdin.close()
-    return Worker(process, errors)
-
-
-def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int) -> Speed:
-    """The mean of what the processes measured."""
-    for answer in answers:
-        if "problem" in answer:
-            return Speed(0.0, problem=str(answer["problem"]))
-    estimates = [float(answer["step_seconds"]) for answer in answers if "step_seconds" in answer]
-    if estimates:
-        return Speed(request.step_tokens / max(estimates), is_estimated=True)
-
-    # A line a process: wall, processor, forward_wall, forward_processor, waited.
-    mean = pandas.DataFrame(answers).mean()
-    is_busy = max(answer.get("waited", 0.0) for answer in answers) > BUSY_SHARE
-    # Of one thread the clock that saw more speed counts.
-    clocks = ["wall"]
-    if threads == 1:
-        clocks.append("processor")
-    speed = max(mean[clock] for clock in clocks)
-    forward = None
-    if "forward_wall" in mean:
-        forward = max(mean[f"forward_{clock}"] for clock in clocks)
-    return Speed(speed, forward=forward, is_busy=is_busy)
-
-
-def main() -> int:
-    """Answer every request; returns the exit status."""
+def _begin_worker(barrier: Any) -> None:
     die_with_parent()
-    for request in json.load(sys.stdin):
-        try:
-            result = answer(request, choose_hardware(**request["hardware"]))
-        except Exception as error:  # whatever it is: the other shapes can still be timed
-            result = {"problem": " ".join(f"{type(error).__name__}: {error}".split())}
-        print(f"{ANSWER}{json.dumps(result)}", flush=True)
-    return 0
+    # What libraries say there is not for the terminal.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    barrier.wait()
 
 
-def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
-    """The speed of one shape, and the share of its time that it waited for a core.
+def _mean(speeds: Sequence[Speed]) -> Speed:
+    """Of what several processes measured; a problem of one is a problem of all."""
+    for speed in speeds:
+        if speed.problem:
+            return speed
+    passes = [speed.forward for speed in speeds if speed.forward is not None]
+    forward = None
+    if passes:
+        forward = fmean(passes)
+    return Speed(
+        fmean(speed.tokens_per_second for speed in speeds),
+        forward=forward,
+        is_estimated=any(speed.is_estimated for speed in speeds),
+        is_busy=any(speed.is_busy for speed in speeds),
+    )
 
-    If its step would take too long, how long that is.
-    """
-    reached = USUAL_SHARE * ceiling(hardware.precision, hardware.device)
-    step_seconds = request["step_flops"] / reached
-    if step_seconds > request["max_step_seconds"]:
-        return {"step_seconds": step_seconds}
-    request |= {"ticks": MIN_TICKS, "steps_a_tick": 1}
-    if 2 * step_seconds > request["seconds"]:
-        request |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
+
+def answer(request: Request) -> Speed:
+    """In a timing process: the speed of one shape, or what is the matter with it."""
+    try:
+        return _timed(request, choose_hardware(**request.question["hardware"]))
+    except Exception as error:  # whatever it is: the other shapes can still be timed
+        return Speed(0.0, problem=" ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def _timed(request: Request, hardware: Hardware) -> Speed:
+    ceiling_seconds = request.step_flops / ceiling(hardware.precision, hardware.device)
+    step_seconds = ceiling_seconds / USUAL_SHARE
+    if step_seconds > MAX_STEP_SECONDS:
+        return Speed(request.step_tokens / step_seconds, is_estimated=True)
+    asked = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
+    if 2 * step_seconds > SECONDS:
+        asked |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
-        request |= {"steps_a_tick": STEPS_A_TICK}
+        asked |= {"steps_a_tick": STEPS_A_TICK}
 
-    watch = Stopwatch()
-    measured = _measured(request, hardware)
-    return measured | {"waited": watch.waited_share(torch.get_num_threads())}
+    started = time.perf_counter()
+    waited = waited_seconds()
+    speed = _measured(asked, hardware)
+    busy_seconds = (time.perf_counter() - started) * torch.get_num_threads()
+    return replace(speed, is_busy=waited_seconds() - waited > BUSY_SHARE * busy_seconds)
 
 
-def _measured(request: dict[str, Any], hardware: Hardware) -> dict[str, float]:
-    """Tokens a second by both clocks, of a fine-tuning those of its evaluation passes too."""
-    of_passes = request | {"seconds": request["seconds"] / 2}
-    match request["kind"]:
+def waited_seconds() -> float:
+    """What all threads of this process have waited for a core so far.
+
+    It is 0 where the system does not say.
+    """
+    total = 0
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            total += int((task / "schedstat").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return total / 1e9
+
+
+def _measured(asked: dict[str, Any], hardware: Hardware) -> Speed:
+    """Tokens a second, of a fine-tuning those of its evaluation passes too."""
+    of_passes = asked | {"seconds": asked["seconds"] / 2}
+    match asked["kind"]:
         case "pretrain":
-            return speeds(pretraining_ticks(request, hardware))
+            return Speed(_rate(pretraining_ticks(asked, hardware)))
         case "forward":
-            return speeds(forward_ticks(of_passes, hardware))
+            return Speed(_rate(forward_ticks(of_passes, hardware)))
         case "fit":
-            return speeds(fitting_ticks(request))
+            return Speed(_rate(fitting_ticks(asked)))
         case "features":
-            measured = speeds(feature_ticks(request, hardware))
+            rate = _rate(feature_ticks(asked, hardware))
         case _:
-            measured = speeds(finetuning_ticks(request, hardware))
-    forward = speeds(forward_ticks(of_passes, hardware))
-    return measured | {f"forward_{clock}": value for clock, value in forward.items()}
+            rate = _rate(finetuning_ticks(asked, hardware))
+    return Speed(rate, forward=_rate(forward_ticks(of_passes, hardware)))
 
 
 class Tick(NamedTuple):
@@ -336,16 +278,16 @@ class StepClock(DummyLogger):
             self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
 
-def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
+def _rate(ticks: Sequence[Tick]) -> float:
     """Tokens a second between the end of the warm-up and the last step."""
     first = ticks[min(WARM_UP_TICKS, len(ticks) - 2)]
     last = ticks[-1]
-    tokens = last.tokens - first.tokens
-    wall = last.wall - first.wall
+    seconds = last.wall - first.wall
     processor = last.processor - first.processor
-    if processor <= 0:
-        processor = wall
-    return {"wall": tokens / wall, "processor": tokens / processor}
+    # Of one thread the clock that saw more speed counts.
+    if torch.get_num_threads() == 1 and processor > 0.0:
+        seconds = min(seconds, processor)
+    return (last.tokens - first.tokens) / seconds
 
 
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
@@ -592,7 +534,3 @@ def _repeated(
             torch.cuda.synchronize()
         ticks.append(Tick.now((len(ticks) + 1) * tokens))
     return ticks
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -59,8 +59,7 @@ not kept.
   matched_by=      instead: what each arm can afford where arms get equal steps,
                    tokens, flops or time, and its steps_factor, a line of `arms`
                    or pretrain.arm=NAME pretrain.steps_factor=...
-  --no-measure     only speeds that are in the cache, else what finished runs
-                   took here (*)
+  --no-measure     only speeds that are in the cache
   --measure-again  measures anew what the cache has
   --brief          says the time alone, and leaves it for the sweeps of a
                    reproduction to count by
