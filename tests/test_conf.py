@@ -366,8 +366,8 @@ def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
         key: OmegaConf.to_container(config[key], resolve=True) for key in ("model", "architecture")
     }
     encoder = EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=100)
-    written = encoder.family.to_hf(encoder)
-    assert written["model_type"] == name and encoder.family.from_hf(written) == encoder
+    written = encoder.family.to_hf_config(encoder)
+    assert written["model_type"] == name and encoder.family.from_hf_config(written) == encoder
 
 
 def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:

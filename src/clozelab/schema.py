@@ -207,6 +207,9 @@ class ArchitectureConfig:
     attention: dict[str, Any] = MISSING
     pooler: dict[str, Any] | None = MISSING
     projects_embeddings: bool = MISSING
+    # None: BERT's LayerNorm
+    norm: Annotated[dict[str, Any] | None, Added(was=None)] = MISSING
+    use_bias: Annotated[bool, Added(was=True)] = MISSING
 
 
 @dataclass

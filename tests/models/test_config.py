@@ -10,5 +10,5 @@ def test_hf_round_trip(tiny_config):
         tiny_config(),
         tiny_config(is_causal=True, position_embedding_init="sinusoidal"),
     ):
-        assert config.family.from_hf(config.family.to_hf(config)) == config
-    assert family_of("bert").to_hf(tiny_config(is_causal=True))["is_decoder"] is True
+        assert config.family.from_hf_config(config.family.to_hf_config(config)) == config
+    assert family_of("bert").to_hf_config(tiny_config(is_causal=True))["is_decoder"] is True

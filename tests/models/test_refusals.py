@@ -142,7 +142,11 @@ def an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(
 def a_foreign_configuration_is_refused_in_one_sentence(
     tmp_path: Any, tiny_config: Any, model_type: Any, changes: Any
 ) -> None:
-    values = {**tiny_config().family.to_hf(tiny_config()), "model_type": model_type, **changes}
+    values = {
+        **tiny_config().family.to_hf_config(tiny_config()),
+        "model_type": model_type,
+        **changes,
+    }
     (tmp_path / "config.json").write_text(json.dumps(values))
     read_config(tmp_path)
 
@@ -264,24 +268,27 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     ),
     (
         "foreign configs are refused: position_embedding_type",
-        lambda tiny_config: family_of("bert").from_hf(
-            {**family_of("bert").to_hf(tiny_config()), "position_embedding_type": "relative_key"}
+        lambda tiny_config: family_of("bert").from_hf_config(
+            {
+                **family_of("bert").to_hf_config(tiny_config()),
+                "position_embedding_type": "relative_key",
+            }
         ),
         ValueError,
         "position_embedding_type",
     ),
     (
         "foreign configs are refused: cross-attention",
-        lambda tiny_config: family_of("bert").from_hf(
-            {**family_of("bert").to_hf(tiny_config()), "add_cross_attention": True}
+        lambda tiny_config: family_of("bert").from_hf_config(
+            {**family_of("bert").to_hf_config(tiny_config()), "add_cross_attention": True}
         ),
         ValueError,
         "cross-attention",
     ),
     (
         "foreign configs are refused: vocab_size",
-        lambda tiny_config: family_of("bert").from_hf(
-            {**family_of("bert").to_hf(tiny_config()), "vocab_size": None}
+        lambda tiny_config: family_of("bert").from_hf_config(
+            {**family_of("bert").to_hf_config(tiny_config()), "vocab_size": None}
         ),
         ValueError,
         "vocab_size",

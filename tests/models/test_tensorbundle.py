@@ -142,7 +142,7 @@ def google(tmp_path_factory, tiny_config):
             torch.nn.init.normal_(parameter)
     write_bundle(folder / "bert_model.ckpt", google_names(to_hf_tensors(encoder, heads)))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
-    config = encoder.config.family.to_hf(encoder.config)
+    config = encoder.config.family.to_hf_config(encoder.config)
     asked = (
         "hidden_size",
         "num_hidden_layers",

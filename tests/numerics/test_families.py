@@ -422,7 +422,7 @@ def ours(tmp_path) -> Callable[..., tuple[Encoder, dict[str, nn.Module]]]:
         )
         theirs = getattr(transformers, f"{name.capitalize()}Config")(**sizes)
         encoder = Encoder(
-            replace(family_of(name).from_hf(theirs.to_dict()), is_causal=is_causal)
+            replace(family_of(name).from_hf_config(theirs.to_dict()), is_causal=is_causal)
         ).eval()
         heads = {
             kind: encoder.config.family.head(kind, encoder, num_labels=3).eval() for kind in kinds

@@ -221,6 +221,6 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
 @pytest.fixture
 def tiny():
     """tiny(is_causal) -> our configuration of one of the shapes."""
-    return lambda is_causal: family_of("bert").from_hf(
+    return lambda is_causal: family_of("bert").from_hf_config(
         _hf_config("head dim 5", is_causal).to_dict()
     )

@@ -52,7 +52,7 @@ def curves(
     models = build_models(Encoder(config), [objective])
     ours = models["encoder"]
     ours.encoder.pooler.requires_grad_(False)
-    theirs = BertForMaskedLM(BertConfig(**config.family.to_hf(config)))
+    theirs = BertForMaskedLM(BertConfig(**config.family.to_hf_config(config)))
     tensors = to_hf_tensors(ours.encoder, dict(ours.heads.items()))
     left_over = theirs.load_state_dict(tensors, strict=False)
     assert set(left_over.missing_keys) <= {

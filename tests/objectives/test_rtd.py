@@ -91,7 +91,7 @@ def reference(
     halves = []
     for name, kind in (("generator", ElectraForMaskedLM), ("encoder", ElectraForPreTraining)):
         encoder = models[name].encoder
-        half = kind(ElectraConfig(**encoder.config.family.to_hf(encoder.config))).eval()
+        half = kind(ElectraConfig(**encoder.config.family.to_hf_config(encoder.config))).eval()
         missing = half.load_state_dict(
             to_hf_tensors(encoder, dict(models[name].heads.items())), strict=False
         )

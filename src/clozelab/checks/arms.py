@@ -44,6 +44,8 @@ from clozelab.objectives.objective import (
     EncoderWithHeads,
     VisibilitySpec,
     build_models,
+    sees_all,
+    sees_past,
     to_torch,
 )
 from clozelab.planning.jobs import Arm
@@ -501,14 +503,11 @@ class Probe:
     def states(self, model: str, stream: Arrays, layout: Layout | None = None) -> Tensor:
         """Hidden states [T, H] of one of the models on the ids of `stream`."""
         if layout is None:
-            layout = to_torch(stream)["layout"]
-        output = self.models[model].encoder(
-            torch.from_numpy(stream["input_ids"]),
-            torch.from_numpy(stream["token_type_ids"]),
-            torch.from_numpy(stream["position_ids"]),
-            layout,
-        )
-        return output.sequence_output
+            batch = to_torch(stream)
+        else:
+            batch = {name: torch.from_numpy(values) for name, values in stream.items()}
+            batch["layout"] = layout
+        return self.models[model].states(batch["input_ids"], batch).sequence_output
 
     @torch.no_grad()
     def predictions(self, model: str, arrays: Arrays) -> Tensor:
@@ -588,35 +587,52 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
 
     sees_right = is_changed(right)[left]
     sees_left = is_changed(left)[right]
+    may_see_right = _may_change(spec, packed, right)[left]
+    may_see_left = _may_change(spec, packed, left)[right]
+    has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     of_right = share(sees_right.sum(), len(sees_right))
     of_left = share(sees_left.sum(), len(sees_left))
-    good = "sees both sides"
-    if spec.past_only:
-        good = "sees the past only"
+    good = {sees_all: "sees both sides", sees_past: "sees the past only"}.get(
+        spec.sees, "sees what it may"
+    )
+    leak = "predicts left to right and sees the future"
+    if spec.sees is not sees_past:
+        leak = "sees what its objective hides from it"
+        # A rule of its own: one slot of each instance tells more than a half.
+        one_slot = packed.position_ids == np.repeat(packed.lengths // 2, packed.width)
+        may_change = _may_change(spec, packed, one_slot)
+        has_leak |= (is_changed(one_slot) & ~may_change & packed.is_real).any()
     figure = f"{of_right} and {of_left} positions see what follows, and what precedes them"
     cases = [
         Case(
-            spec.past_only and bool(sees_right.any()),
+            bool(has_leak),
             ERROR,
-            "predicts left to right and sees the future",
+            leak,
             "the causal mask is not applied: the arm would copy its labels. Look at is_causal and"
             " attention",
         ),
         Case(
-            not spec.past_only and not sees_right.all(),
+            bool((may_see_right & ~sees_right).any()),
             ERROR,
             "does not see what follows a position",
             "a masked model reads both sides: is the encoder causal (config.is_causal) under this"
             " objective?",
         ),
         Case(
-            not sees_left.all(),
+            bool((may_see_left & ~sees_left).any()),
             ERROR,
             "does not see what precedes a position",
             "attention reaches nothing: look at the attention kernel and its mask",
         ),
     ]
     return first_finding("future", name, good, figure, *cases)
+
+
+def _may_change(spec: VisibilitySpec, packed: PackedInstances, touched: np.ndarray) -> np.ndarray:
+    """bool [T]: the slots that see one of the touched slots of their instance."""
+    slots = np.arange(len(touched)).reshape(packed.num_instances, packed.width)
+    sees = spec.sees(slots[:, :, None], slots[:, None, :])  # [B, S, S]
+    return (sees & touched.reshape(slots.shape)[:, None]).any(axis=2).reshape(-1)
 
 
 def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:

@@ -1,7 +1,7 @@
 """Attention inside each sequence of a token stream: one entry, `attention`, that picks the kernel.
 
-A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix,
-permutation order) are further fields of `Mask` and a line in `masked_pairs`.
+A `Mask` says what a token may see, a pattern which mask each layer has. What a batch decides itself
+(a prefix, the order of a permutation) is its layout's `visibility`.
 
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the
@@ -106,13 +106,26 @@ class DenseRows(NamedTuple):
     mask: Mask
 
 
+class ScoreBias(NamedTuple):
+    """What is added to the scaled scores, by the positions of query and key."""
+
+    # query, key [B, N, S, D] and positions [B, S] -> [B or 1, N, S, S]
+    compute: Callable[[Tensor, Tensor, Tensor], Tensor]
+    position_ids: Tensor  # int64 [T]
+
+    def at(self, rows: Tensor | slice) -> ScoreBias:
+        """The same of some rows of the stream."""
+        return ScoreBias(self.compute, self.position_ids[rows])
+
+
 class AttentionInputs(NamedTuple):
-    """What attention in one layer knows beside query, key and value."""
+    """What attention knows beside query, key and value, in all layers that have one mask."""
 
     layout: Layout | DenseRows
     mask: Mask
     # What the position scheme does to query and key [T, N, D].
-    rotation: Callable[[Tensor], Tensor] | None
+    rotation: Callable[[Tensor], Tensor] | None = None
+    score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
 
 
 def dense_rows(
@@ -126,9 +139,13 @@ def dense_rows(
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     is_padded = layout.row_slots is not None and not layout.full and not mask.is_causal
     padding = layout.key_padding() if is_padded else None
+    visibility = layout.visibility
 
     def make_bias() -> Tensor:
         hidden = _hidden_pairs(width, mask, padding, device)
+        if visibility is not None:
+            itself = torch.eye(width, dtype=torch.bool, device=device)
+            hidden = hidden | ~(visibility | itself)
         bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
             hidden, -torch.inf
         )
@@ -138,9 +155,9 @@ def dense_rows(
             return bias
         return bias.repeat_interleave(num_heads, dim=0)
 
-    hides_nothing = mask == FULL and padding is None
+    hides_nothing = mask == FULL and padding is None and visibility is None
     # torch's kernel knows a causal mask by a word.
-    is_spoken = mask == CAUSAL and kernel == "sdpa"
+    is_spoken = mask == CAUSAL and kernel == "sdpa" and visibility is None
     bias = None
     # On the meta device only products are counted.
     if device.type != "meta" and not hides_nothing and not is_spoken:
@@ -189,8 +206,9 @@ def attention(
     mask: Mask,
     dropout_prob: float,
     training: bool,
+    score_bias: ScoreBias | None = None,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
+    """softmax(q k^T / sqrt(D) + bias) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
 
     Padding slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may
     go on after its last sequence, and get zeros.
@@ -200,19 +218,19 @@ def attention(
         rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
         layout = rows or layout
     if isinstance(layout, DenseRows):
-        return _dense(q, k, v, layout, prob)
-    if prob == 0.0 and has_varlen_kernel(q, mask):
+        return _dense(q, k, v, layout, prob, score_bias)
+    if prob == 0.0 and score_bias is None and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
-    return _grouped(q, k, v, layout, prob, mask)
+    return _grouped(q, k, v, layout, prob, mask, score_bias)
 
 
 def attention_of(
     qkv: Tensor, inputs: AttentionInputs, *, dropout_prob: float, training: bool
 ) -> Tensor:
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
-    layout, mask, rotation = inputs
+    layout, mask, rotation, score_bias = inputs
     prob = dropout_prob if training else 0.0
-    is_plain = rotation is None and has_fast_path(qkv, prob)
+    is_plain = rotation is None and score_bias is None and has_fast_path(qkv, prob)
     if is_plain and isinstance(layout, DenseRows) and layout.kernel == "bmm":
         return _CpuAttention.apply(
             qkv, layout.batch_size, layout.width, layout.bias, quantise_drop_prob(prob)
@@ -221,7 +239,16 @@ def attention_of(
     if rotation is not None:
         q = rotation(q)
         k = rotation(k)
-    return attention(q, k, v, layout, mask=mask, dropout_prob=dropout_prob, training=training)
+    return attention(
+        q,
+        k,
+        v,
+        layout,
+        mask=mask,
+        dropout_prob=dropout_prob,
+        training=training,
+        score_bias=score_bias,
+    )
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask: Mask) -> Tensor:
@@ -240,11 +267,22 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask
     return out
 
 
-def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Tensor:
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: DenseRows,
+    prob: float,
+    score_bias: ScoreBias | None = None,
+) -> Tensor:
     """Equal rows: q, k, v [B*S, N, D] -> [B*S, N, D]."""
     num_heads, head_dim = q.shape[1:]
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
+    bias = rows.bias
+    if score_bias is not None:
+        positions = score_bias.position_ids.view(shape[:2])
+        bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
     if q.device.type == "meta":
         # Where cost.py counts: the products of a kernel that computes no more than the window. A
         # causal mask is not discounted, though half of its scores are thrown away.
@@ -255,22 +293,43 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
     elif rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
         scale = head_dim**-0.5
-        if rows.bias is None:
+        if bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
         else:
-            bias = rows.bias.expand(len(q), rows.width, rows.width)
+            bias = bias.expand(len(q), rows.width, rows.width)
             scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
         probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
         out = torch.bmm(probs, v).view(rows.batch_size, num_heads, rows.width, head_dim)
     else:
-        is_causal = rows.mask.is_causal and rows.bias is None
+        is_causal = rows.mask.is_causal and bias is None
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal
+            q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal
         )
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
 
 
-def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask: Mask) -> Tensor:
+def _with_score_bias(added: Tensor, rows: DenseRows) -> Tensor:
+    """What is added to the scores in all, as the kernel takes it; `added` [B or 1, N, S, S]."""
+    bias = rows.bias
+    if bias is None and rows.mask.is_causal:
+        # torch's kernel is told of a causal mask by a word alone, which stands beside no bias.
+        unseen = masked_pairs(rows.width, rows.mask, added.device)
+        added = added.masked_fill(unseen, -torch.inf)
+    if rows.kernel == "sdpa":
+        return added if bias is None else added + bias
+    added = added.expand(rows.batch_size, *added.shape[1:]).flatten(0, 1)  # [B*N, S, S]
+    return added if bias is None else added + bias
+
+
+def _grouped(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    prob: float,
+    mask: Mask,
+    score_bias: ScoreBias | None = None,
+) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
     if _usual_kernel(q.device) == "bmm":
         size = CPU_GROUP_SIZE
@@ -283,12 +342,15 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask:
         largest = size
     groups = layout.padded_groups(size, q.shape[0], multiple, largest)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
+    if score_bias is not None:
+        score_bias = score_bias.at(groups.gather)
     outputs = []
     for start, inner in groups.groups:
         rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
         assert rows is not None
         slots = slice(start, start + rows.batch_size * rows.width)
-        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob))
+        of_group = score_bias.at(slots) if score_bias else None
+        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob, of_group))
     return from_padded(torch.cat(outputs), groups)
 
 
@@ -405,4 +467,4 @@ def has_fast_path(qkv: Tensor, prob: float) -> bool:
         return False
     if torch.compiler.is_compiling():
         return False
-    return prob == 0.0 or has_fast_dropout(qkv, prob)
+    return prob == 0.0 or has_fast_dropout(qkv, quantise_drop_prob(prob))

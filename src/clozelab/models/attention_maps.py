@@ -33,6 +33,10 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
             k = inputs.rotation(k)
         with torch.autocast(q.device.type, enabled=False):
             scores = torch.einsum("qnd,knd->nqk", q, k) * module.head_dim**-0.5
+            if inputs.score_bias is not None:
+                q, k = (x.transpose(0, 1)[None] for x in (q, k))  # [1, N, S, head size]
+                positions = inputs.score_bias.position_ids[None, : q.shape[2]]
+                scores = scores + inputs.score_bias.compute(q, k, positions)[0]
         unseen = masked_pairs(len(q), inputs.mask, q.device)
         note(scores.masked_fill(unseen, -torch.inf).softmax(-1))
 

@@ -29,7 +29,7 @@ PART_PACKAGE = "clozelab.models."
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """A class below `clozelab.models` and its options; built as `class(config, **options)`."""
+    """A class below `clozelab.models` and its options."""
 
     target: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -52,8 +52,8 @@ class ModuleSpec:
         """As YAML and config.json say it."""
         return {"_target_": self.target, **dict(self.options)}
 
-    def build(self, config: EncoderConfig) -> Any:
-        """The module; ValueError where there is no such class."""
+    def build(self, config: EncoderConfig, *arguments: Any) -> Any:
+        """The module, with further `arguments`; ValueError where there is no such class."""
         module, _, name = self.target.rpartition(".")
         try:
             module_class = getattr(importlib.import_module(module), name)
@@ -62,29 +62,17 @@ class ModuleSpec:
         # A function is none, nor is a class that the module has imported.
         if not isinstance(module_class, type) or module_class.__module__ != module:
             raise ValueError(f"there is no part {self.target!r} in this version of clozelab")
-        return module_class(config, **dict(self.options))
+        return module_class(config, *arguments, **dict(self.options))
 
 
-# BERT's; a pooler may be None.
+# BERT's; a pooler may be None, and None for a norm stands for this one.
 DEFAULT_MODULES: Mapping[str, ModuleSpec] = {
     "positions": ModuleSpec("clozelab.models.embeddings.LearnedPositions"),
     "block": ModuleSpec("clozelab.models.encoder.PostNorm"),
     "attention": ModuleSpec("clozelab.models.attention.FullAttention"),
     "pooler": ModuleSpec("clozelab.models.encoder.Pooler"),
+    "norm": ModuleSpec("clozelab.models.encoder.LayerNorm"),
 }
-
-WHOLE_NUMBERS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "pad_token_id",
-    "embedding_size",
-    "num_hidden_groups",
-)
 # Null where they follow from another size.
 FOLLOWING_NUMBERS = ("embedding_size", "num_hidden_groups")
 AT_LEAST_ONE = (
@@ -96,12 +84,6 @@ AT_LEAST_ONE = (
     "max_position_embeddings",
     "embedding_size",
     "num_hidden_groups",
-)
-NUMBERS = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-    "layer_norm_eps",
 )
 
 
@@ -140,12 +122,16 @@ class EncoderConfig:
     block: ModuleSpec = DEFAULT_MODULES["block"]
     attention: ModuleSpec = DEFAULT_MODULES["attention"]
     pooler: ModuleSpec | None = DEFAULT_MODULES["pooler"]
+    norm: ModuleSpec = DEFAULT_MODULES["norm"]
+    use_bias: bool = True  # of the matrices of layers and pooler, and before the vocabulary
 
     def __post_init__(self) -> None:
         for name in DEFAULT_MODULES:
             node = getattr(self, name)
             if node is None and name == "pooler":
                 continue
+            if node is None and name == "norm":
+                node = DEFAULT_MODULES["norm"]
             spec = ModuleSpec.of(node or {}, f"architecture.{name}")
             object.__setattr__(self, name, spec)
         self._refuse_other_types()
@@ -187,19 +173,20 @@ class EncoderConfig:
 
     def _refuse_other_types(self) -> None:
         """ValueError for a number written as text, or a count with a fraction: `"16"`, `1.0`."""
-        for name in WHOLE_NUMBERS:
-            value = getattr(self, name)
-            if value is None and name in FOLLOWING_NUMBERS:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name in FOLLOWING_NUMBERS:
                 continue
-            if isinstance(value, bool) or not isinstance(value, Integral):
+            is_bool = isinstance(value, bool)
+            if field.type == "int" and (is_bool or not isinstance(value, Integral)):
                 raise ValueError(
-                    f"model.{name} is {value!r}; it must be a whole number, without quotes or a"
-                    " fraction"
+                    f"model.{field.name} is {value!r}; it must be a whole number, without quotes"
+                    " or a fraction"
                 )
-        for name in NUMBERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ValueError(f"model.{name} is {value!r}; it must be a number, without quotes")
+            if field.type == "float" and (is_bool or not isinstance(value, Real)):
+                raise ValueError(
+                    f"model.{field.name} is {value!r}; it must be a number, without quotes"
+                )
 
     @property
     def head_dim(self) -> int:

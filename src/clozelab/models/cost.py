@@ -60,6 +60,8 @@ def trained_parameters(models: Mapping[str, nn.Module]) -> int:
     """Of everything that is trained, encoders and heads; what is shared or tied is counted once."""
     sizes = {}
     for model in models.values():
+        if not getattr(model, "is_trained", True):
+            continue
         for parameter in model.parameters():
             sizes[id(parameter)] = parameter.numel()
     return sum(sizes.values())
@@ -129,6 +131,7 @@ ELEMENTWISE = frozenset(
         "div",
         "__truediv__",
         "layer_norm",
+        "rms_norm",
         "gelu",
         "relu",
         "tanh",

@@ -1,8 +1,8 @@
 """Token stream -> vectors: word + token type + position, LayerNorm, dropout; and position schemes.
 
-A position scheme adds a vector to the embedding, or turns query and key inside attention, or both.
-One that speaks to attention in another way (relative, disentangled) gives what attention needs in
-`rotation`'s place.
+A position scheme adds a vector to the embedding, or turns query and key inside attention
+(`rotation`), or adds to the scores there (`score_bias`: relative, disentangled). What it tells
+attention may differ by the layers' mask, for example in layers that see a window.
 
 Letters: T tokens in the stream, E embedding size, N heads, D head dimension.
 """
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clozelab.models.attention import Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import Dropout, Embedding
 
@@ -54,7 +55,12 @@ class Positions(nn.Module):
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
 
-    def rotation(self, position_ids: Tensor) -> Rotation | None:  # noqa: ARG002
+    def rotation(self, position_ids: Tensor, mask: Mask) -> Rotation | None:  # noqa: ARG002
+        """What query and key pass through in layers of this mask; `position_ids` int64 [T]."""
+        return None
+
+    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias | None:  # noqa: ARG002
+        """What is added to the scores in layers of this mask."""
         return None
 
 
@@ -124,7 +130,7 @@ class RotaryPositions(Positions):
         """Nothing is added."""
         return
 
-    def rotation(self, position_ids: Tensor) -> Rotation | None:
+    def rotation(self, position_ids: Tensor, mask: Mask) -> Rotation | None:  # noqa: ARG002
         """int64 [T] -> cosines and sines [T, 1, D / 2]."""
         cos, sin = self.table.index_select(1, position_ids).unsqueeze(2)
         return Rotation(cos, sin)
@@ -143,7 +149,7 @@ class Embeddings(nn.Module):
         self.token_type_embeddings = None
         if config.type_vocab_size:
             self.token_type_embeddings = Embedding(config.type_vocab_size, config.embedding_size)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.LayerNorm = config.norm.build(config, config.embedding_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:

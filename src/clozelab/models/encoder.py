@@ -10,6 +10,7 @@ dimension.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.models import attention
-from clozelab.models.attention import AttentionInputs, Mask, attention_of, dense_rows
+from clozelab.models.attention import AttentionInputs, DenseRows, Mask, attention_of, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
@@ -30,19 +31,33 @@ SENTENCE_POOLINGS = ("mean", "cls")
 MAX_SHAPES = 64
 
 
-def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+def layer_norm(config: EncoderConfig) -> nn.Module:
+    return config.norm.build(config, config.hidden_size)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Mean 0 and deviation 1, times a learned gain, plus a learned bias where that is wanted."""
+
+    def __init__(self, config: EncoderConfig, size: int, bias: bool = True) -> None:
+        super().__init__(size, config.layer_norm_eps, bias=bias)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root mean square 1, times a learned gain (Zhang and Sennrich 2019)."""
+
+    def __init__(self, config: EncoderConfig, size: int) -> None:
+        super().__init__(size, config.layer_norm_eps)
 
 
 class ResidualOutput(nn.Module):
     """How both halves of a layer end: dense, dropout, add the residual.
 
-    A LayerNorm follows where that comes last.
+    A norm follows where that comes last.
     """
 
     def __init__(self, input_size: int, config: EncoderConfig, norm_last: bool) -> None:
         super().__init__()
-        self.dense = Linear(input_size, config.hidden_size)
+        self.dense = Linear(input_size, config.hidden_size, config.use_bias)
         self.LayerNorm = layer_norm(config) if norm_last else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -57,7 +72,7 @@ class SelfAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.head_dim = config.head_dim
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
 
     def forward(self, hidden: Tensor, residual: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -76,7 +91,8 @@ class Intermediate(nn.Module):
     def __init__(self, config: EncoderConfig, gated: bool) -> None:
         super().__init__()
         self.gated = gated
-        self.dense = Linear(config.hidden_size, config.intermediate_size * (2 if gated else 1))
+        size = config.intermediate_size * (2 if gated else 1)
+        self.dense = Linear(config.hidden_size, size, config.use_bias)
         self.activation = activation(config.hidden_act)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -88,11 +104,19 @@ class Intermediate(nn.Module):
 
 
 class PostNorm(nn.Module):
-    """BERT's layer: each half ends with a LayerNorm. `gated`: see Intermediate."""
+    """BERT's layer: each half ends with a norm. `gated`: see Intermediate.
+
+    `layer_index` is the layer's number; of layers that share weights, the first one's.
+    """
 
     needs_final_norm: ClassVar[bool] = False
 
-    def __init__(self, config: EncoderConfig, gated: bool = False) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        layer_index: int,  # noqa: ARG002
+        gated: bool = False,
+    ) -> None:
         super().__init__()
         self.attention = SelfAttention(config, norm_last=True)
         self.intermediate = Intermediate(config, gated)
@@ -105,14 +129,19 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """Each half begins with a LayerNorm (Xiong et al. 2020).
+    """Each half begins with a norm (Xiong et al. 2020).
 
     The encoder adds one after its last layer.
     """
 
     needs_final_norm: ClassVar[bool] = True
 
-    def __init__(self, config: EncoderConfig, gated: bool = False) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        layer_index: int,  # noqa: ARG002
+        gated: bool = False,
+    ) -> None:
         super().__init__()
         self.attention_norm = layer_norm(config)
         self.feed_forward_norm = layer_norm(config)
@@ -153,7 +182,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.use_bias)
 
     def forward(self, token_states: Tensor) -> Tensor:
         """[B, H] -> [B, H]."""
@@ -186,7 +215,11 @@ class Encoder(nn.Module):
         self.embeddings_project = None
         if config.has_projection:
             self.embeddings_project = Linear(config.embedding_size, config.hidden_size)
-        blocks = [config.block.build(config) for _ in range(config.num_hidden_groups)]
+        blocks = []
+        for group in range(config.num_hidden_groups):
+            # The first layer that has the group's weights.
+            layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
+            blocks.append(config.block.build(config, layer_index))
         self.layer = nn.ModuleList(blocks)
         self.final_norm = layer_norm(config) if blocks[0].needs_final_norm else nn.Identity()
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
@@ -205,9 +238,7 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
         """int64 [T] each -> [T, H]; padding slots hold values that mean nothing."""
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]
-        if self.embeddings_project is not None:
-            hidden = self.embeddings_project(hidden)
+        hidden = self.embed(input_ids, token_type_ids, position_ids)
         hidden_states = [hidden]
         num_slots = len(hidden)
         # A ragged stream goes on after its last sequence; what is added is cut off at the end.
@@ -215,10 +246,18 @@ class Encoder(nn.Module):
             padding = round_up_to_bucket(num_slots) - num_slots
             hidden = F.pad(hidden, (0, 0, 0, padding))
             position_ids = F.pad(position_ids, (0, padding))
-        inputs = self._attention_inputs(layout, position_ids, hidden)
-        for number, mask in enumerate(self.masks):
-            # Neighbours share a set of weights.
-            layer = self.layer[number * len(self.layer) // len(self.masks)]
+        # The scores' dtype is that of query and key, which autocast may make narrower.
+        device = hidden.device
+        in_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if in_autocast else hidden.dtype
+        num_heads = self.config.num_attention_heads
+
+        def rows(mask: Mask) -> Layout | DenseRows:
+            equal = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
+            return layout if equal is None else equal
+
+        inputs = self.attention_inputs(position_ids, rows)
+        for layer, mask in zip(self.layers(), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
                 hidden = checkpoint(layer, hidden, inputs[mask], use_reentrant=False)
@@ -231,22 +270,33 @@ class Encoder(nn.Module):
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
         )
 
-    def _attention_inputs(
-        self, layout: Layout, position_ids: Tensor, hidden: Tensor
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """int64 [T] each -> what goes into the first layer, [T, H]."""
+        hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]
+        if self.embeddings_project is not None:
+            hidden = self.embeddings_project(hidden)
+        return hidden
+
+    def layers(self) -> list[nn.Module]:
+        """One module a layer; neighbours may share one."""
+        blocks = list(self.layer)
+        depth = self.config.num_hidden_layers
+        return [blocks[number * len(blocks) // depth] for number in range(depth)]
+
+    def attention_inputs(
+        self, position_ids: Tensor, rows: Callable[[Mask], Layout | DenseRows]
     ) -> dict[Mask, AttentionInputs]:
         """What attention is told, by mask: worked out once for all layers that have it."""
-        # The scores' dtype is that of query and key, which autocast may make narrower.
-        device = hidden.device
-        in_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if in_autocast else hidden.dtype
-        rotation = self.embeddings.position_embeddings.rotation(position_ids)
-        num_heads = self.config.num_attention_heads
+        positions = self.embeddings.position_embeddings
         inputs = {}
         for mask in self.masks:
-            if mask in inputs:
-                continue
-            rows = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
-            inputs[mask] = AttentionInputs(layout if rows is None else rows, mask, rotation)
+            if mask not in inputs:
+                inputs[mask] = AttentionInputs(
+                    rows(mask),
+                    mask,
+                    positions.rotation(position_ids, mask),
+                    positions.score_bias(position_ids, mask),
+                )
         return inputs
 
     def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:

@@ -83,12 +83,9 @@ def save_encoder_folder(
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     family = encoder.config.family
-    config = {**family.to_hf(encoder.config, heads), **extra_config}
+    config = {**family.to_hf_config(encoder.config, heads), **extra_config}
     config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
-    tensors = to_hf_tensors(encoder, heads)
-    if not with_pooler:
-        pooler = f"{family.prefix}{family.encoder_name('pooler.')}"
-        tensors = {name: value for name, value in tensors.items() if pooler not in name}
+    tensors = to_hf_tensors(encoder, heads, with_pooler)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write_json(temporary / CONFIG_FILE, config, sort_keys=True)
@@ -130,31 +127,32 @@ def load_encoder(
     if initialisation == "random":
         return encoder
     family = encoder.config.family
-    expected = _named_tensors(encoder)
     if stored is None:
         stored = read_tensors(folder)
     tensors = _without_heads(stored, family)
     if not tensors:
         raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
     for name in _HARMLESS:
-        tensors.pop(name, None)
-    poolers = [family.encoder_name(f"pooler.{name}") for name in encoder.pooler.state_dict()]
-    if poolers and not any(name in tensors for name in poolers):
+        tensors.pop(family.prefix + name, None)
+    state = _state(encoder, {})
+    fresh = {name: value for name, value in state.items() if name.startswith("encoder.pooler.")}
+    poolers = family.to_hf(fresh)
+    if poolers and not poolers.keys() & tensors.keys():
         _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
-        tensors.update({name: expected[name] for name in poolers})
-    _fill(expected, tensors, family, folder)
+        tensors |= poolers
+    _fill(state, tensors, family, folder)
     return encoder
 
 
 def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """The encoder's tensors of a file, without the family's prefix."""
+    """The encoder's tensors of a file, with the family's prefix."""
     has_prefix = any(name.startswith(family.prefix) for name in stored)
     tensors = {}
     for name, value in stored.items():
         if has_prefix and name.startswith(family.prefix):
-            tensors[name.removeprefix(family.prefix)] = value
-        elif not has_prefix and not family.is_head(name):
             tensors[name] = value
+        elif not has_prefix and not family.is_head(name):
+            tensors[family.prefix + name] = value
     return tensors
 
 
@@ -179,9 +177,9 @@ def load_head(
         decoder_bias = f"{family.decoder}.bias"
         if decoder_bias in stored and (projection is not None or bias not in stored):
             stored = {**stored, bias: stored[decoder_bias]}
-    expected = _head_tensors(family, kind, module)
-    tensors = {name: stored[name] for name in expected if name in stored}
-    _fill(expected, tensors, family, folder)
+    state = _head_state(kind, module)
+    tensors = {name: stored[name] for name in family.to_hf(state) if name in stored}
+    _fill(state, tensors, family, folder)
 
 
 def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[str]) -> bool:
@@ -225,7 +223,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
     model_type = str(values.get("model_type", "bert"))
     try:
         family = family_of(model_type.removeprefix(CUSTOM_MODEL_TYPE_PREFIX))
-        return family.from_hf(values)
+        return family.from_hf_config(values)
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
 
@@ -418,56 +416,45 @@ def verify_checksums(folder: Path | str) -> None:
             )
 
 
-def to_hf_tensors(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+def to_hf_tensors(
+    encoder: Encoder, heads: Mapping[str, nn.Module], with_pooler: bool = True
+) -> dict[str, Tensor]:
     """All tensors under their family's names, contiguous, on the CPU."""
+    state = _state(encoder, heads)
+    if not with_pooler:
+        state = {name: x for name, x in state.items() if not name.startswith("encoder.pooler.")}
     family = encoder.config.family
-    tensors = {family.prefix + name: value for name, value in _named_tensors(encoder).items()}
-    for kind, head in heads.items():
-        tensors |= _head_tensors(family, kind, head)
-        if kind == "lm" and f"{family.decoder}.weight" in tensors:
-            tensors[f"{family.decoder}.bias"] = head.state_dict()["bias"]
+    tensors = family.to_hf(state)
+    # A vocabulary projection apart from the word embeddings has the bias beside it, too.
+    if f"{family.decoder}.weight" in tensors:
+        tensors[f"{family.decoder}.bias"] = state["lm.bias"]
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
-def _head_tensors(family: Family, kind: str, module: nn.Module) -> dict[str, Tensor]:
-    """A head's own tensors under its family's names."""
-    tied = getattr(module, "tied_parameters", ())
-    tensors = {}
-    for name, value in module.state_dict().items():
-        if name in tied:
-            continue
-        if name == "word_embedding_weight":  # a vocabulary projection of the head's own
-            tensors[f"{family.decoder}.weight"] = value
-        else:
-            tensors[family.head_name(kind, name)] = value
-    return tensors
+def _state(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """The tensors of a whole model: `encoder.NAME`, and `KIND.NAME` of each head."""
+    state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    for kind, head in heads.items():
+        state |= _head_state(kind, head)
+    return state
 
 
-def _named_tensors(encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's own parameters under its family's names, without prefix.
-
-    They are views where one matrix is three there.
-    """
-    family = encoder.config.family
-    tensors = {}
-    for name, value in encoder.state_dict().items():
-        if ".attention.qkv." not in name:
-            tensors[family.encoder_name(name)] = value
-            continue
-        for projection, chunk in zip(("query", "key", "value"), value.chunk(3), strict=True):
-            apart = name.replace(".qkv.", f".{projection}.")
-            tensors[family.encoder_name(apart)] = chunk
-    return tensors
+def _head_state(kind: str, head: nn.Module) -> dict[str, Tensor]:
+    """A head's own tensors, as `KIND.NAME`."""
+    tied = getattr(head, "tied_parameters", ())
+    state = head.state_dict().items()
+    return {f"{kind}.{name}": value for name, value in state if name not in tied}
 
 
 @torch.no_grad()
 def _fill(
-    expected: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path
+    state: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path
 ) -> None:
-    """Copies a file's tensors into a module's own, or views of them.
+    """Copies a file's tensors into a module's own.
 
     ValueError where they are not the same ones.
     """
+    expected = family.to_hf(state)
     model = family.class_name
     missing = [name for name in expected if name not in stored]
     unexpected = [name for name in stored if name not in expected]
@@ -477,18 +464,22 @@ def _fill(
     ):
         if names:
             others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            raise ValueError(f"{folder}: tensor {names[0]}{others} {problem}")
+            name = names[0].removeprefix(family.prefix)
+            raise ValueError(f"{folder}: tensor {name}{others} {problem}")
+    tensors = {}
     for name, value in expected.items():
+        bare_name = name.removeprefix(family.prefix)
         shape = stored[name].shape
         if shape != value.shape:
             raise ValueError(
-                f"{folder}: tensor {name} has shape {list(shape)}, the configuration says"
+                f"{folder}: tensor {bare_name} has shape {list(shape)}, the configuration says"
                 f" {list(value.shape)}"
             )
-        _refuse_other_numbers(name, stored[name], folder)
-    for name, value in expected.items():
-        value.copy_(stored[name])
-        _refuse_not_finite(name, value, folder)
+        _refuse_other_numbers(bare_name, stored[name], folder)
+        tensors[name] = stored[name].to(value.dtype)
+        _refuse_not_finite(bare_name, tensors[name], folder)
+    for name, value in family.from_hf(tensors, state).items():
+        state[name].copy_(value)
 
 
 def _refuse_other_numbers(name: str, tensor: Tensor, folder: Path) -> None:

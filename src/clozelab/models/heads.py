@@ -18,7 +18,7 @@ size of one direction of an LSTM.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +29,28 @@ from clozelab.models.kernels.linear_cross_entropy import PredictionLoss, linear_
 from clozelab.models.layers import Dropout, Linear, activation, dropout, initialise_
 from clozelab.models.layout import Layout, from_padded, to_padded
 
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder, EncoderOutput
+
+
+class HeadInput(NamedTuple):
+    """What a head on tokens may read of a forward."""
+
+    hidden: Tensor  # [P, H]: the last states at the predicted positions
+    positions: Tensor  # int64 [P]: their slots in the stream
+    output: EncoderOutput  # of the whole batch
+    batch: Mapping[str, Any]
+    encoder: Encoder
+
 
 class PredictionTransform(nn.Module):
     """Dense, activation, LayerNorm before the vocabulary."""
 
     def __init__(self, config: EncoderConfig, hidden_act: str) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.embedding_size)
+        self.dense = Linear(config.hidden_size, config.embedding_size, config.use_bias)
         self.activation = activation(hidden_act)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.LayerNorm = config.norm.build(config, config.embedding_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[P, H] -> [P, E]."""
@@ -53,6 +66,8 @@ class MaskedLMHead(nn.Module):
 
     # Empty for a projection apart (folders.load_head).
     tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
+    # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
+    reads_hidden_states: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -66,6 +81,10 @@ class MaskedLMHead(nn.Module):
         initialise_(self.transform, config.initializer_range, generator)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.word_embedding_weight = word_embedding_weight
+
+    def states(self, inputs: HeadInput) -> Tensor:
+        """[P, H]: what the tokens are predicted from, one row a prediction."""
+        return inputs.hidden
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[P, H] -> logits [P, V]."""

@@ -109,14 +109,14 @@ class _CpuDropout(torch.autograd.Function):
         return apply_dropout_bits(grads[0], mask, ctx.scale), None
 
 
-def has_fast_dropout(x: Tensor, prob: float) -> bool:
+def has_fast_dropout(x: Tensor, num_dropped_levels: int) -> bool:
     """Whether `dropout` is this file's own for `x`.
 
     Compiled, torch's is part of the loop around it.
     """
     return (
         x.device.type == "cpu"
-        and 0 < quantise_drop_prob(prob) < _LEVELS
+        and 0 < num_dropped_levels < _LEVELS
         and x.dtype.itemsize in _INTEGERS
         and not torch.compiler.is_compiling()
     )
@@ -129,9 +129,10 @@ def dropout(x: Tensor, prob: float, training: bool) -> Tensor:
     """
     if not training or prob == 0.0:
         return x
-    if not has_fast_dropout(x, prob):
+    num_dropped_levels = quantise_drop_prob(prob)
+    if not has_fast_dropout(x, num_dropped_levels):
         return F.dropout(x, prob, True)
-    return _CpuDropout.apply(x, quantise_drop_prob(prob))
+    return _CpuDropout.apply(x, num_dropped_levels)
 
 
 class Dropout(nn.Module):
@@ -158,7 +159,7 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 def initialise_(
     module: nn.Module, initializer_range: float, generator: torch.Generator | None = None
 ) -> None:
-    """Fills every Linear, Embedding and LayerNorm below `module`, in registration order.
+    """Fills every Linear, Embedding and norm below `module`, in registration order.
 
     Source: google-research/bert modeling.py, `create_initializer`: a normal of standard deviation
     `initializer_range` truncated at two of them. `generator`: None means torch's global random
@@ -173,6 +174,5 @@ def initialise_(
         if isinstance(child, nn.Linear):
             if child.bias is not None:
                 nn.init.zeros_(child.bias)
-        elif isinstance(child, nn.LayerNorm):
-            nn.init.ones_(child.weight)
-            nn.init.zeros_(child.bias)
+        elif isinstance(child, nn.LayerNorm | nn.RMSNorm):
+            child.reset_parameters()

@@ -45,10 +45,18 @@ class Layout:
     row_slots: int | None  # S for a rectangle, None for a ragged stream
     max_seqlen: int
     lengths_list: list[int]  # `lengths` on the host
+    # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, beside what the
+    # layers' masks say; it always sees itself. None: all of its sequence.
+    visibility: Tensor | None = None
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def rectangle(cls, lengths: Sequence[int] | np.ndarray, row_slots: int) -> Layout:
+    def rectangle(
+        cls,
+        lengths: Sequence[int] | np.ndarray,
+        row_slots: int,
+        visibility: Tensor | None = None,
+    ) -> Layout:
         """B rows of `row_slots` slots; ValueError for a length that is not in 1..row_slots."""
         layout = cls.ragged(lengths)
         if layout.max_seqlen > row_slots:
@@ -57,6 +65,7 @@ class Layout:
                 f" {row_slots}"
             )
         layout.row_slots = int(row_slots)
+        layout.visibility = visibility
         return layout
 
     @classmethod
@@ -135,11 +144,15 @@ class Layout:
         From pinned memory the copy never waits, asked or not.
         """
         is_pinned = torch.device(device).type == "cuda" and self.lengths.is_pinned()
-        lengths = self.lengths.to(device, non_blocking=non_blocking or is_pinned)
-        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list)
+        return self._moved(lambda x: x.to(device, non_blocking=non_blocking or is_pinned))
 
     def pin_memory(self) -> Layout:
-        return Layout(self.lengths.pin_memory(), self.row_slots, self.max_seqlen, self.lengths_list)
+        return self._moved(Tensor.pin_memory)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Layout:
+        visibility = None if self.visibility is None else move(self.visibility)
+        lengths = move(self.lengths)
+        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list, visibility)
 
     def _starts(self) -> Tensor:
         """int64 [B + 1], computed on the device.

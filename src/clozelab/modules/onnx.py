@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import AttentionInputs, DenseRows, masked_pairs
+from clozelab.models.attention import DenseRows, Mask, masked_pairs
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.layout import Layout
 from clozelab.modules.model import Model, has_pooler
@@ -81,20 +81,19 @@ class Padded(nn.Module):
         encoder = self.encoder
         size, width = input_ids.shape
         positions = torch.arange(width, device=input_ids.device).expand(size, width).flatten()
-        hidden = encoder.embeddings(input_ids.flatten(), token_type_ids.flatten(), positions)
-        if encoder.embeddings_project is not None:
-            hidden = encoder.embeddings_project(hidden)
-        rotation = encoder.embeddings.position_embeddings.rotation(positions)
+        hidden = encoder.embed(input_ids.flatten(), token_type_ids.flatten(), positions)
         # A padding slot sees itself, or its softmax would have nothing to add up.
         is_padding = attention_mask[:, None, None] == 0  # [B, 1, 1, S]
         hidden_padding = is_padding & ~torch.eye(width, dtype=torch.bool)
-        for number, mask in enumerate(encoder.masks):
+
+        def rows(mask: Mask) -> DenseRows:
             unseen = masked_pairs(width, mask, input_ids.device) | hidden_padding  # [B, 1, S, S]
             bias = torch.zeros(unseen.shape, dtype=hidden.dtype).masked_fill(unseen, -torch.inf)
-            inputs = AttentionInputs(DenseRows(size, width, bias, "sdpa", mask), mask, rotation)
-            # Fewer layers than masks where several share their weights.
-            layer = encoder.layer[number * len(encoder.layer) // len(encoder.masks)]
-            hidden = layer(hidden, inputs)
+            return DenseRows(size, width, bias, "sdpa", mask)
+
+        inputs = encoder.attention_inputs(positions, rows)
+        for layer, mask in zip(encoder.layers(), encoder.masks, strict=True):
+            hidden = layer(hidden, inputs[mask])
         return encoder.final_norm(hidden)
 
 

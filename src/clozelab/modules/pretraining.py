@@ -46,7 +46,9 @@ class PretrainingModel(nn.Module):
         super().__init__()
         self.objectives = list(objectives)
         self.named_models = build_models(encoder, objectives)
-        self.models = nn.ModuleDict(self.named_models)
+        # What is not trained stands beside: no state, no sharding and no checkpoint has it.
+        trained = {name: model for name, model in self.named_models.items() if model.is_trained}
+        self.models = nn.ModuleDict(trained)
         if all(objective.pair is None for objective in objectives):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
@@ -58,7 +60,8 @@ class PretrainingModel(nn.Module):
 
     @property
     def encoders(self) -> list[Encoder]:
-        return [model.encoder for model in self.named_models.values()]
+        """Those that are trained."""
+        return [model.encoder for model in self.named_models.values() if model.is_trained]
 
     def objective_of(self, batch: TorchBatch) -> Objective:
         """The objective of the batch's phase."""
@@ -105,6 +108,11 @@ class PretrainingModule(TrainingModule):
         self._validated = ""  # the token term of the validation's objective
         self._phase = -1
         self.spikes = SpikeWatch(spike)
+
+    def setup(self, stage: str) -> None:
+        for model in self.model.named_models.values():
+            if not model.is_trained:
+                model.to(self.trainer.strategy.root_device)
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
@@ -306,7 +314,7 @@ class PretrainingModule(TrainingModule):
         longest = max(provenance["trained_seq_lengths"])
         for name, model in self._whole_model().named_models.items():
             is_kept = name == "encoder"
-            if is_kept or folder.name == "encoder":
+            if is_kept or (model.is_saved and folder.name == "encoder"):
                 save_encoder_folder(
                     folder if is_kept else folder.with_name(name),
                     model.encoder,

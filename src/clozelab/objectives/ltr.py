@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from clozelab.corpus.packing import Epoch, PackedInstances, SpecialIds
-from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec
+from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec, sees_past
 
 
 class LeftToRight(TokenObjective):
@@ -44,6 +44,6 @@ class LeftToRight(TokenObjective):
     ) -> list[VisibilitySpec]:
         position = arrays["prediction_positions"]
         spec = VisibilitySpec(
-            self.name, "encoder", position, position + 1, past_only=True, own_share=0.0
+            self.name, "encoder", position, position + 1, sees=sees_past, own_share=0.0
         )
         return [spec]

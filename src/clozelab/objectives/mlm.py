@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clozelab.corpus.packing import Epoch, Masking, PackedInstances, SpecialIds
-from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec
+from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec, sees_all
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class MaskedLanguageModel(TokenObjective, Masking):
             "encoder",
             position,
             position,
-            past_only=False,
+            sees=sees_all,
             own_share=self.same_fraction,
         )
         return [spec]

@@ -14,12 +14,14 @@ Letters: T slots in the stream, B instances, P predicted positions, H hidden siz
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,6 +30,7 @@ from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
+from clozelab.models.heads import HeadInput
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layout import Layout
 
@@ -36,15 +39,16 @@ TorchBatch = dict[str, Any]
 
 
 class EncoderWithHeads(nn.Module):
-    """One of the models that an objective trains.
+    """One of the models of an objective; its heads are under their kinds (families/bert.py)."""
 
-    Its heads are under their kinds (models/families/bert.py).
-    """
+    is_trained: bool = True
+    is_saved: bool = True  # whether it gets a folder when the training ends
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict()
+        self.keeps_hidden_states = False
 
     def set_causal(self, is_causal: bool) -> None:
         """Lets the encoder see the past only, or both sides.
@@ -62,13 +66,57 @@ class EncoderWithHeads(nn.Module):
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says."""
         return self.encoder(
-            input_ids, batch["token_type_ids"], batch["position_ids"], batch["layout"]
+            input_ids,
+            batch["token_type_ids"],
+            batch["position_ids"],
+            batch["layout"],
+            self.keeps_hidden_states,
         )
 
-    def add_head(self, kind: str) -> None:
-        """The family's head of this kind; objectives that take turns share it."""
+    def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
+        """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
+        positions = batch["prediction_positions"]
+        hidden = output.sequence_output.index_select(0, positions)
+        head: Any = self.heads["lm"]
+        return head.states(HeadInput(hidden, positions, output, batch, self.encoder))
+
+    def add_head(self, kind: str, head: nn.Module | None = None) -> None:
+        """A head of this kind, by default the family's; objectives that take turns share it."""
         if kind not in self.heads:
-            self.heads[kind] = self.encoder.config.family.head(kind, self.encoder)
+            self.heads[kind] = head or self.encoder.config.family.head(kind, self.encoder)
+            self.keeps_hidden_states |= getattr(self.heads[kind], "reads_hidden_states", False)
+
+
+class AuxiliaryModel(EncoderWithHeads):
+    """A model beside the one that is kept: a generator, a teacher.
+
+    One that is not trained is part of no checkpoint and no sharding, and counts nowhere: the files
+    that it is read from are inputs of the run (`TokenObjective.inputs`).
+
+    Args:
+        trained: False freezes its weights.
+        saved: whether it gets a folder of its own beside the encoder's.
+        mode: `train`, or `eval` for a forward without dropout in training, too.
+    """
+
+    def __init__(self, encoder: Encoder, *, trained: bool, saved: bool, mode: str) -> None:
+        super().__init__(encoder)
+        self.is_trained = trained
+        self.is_saved = saved
+        self.mode = mode
+        self._settle()
+
+    def add_head(self, kind: str, head: nn.Module | None = None) -> None:
+        super().add_head(kind, head)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.is_trained:
+            self.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> AuxiliaryModel:
+        return super().train(mode and self.mode == "train")
 
 
 MOST_SOURCES = 20  # with more, a held-out loss of each would say little and cost a call each
@@ -99,6 +147,18 @@ class LossTerm:
         return means | self.figures
 
 
+# Slots of the stream that look, and those that they look at -> bool, as numpy broadcasts the two.
+Sees = Callable[[I64, I64], NDArray[np.bool_]]
+
+
+def sees_all(query: I64, key: I64) -> NDArray[np.bool_]:
+    return np.ones(np.broadcast_shapes(query.shape, key.shape), dtype=bool)
+
+
+def sees_past(query: I64, key: I64) -> NDArray[np.bool_]:
+    return key <= query
+
+
 @dataclass(frozen=True)
 class VisibilitySpec:
     """What the predictions of one term may see of the text."""
@@ -107,8 +167,7 @@ class VisibilitySpec:
     model: str
     positions: I64  # [P] stream slots whose states predict
     about: I64  # [P] the slot of the text that each is to find out about
-    # Nothing behind a slot may change its state; otherwise everything must reach it.
-    past_only: bool
+    sees: Sees  # whether the text at a slot reaches the states at another one of its instance
     own_share: float  # share of the predictions that see the text's own token at `about` on purpose
 
 
@@ -134,12 +193,17 @@ class TokenObjective(_Weighted):
         """Returns `input_ids` [T], `prediction_positions` [P], `prediction_labels` [P], all int64.
 
         `input_ids` are as the encoder sees them. The state of stream slot `prediction_positions[p]`
-        predicts `prediction_labels[p]`.
+        predicts `prediction_labels[p]`. Optional: `visibility`, bool [B, S, S], which slots of an
+        instance each of its slots may see, where the layers' masks alone do not say it.
         """
 
     @abstractmethod
     def visibility(self, packed: PackedInstances, arrays: Arrays) -> list[VisibilitySpec]:
         """What the predictions of `arrays`, which were made from `packed`, may see."""
+
+    def inputs(self) -> dict[str, Path]:
+        """Folders of encoders that it reads, by the names under which a run records them."""
+        return {}
 
     def predicted_share(self, seq_length: int) -> float:  # noqa: ARG002
         """Of the slots of a full instance, those with a vocabulary projection."""
@@ -158,9 +222,10 @@ class TokenObjective(_Weighted):
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
-        output = models["encoder"].states(batch["input_ids"], batch)
-        hidden = output.sequence_output.index_select(0, batch["prediction_positions"])
-        return output, [self.prediction_term(models["encoder"], hidden, batch)]
+        model = models["encoder"]
+        output = model.states(batch["input_ids"], batch)
+        hidden = model.predicted_states(output, batch)
+        return output, [self.prediction_term(model, hidden, batch)]
 
     def prediction_term(
         self, model: EncoderWithHeads, hidden: Tensor, batch: TorchBatch
@@ -220,8 +285,8 @@ class TokenObjective(_Weighted):
         For the pre-flight.
         """
         model = models["encoder"]
-        hidden = model.states(batch["input_ids"], batch).sequence_output
-        return {"encoder": model.heads["lm"](hidden.index_select(0, batch["prediction_positions"]))}
+        output = model.states(batch["input_ids"], batch)
+        return {"encoder": model.heads["lm"](model.predicted_states(output, batch))}
 
 
 def _source_of_predictions(batch: TorchBatch) -> Tensor:
@@ -404,7 +469,8 @@ class Objective:
         """One LossTerm for each of `weights`, in their order; `batch` as `to_torch` makes it."""
         # The phase before may have read another way.
         for model in models.values():
-            model.set_causal(self.is_causal)
+            if model.is_trained:
+                model.set_causal(self.is_causal)
         output, terms = self.token.terms(models, batch)
         if self.pair is None:
             return terms
@@ -446,12 +512,15 @@ def to_torch(batch: Arrays) -> TorchBatch:
     """`Objective.arrays` as int64 tensors, lengths and width as a Layout; other values stay."""
     tensors: TorchBatch = {}
     for key, value in batch.items():
-        if key in ("lengths", "width"):
+        if key in ("lengths", "width", "visibility"):
             continue
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64))
         tensors[key] = value
-    tensors["layout"] = Layout.rectangle(batch["lengths"], batch["width"])
+    visibility = None
+    if "visibility" in batch:
+        visibility = torch.from_numpy(batch["visibility"])
+    tensors["layout"] = Layout.rectangle(batch["lengths"], batch["width"], visibility)
     return tensors
 
 

@@ -25,6 +25,7 @@ from clozelab.models.families.electra import generator_config
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import (
     Arrays,
+    AuxiliaryModel,
     EncoderWithHeads,
     LossTerm,
     Models,
@@ -68,7 +69,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             config = generator_config(discriminator.encoder.config, self.generator_width)
             generator = Encoder(config, embeddings=discriminator.encoder.embeddings)
             generator.pooler.requires_grad_(False)
-            models["generator"] = EncoderWithHeads(generator)
+            models["generator"] = AuxiliaryModel(generator, trained=True, saved=True, mode="train")
             models["generator"].add_head("lm")
 
     def flops_per_token(
@@ -118,8 +119,9 @@ class ReplacedTokenDetection(MaskedLanguageModel):
 
     def generate(self, models: Models, batch: TorchBatch) -> Tensor:
         """The generator's states at the predicted positions, [P, H]."""
-        output = models["generator"].states(batch["input_ids"], batch)
-        return output.sequence_output.index_select(0, batch["prediction_positions"])
+        generator = models["generator"]
+        output = generator.states(batch["input_ids"], batch)
+        return generator.predicted_states(output, batch)
 
     def replace(
         self, generator: EncoderWithHeads, hidden: Tensor, batch: TorchBatch

@@ -292,6 +292,8 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
         if name == "encoder":
             _load_heads(with_heads, folder, name)
             continue
+        if not with_heads.is_trained:
+            continue
         beside = folder.with_name(name)
         if (beside / CONFIG_FILE).is_file():
             with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())

@@ -23,6 +23,7 @@ from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.reuse import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
@@ -70,6 +71,9 @@ def main(cfg: DictConfig) -> None:
     job = prepare_pretraining(cfg)
     inputs = {"corpus": job.corpus.fingerprint}
     inputs |= preconditions.require_same_vocabulary(cfg, job.corpus)
+    for objective in job.objectives:
+        for name, folder in objective.token.inputs().items():
+            inputs[name] = encoder_fingerprint(folder)
     tokenizer = factory.encoder_tokenizer(cfg, job.corpus, job.objectives)
     # The very same run of another experiment is not trained again.
     share_equal_run(cfg, inputs)

@@ -1,8 +1,9 @@
 """BERT, and what a family of models is: its heads, its names, its config.json.
 
-A family says which parts its encoders have (`parts`), how it calls tensors (`encoder_name`,
-`head_name`), and how it spells a configuration (`to_hf_keys`, `from_hf_keys`). A further one is a
-subclass in a file named as its model_type in config.json.
+A family says which parts its encoders have (`parts`), how it spells a configuration (`to_hf_keys`,
+`from_hf_keys`), and how it stores tensors: `to_hf` and `from_hf`, by names and tables of names
+unless it overrides them (for a sum, another shape). A further one is a subclass in a file named as
+its model_type in config.json.
 
 Unusual: what Hugging Face's classes of the family would compute otherwise (rotary positions, a
 causal ALBERT, a pooled head on a causal encoder, a BiLSTM) is written with model_type and
@@ -15,11 +16,11 @@ past it).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
@@ -59,7 +60,8 @@ class Family:
     class_name: ClassVar[str] = "Bert"
     prefix: ClassVar[str] = "bert."  # before the encoder's tensors in a file that holds heads too
     layer_prefix: ClassVar[str] = "encoder.layer.{}."
-    # Names inside a layer, ours -> theirs; what is not here is called alike.
+    # Names inside a layer, ours -> theirs; what is not here is called alike. Query, key and value
+    # are three tensors there, or one with a name of its own for `attention.qkv`.
     layer_names: ClassVar[Mapping[str, str]] = {
         "attention.query": "attention.self.query",
         "attention.key": "attention.self.key",
@@ -166,11 +168,43 @@ class Family:
 
     # Names of tensors
 
-    def encoder_name(self, name: str) -> str:
-        """The name of an encoder's tensor in a file, without the family's prefix.
+    def to_hf(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A model's tensors as a file holds them: views where one is several there.
 
-        Query, key and value stand apart in both names.
+        `state` are the encoder's, as `encoder.NAME`, and those of heads, as `KIND.NAME`.
         """
+        tensors: dict[str, Tensor] = {}
+        for name, value in state.items():
+            file_names = self.file_names(name)
+            chunks = value.chunk(3) if len(file_names) == 3 else [value]
+            tensors.update(zip(file_names, chunks, strict=True))
+        return tensors
+
+    def from_hf(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+        """What `to_hf` made `tensors` of: the tensors of these names of ours."""
+        state = {}
+        for name in names:
+            chunks = [tensors[file_name] for file_name in self.file_names(name)]
+            state[name] = torch.cat(chunks) if len(chunks) == 3 else chunks[0]
+        return state
+
+    def file_names(self, name: str) -> list[str]:
+        """What a file calls a tensor; query, key and value may be three there."""
+        kind, _, inner = name.partition(".")
+        if name == "lm.word_embedding_weight":
+            return [f"{self.decoder}.weight"]
+        if kind != "encoder":
+            return [self.head_name(kind, inner)]
+        if ".attention.qkv." not in inner or "attention.qkv" in self.layer_names:
+            return [self.prefix + self.encoder_name(inner)]
+        names = []
+        for projection in ("query", "key", "value"):
+            apart = inner.replace(".qkv.", f".{projection}.")
+            names.append(self.prefix + self.encoder_name(apart))
+        return names
+
+    def encoder_name(self, name: str) -> str:
+        """The name of an encoder's tensor in a file, without the family's prefix."""
         module, _, leaf = name.rpartition(".")
         if module.startswith("layer."):
             _, number, inner = module.split(".", 2)
@@ -197,7 +231,7 @@ class Family:
 
     # config.json
 
-    def to_hf(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
+    def to_hf_config(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
         """The content of config.json for an encoder with heads of these kinds.
 
         transformers keeps unknown keys.
@@ -225,7 +259,7 @@ class Family:
             values[EXTRA_CONFIG_KEY] = extra
         return values | {"architectures": [architecture]}
 
-    def from_hf(self, values: Mapping[str, Any]) -> EncoderConfig:
+    def from_hf_config(self, values: Mapping[str, Any]) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
         position_type = values.get("position_embedding_type", "absolute")
         if position_type != "absolute":

@@ -1,0 +1,63 @@
+"""The pre-flight and an objective whose batches say what each token may see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.checks.doctor import examine
+from clozelab.checks.subject import ERROR
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.objective import VisibilitySpec
+
+
+class Prefix(MaskedLanguageModel):
+    """The first ten tokens are seen by all; behind them a token sees what stands before it."""
+
+    is_hidden = True  # False: the rule is declared, and the batches forget it
+
+    def arrays(self, packed: Any, *draws: Any) -> dict[str, Any]:
+        arrays = super().arrays(packed, *draws)
+        if self.is_hidden:
+            slots = np.arange(packed.width)
+            seen = may_see(slots[:, None], slots[None, :], packed.width)
+            arrays["visibility"] = np.broadcast_to(seen, (packed.num_instances, *seen.shape)).copy()
+        return arrays
+
+    def visibility(self, packed: Any, arrays: Any) -> list[VisibilitySpec]:
+        (spec,) = super().visibility(packed, arrays)
+        return [replace(spec, sees=lambda query, key: may_see(query, key, packed.width))]
+
+
+def may_see(query: np.ndarray, key: np.ndarray, width: int) -> np.ndarray:
+    return (key % width < 10) | (key <= query)
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_a_rule_of_its_own(
+    subject: Any, corpus: Any, make: Any, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
+) -> None:
+    monkeypatch.setattr(Prefix, "is_hidden", is_hidden)
+    arm = make("arm", "mlm", corpus)
+    token = Prefix(
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        weight=1.0,
+    )
+    objective = replace_token(arm.objective, token)
+    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
+    (future,) = [finding for finding in findings if finding.check == "future"]
+    errors = {finding.check for finding in findings if finding.level == ERROR}
+    if is_hidden:
+        assert not errors and "sees what it may" in future.what
+    else:
+        assert errors == {"future"} and "sees what its objective hides" in future.what
+
+
+def replace_token(objective: Any, token: MaskedLanguageModel) -> Any:
+    return type(objective)(input=objective.input, token=token, pair=None)
