@@ -88,6 +88,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     import numpy as np
 
     from clozelab.datamodules.examples import encode_examples, subset
+    from clozelab.datamodules.label_kinds import Classes
     from clozelab.datamodules.labelled import TableFormat
     from clozelab.datamodules.squad import WindowSettings, build_features, read_squad
 
@@ -106,7 +107,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     examples = read.select(subset(len(read), MAX_EXAMPLES))
     texts = [list(part) for part in zip(*examples.texts, strict=True)]
     return encode_examples(tokenizer, *texts, max_seq_length=length), {
-        "labels": examples.label_values(["0", "1"])
+        "labels": examples.label_values(Classes(["0", "1"]))
     }
 
 

@@ -20,6 +20,7 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.files import Preview, TaskPreview
+from clozelab.datamodules.label_kinds import Classes, Number
 from clozelab.models.config import EncoderConfig
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -107,7 +108,7 @@ def make_task(
     train, held_out = make_split(11, 600, names=names), make_split(12, 300, names=names)
     return Task(
         "nli",
-        TaskPreview(train, held_out, list(names), aligned=True),
+        TaskPreview(train, held_out, Classes(names), aligned=True),
         tokenizer,
         48,
         48,
@@ -124,7 +125,7 @@ def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
                 {"first": [*first], "second": [*second]}, [f"{k:.1f}" for k in shared], len(shared)
             )
         )
-    preview = TaskPreview(*splits, label_names=None, is_regression=True, aligned=True)
+    preview = TaskPreview(*splits, kind=Number(), aligned=True)
     return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
 
 

@@ -15,9 +15,8 @@ import torch
 
 from clozelab.checks.doctor import check_time, examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Budget, Finding, Subject
-from clozelab.corpus.instances import PairInstances, SegmentPairs
+from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances
-from clozelab.corpus.released import ReleasedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
 from clozelab.models.layout import Layout

@@ -26,7 +26,6 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
-from clozelab.corpus.folder_tokenizer import FolderTokenizer
 from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
 from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizers import (
@@ -371,7 +370,7 @@ def compare(ours: Tokenizer, theirs: Any, texts: Sequence[str]) -> None:
 def test_ids_are_those_of_auto_tokenizer(folder_of: Callable[[str], Path], kind: str) -> None:
     folder = folder_of(kind)
     ours, theirs = read_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(str(folder))
-    assert isinstance(ours, FolderTokenizer) and ours.vocab_size == len(theirs)
+    assert type(ours) is Tokenizer and ours.vocab_size == len(theirs)
     compare(ours, theirs, lines())
     for first, second in (("the cat", "sat on a mat"), ("covid [E1]", "x")):
         pair = theirs(first, second, return_token_type_ids=True)
@@ -453,7 +452,7 @@ def test_its_files_give_the_same_tokenizer_here_and_to_auto_tokenizer(
     for name, content in ours.files().items():
         (tmp_path / name).write_bytes(content)
     again = read_tokenizer(tmp_path)
-    assert isinstance(again, FolderTokenizer) and again.fingerprint == ours.fingerprint
+    assert type(again) is Tokenizer and again.fingerprint == ours.fingerprint
     assert again.files() == ours.files() and again.has_token_types == ours.has_token_types
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     compare(ours, theirs, lines(40))
@@ -555,10 +554,7 @@ def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Pat
     theirs.add_tokens(["covid"])
     theirs.save_pretrained(tmp_path / "theirs")
     again = read_tokenizer(tmp_path / "theirs")
-    assert (
-        isinstance(again, FolderTokenizer)
-        and again.released == made.fingerprint != again.fingerprint
-    )
+    assert type(again) is Tokenizer and again.released == made.fingerprint != again.fingerprint
     assert again.vocab_size == made.vocab_size + 1
 
 
@@ -570,7 +566,7 @@ def test_a_contradiction_is_told(
         assert not caplog.text
         read_tokenizer(folder_of("config keeps case"))
     assert (
-        "lowercase=true and tokenizer_config.json do_lower_case=false, which counts" in caplog.text
+        "which counts, as in AutoTokenizer" in caplog.text and '"lowercase": false' in caplog.text
     )
 
 

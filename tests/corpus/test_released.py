@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.corpus.instances import PairInstances, SegmentPairs
+from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
 from clozelab.corpus.packing import (
     Masking,
     PackedInstances,
@@ -29,7 +29,6 @@ from clozelab.corpus.packing import (
     choose_spans,
 )
 from clozelab.corpus.random import uniform01, uniform_u64
-from clozelab.corpus.released import ReleasedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.objectives.mlm import MaskedLanguageModel

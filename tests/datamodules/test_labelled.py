@@ -21,6 +21,7 @@ import zstandard
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.label_kinds import Number
 from clozelab.datamodules.labelled import (
     LabelledDataModule,
     LabelledSplit,
@@ -336,7 +337,7 @@ def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTo
         "float32",
         [],
     )
-    assert split.is_regression
+    assert isinstance(split.kind, Number)
     (tmp_path / "test.tsv").write_text("text\nthe cat\n")
     assert data.read_test(tmp_path / "test.tsv")[1].labels.tolist() == [-1]
 

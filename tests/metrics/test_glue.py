@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clozelab.datamodules.label_kinds import Classes, Number
 from clozelab.metrics import glue
 from clozelab.metrics.glue import TEST_SETS, file_problems, placeholder, write_submission
 
@@ -65,7 +66,9 @@ def test_constant_predictions_have_no_correlation(name: str) -> None:
 
 def test_majority_baseline_and_collapse() -> None:
     labels = [1, 1, 0, 1]
-    assert glue.majority_baseline(["accuracy", "matthews"], labels) == {
+    kind = Classes(["no", "yes"])
+    majority = kind.majority(np.array(labels))
+    assert kind.score(["accuracy", "matthews"], majority, np.array(labels)) == {
         "accuracy": 0.75,
         "matthews": 0.0,
     }
@@ -101,12 +104,13 @@ def test_several_classes_that_are_hardly_ever_given() -> None:
 
 
 def test_scores_fit_the_kind_of_task() -> None:
-    glue.check_metrics(["accuracy", "f1"], is_regression=False)
-    glue.check_metrics(["pearson", "spearman"], is_regression=True)
+    Classes().check_metrics(["accuracy", "f1"])
+    Number().check_metrics(["pearson", "spearman"])
     with pytest.raises(ValueError):
-        glue.check_metrics(["spearman", "accuracy"], is_regression=True)
-    assert glue.is_collapsed([2.50001, 2.50002], is_regression=True)
-    assert not glue.is_collapsed([2.5, 2.6], is_regression=True)
+        Number().check_metrics(["spearman", "accuracy"])
+    labels = np.zeros(2)
+    assert Number().is_collapsed(np.array([2.50001, 2.50002]), labels)
+    assert not Number().is_collapsed(np.array([2.5, 2.6]), labels)
 
 
 Files = dict[str, bytes]

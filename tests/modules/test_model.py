@@ -85,13 +85,13 @@ def test_labels_get_other_names():
 
 
 def test_labels_that_do_not_exclude_each_other_come_back(write):
-    folder, _, _ = write("classification", labels="abc", is_multi_label=True)
+    folder, _, _ = write("classification", labels="abc", problem_type="multi_label_classification")
     assert read_model(folder).task == "multi_label"
     assert read_config_dict(folder)["problem_type"] == "multi_label_classification"
 
 
 def test_a_regression_says_so(write):
-    folder, _, _ = write("classification", num_labels=1, is_regression=True)
+    folder, _, _ = write("classification", num_labels=1, problem_type="regression")
     model = read_model(folder)
     assert (model.task, model.labels) == ("regression", ("LABEL_0",))
     assert model.config["problem_type"] == "regression"

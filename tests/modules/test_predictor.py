@@ -163,7 +163,7 @@ def test_classes_are_transformers_for_texts_and_pairs(model: Any) -> None:
             assert close(list(result.probabilities.values()), logits.softmax(1)[0])
             assert result.label == reference.config.id2label[int(logits.argmax())]
         assert results[0].probability == max(results[0].probabilities.values())
-    regression, folder = model("classification", labels=("LABEL_0",), is_regression=True)
+    regression, folder = model("classification", labels=("LABEL_0",), problem_type="regression")
     reference, tokenizer = theirs(folder, "ForSequenceClassification")
     assert close(
         regression.classify(TEXTS[0]).value,
@@ -344,7 +344,7 @@ def test_labels_that_do_not_exclude_each_other_are_those_of_transformers_pipelin
 ) -> None:
     transformers = pytest.importorskip("transformers")
     labels = ("anger", "fear", "joy")
-    ours, folder = model("classification", labels=labels, is_multi_label=True)
+    ours, folder = model("classification", labels=labels, problem_type="multi_label_classification")
     pipeline = transformers.pipeline(
         "text-classification", model=str(folder), top_k=None, device="cpu"
     )

@@ -30,6 +30,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.files import Preview, TaskPreview
+from clozelab.datamodules.label_kinds import Number
 from clozelab.planning.jobs import Corpus
 
 CANARY_TRAIN = 4000
@@ -59,7 +60,7 @@ MAX_FOUND = 0.01
 def check_labels(task: Task) -> Iterator[Finding]:
     """Labels in the files, in the configuration and in the encoder's folder."""
     check = _answers
-    if task.preview.is_regression:
+    if isinstance(task.preview.kind, Number):
         check = _numbers
     elif task.preview.label_names is not None:
         check = _names
@@ -209,7 +210,7 @@ def check_canary(task: Task) -> Iterator[Finding]:
     """Whether the labels of both files mean the same, as far as words can tell."""
     preview = task.preview
     names = list(preview.label_names or ())
-    if not names and preview.is_regression:
+    if isinstance(preview.kind, Number):
         names = ["low", "high"]
     if not preview.aligned or not 2 <= len(names) <= MAX_CANARY_CLASSES:
         return
@@ -287,7 +288,7 @@ def _classes(task: Task, names: Sequence[str], preview: Preview) -> np.ndarray |
     Of numbers: below or above the middle of the training file's.
     """
     labels = list(preview.labels or ())
-    if task.preview.is_regression:
+    if isinstance(task.preview.kind, Number):
         try:
             middle = float(np.median([float(label) for label in task.preview.train.labels or ()]))
             return np.array([int(float(label) > middle) for label in labels])

@@ -1,30 +1,29 @@
-"""Text to ids: what every kind of tokenizer shares.
+"""Text to ids: a tokenizer.json, which the `tokenizers` library runs.
 
-Unusual: encoding asks the `tokenizers` library for words that are not in a cache only. WordPiece
-splits at whitespace before anything else, byte-level BPE before every single space, so the result
-is the library's, at three times its speed. In the tokenizers of tokenizers.py text never turns into
-a special token: "[MASK]" in a document is three words; only the exported `tokenizer.json` knows
-them. A folder's own tokenizer.json (folder_tokenizer.py) runs as it is.
+Unusual: encoding asks the library for words that are not in a cache only. WordPiece splits at
+whitespace before anything else, byte-level BPE before every single space, so the result is the
+library's, at three times its speed. Texts of tokenizers with other rules go to the library whole.
+
+A folder's own tokenizer.json runs as it is: "[MASK]" in a text is the mask, as AutoTokenizer has
+it. In the tokenizers of tokenizers.py text never turns into a special token.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import logging
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
+from clozelab.corpus import tokenizer_files as files
 from clozelab.corpus.lines import SURROGATES
 
 # of cached words, 100 MB; then anew (frequent words are back within a batch)
@@ -34,6 +33,23 @@ WORDS_PER_CALL = 512
 # a vocabulary made for a text leaves far less than 1 % unknown
 MAX_UNKNOWN_SHARE = 0.5
 WARNED_UNKNOWN_SHARE = 0.01
+# of tokenizer.json: decide ids
+SECTIONS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "model")
+KEPT_KEYS = (  # of tokenizer_config.json, in an export
+    "additional_special_tokens",
+    "clean_up_tokenization_spaces",
+    "padding_side",
+    "truncation_side",
+    "split_special_tokens",
+)
+PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands around it
+MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
+    "pad_id": "padding token (pad_token), so sequences cannot be padded for pre-training",
+    "mask_id": (
+        "mask token (mask_token), so no token can be hidden: not for filling, scoring, or masked"
+        " pre-training"
+    ),
+}
 log = logging.getLogger(__name__)
 
 
@@ -56,26 +72,23 @@ def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNK
 
 
 class WordCache:
-    """Words to ids: asks the library once for each word that is not remembered.
+    """Words to ids: asks the library once for each word that is not remembered."""
 
-    `end`: stands behind each text in a list of words; no word equals it.
-    """
-
-    def __init__(self, library: Library, end: str) -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
-        self._end = end
         self._ids: dict[str, bytes] = {}  # int32 ids of each word
         self._characters = 0
 
     def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all words one after the other, int32 [T], and of each text how many, int64 [N].
 
-        The end of a text has the id -1 meanwhile: ids [5, 7, -1, 6, -1] are two texts of 2 and 1.
+        An empty word stands behind each text. It has the id -1 meanwhile: ids [5, 7, -1, 6, -1] are
+        two texts of 2 and 1.
         """
         if self._characters > CACHED_CHARACTERS:
             self._ids = {}
             self._characters = 0
-        self._ids[self._end] = np.int32(-1).tobytes()
+        self._ids[""] = np.int32(-1).tobytes()
         self._learn(list(set(words).difference(self._ids)))
         data = bytearray().join(map(self._ids.__getitem__, words))
         ids = np.frombuffer(data, dtype=np.int32)
@@ -100,82 +113,161 @@ class WordCache:
         self._characters += sum(map(len, missing))
 
 
-class Tokenizer(ABC):
-    """A vocabulary and the rules of one kind.
+class Tokenizer:
+    """A tokenizer.json, and the roles of its special tokens.
 
     Ids never include special tokens unless the caller adds them.
+
+    Args:
+        path: the file, for messages.
+        rules: its content (tokenizer_files.py: `settled`).
+        config: tokenizer_config.json's content (`read_config`).
+        released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and
+            rules, if there is one; a corpus or an encoder may have been made with that.
+        finds_added: whether text is searched for added tokens before anything else.
+
+    ValueError for a file that the library cannot read, and for a template that is not one token,
+    text, one token.
     """
 
-    kind: str  # wordpiece, byte_bpe; of a folder's own tokenizer.json also metaspace and other
-    # padding, unknown, begin, separator, mask; "": there is none
-    special_tokens: tuple[str, str, str, str, str]
-    smallest: int  # entries without which no text can be encoded
     # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     pair_separators: int
-    has_token_types: bool  # whether the second text of a pair has token type 1
-    can_have_token_types: bool  # whether the rules know a token type 1 at all
-    continuing: re.Pattern[str]  # how an entry begins that goes on with the word before it
-    # stands behind each text in a batch's list of words; no word of this kind equals it
-    _end_of_text: str
+    trims_spaces = True  # at the ends of character ranges
 
-    def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rules: Mapping[str, Any],
+        config: Mapping[str, Any],
+        released: str | None = None,
+        *,
+        finds_added: bool = True,
+    ) -> None:
+        self.path = path
+        self.released = released
+        self._config = dict(config)
+        self._rules = dict(rules)
+        if not finds_added:
+            self._rules["added_tokens"] = []
+        # In this order: each step asks the library, or what the steps before it have set.
+        self._library = self._open(self._rules)
+        self._set_vocabulary()
+        self._set_roles()
+        self._set_template()
+        normalizer = self._library.normalizer
+        self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
+        # wordpiece, byte_bpe, metaspace or other
+        self.kind = files.kind_of(self._rules)
+        self._cut, self._uncut = files.word_splitter(self._rules, self.added_tokens)
+        # With byte-level BPE words of running text have a space before them, and what is cut out of
+        # a text brings its own.
+        self._spaced, self._caches = False, {}
+        for value in (True, False):
+            word_rules = files.with_prefix_space(self._rules, value)
+            library = self._library
+            if word_rules != self._rules:
+                library = self._open(word_rules)
+                self._spaced |= not value
+            self._caches[value] = WordCache(library)
+
+    def __getattr__(self, name: str) -> Any:
+        """A special token that is missing is missed where it is needed."""
+        if name in MISSING:
+            raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING[name]}")
+        if name == "pair_separators":
+            raise ValueError(f"{self.path}: {self._no_pairs}")
+        raise AttributeError(name)
+
+    # What it is made of
+
+    def _open(self, rules: Mapping[str, Any]) -> Library:
+        library = files.open_library(self.path, rules)
+        library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
+        return library
+
+    def _set_vocabulary(self) -> None:
+        self._ids = self._library.get_vocab(with_added_tokens=True)
+        if not self._ids:
+            raise ValueError(f"{self.path} has an empty vocabulary")
+        self.vocab_size = max(self._ids.values()) + 1
+        names = {index: token for token, index in self._ids.items()}
+        # Ids without a token (some files have holes) get a name that no text has.
+        vocabulary = [names.get(index, f"[no token {index}]") for index in range(self.vocab_size)]
         self.vocabulary = tuple(vocabulary)
-        self.vocab_size = len(vocabulary)
-        self.lowercase = lowercase
-        ids = {token: index for index, token in enumerate(vocabulary)}
-        self._ids = ids
-        missing = [token for token in self.special_tokens if token not in ids]
-        if missing:
-            raise ValueError(
-                f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}"
-            )
-        if len(ids) != len(vocabulary):
-            double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
-            raise ValueError(
-                f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous"
-            )
-        if "" in ids:
-            raise ValueError(f"entry {ids['']} of the vocabulary is empty")
-        self.released: str | None = None
-        """The fingerprint of the tokenizer of tokenizers.py whose vocabulary and rules a folder's
-        own one shares."""
-        self.added_tokens: tuple[str, ...] = ()  # that text is searched for before anything else
-        # ids that masking never draws as a random token, ascending
+        self._added = self._library.get_added_tokens_decoder()
+        # what text is searched for before anything else
+        self.added_tokens = tuple(token.content for token in self._added.values())
+        # ids that masking never draws as a random token, ascending; BERT's may draw every id
         self.undrawn_ids: tuple[int, ...] = ()
-        pad, unk, cls, sep, mask = self.special_tokens
-        self.pad_id = ids[pad]
-        self.unk_id = ids[unk]
-        self.cls_id = ids[cls]
-        self.sep_id = ids[sep]
-        self.mask_id = ids[mask]
-        self._library = self._rules()
-        self._cache = WordCache(self._library, self._end_of_text)
+        if files.type_of(self._rules["model"]) != "WordPiece":
+            special = [index for index, token in self._added.items() if token.special]
+            self.undrawn_ids = tuple(sorted(special))
 
-    @property
-    def fingerprint(self) -> str:
-        """sha256 over vocabulary and rules: equal fingerprints give equal ids."""
-        identity = json.dumps(self._identity(), ensure_ascii=False)
-        return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
+    def _set_roles(self) -> None:
+        """Names of the special tokens ("": there is none), and ids of those that may be missing."""
+        self.special_tokens = tuple(map(self._token_of, files.ROLES))
+        pad, unknown, _, _, mask = self.special_tokens
+        self.unk_id = self._ids.get(unknown, -1)  # no token has the id -1
+        if pad:
+            self.pad_id = self._ids[pad]
+        if mask:
+            self.mask_id = self._ids[mask]
 
-    @abstractmethod
-    def files(self) -> dict[str, bytes]:
-        """The files by which `AutoTokenizer.from_pretrained(folder)` loads this tokenizer."""
+    def _token_of(self, role: str) -> str:
+        """The token of a role: as tokenizer_config.json says, else by its usual name."""
+        name = files.content_of(self._config.get(f"{role}_token"))
+        if role == "unk":
+            # The model's own unknown token counts, not what the configuration calls so.
+            name = files.unknown_token(self._rules["model"]) or name
+        candidates = [name]
+        if not name:
+            candidates = [usual for usual in files.USUAL_NAMES[role] if usual in self.added_tokens]
+        return next((token for token in candidates if token in self._ids), "")
 
-    @abstractmethod
-    def _identity(self) -> list[Any]:
-        """Vocabulary and rules."""
+    def _set_template(self) -> None:
+        """What stands around a text and between the texts of a pair, by the library's example."""
+        encode = self._library.encode
+        probe = next((text for text in PROBES if encode(text, add_special_tokens=False).ids), None)
+        if probe is None:
+            raise ValueError(
+                f"{self.path} gives no tokens for {', '.join(PROBES)}: it is not one for text",
+            )
+        single = encode(probe)
+        before, _, behind = _special_tokens_around(single, 1)
+        if len(before) != 1 or len(behind) != 1:
+            example = " ".join(single.tokens)
+            raise ValueError(
+                f"{self.path}: its template makes {example!r} of {probe!r}; an encoder here needs"
+                " one token before a text and one behind it, as in '[CLS] a [SEP]'"
+                " (post_processor)"
+            )
+        self.cls_id = before[0]
+        self.sep_id = behind[0]
+        # whether the rules know a token type 1 at all
+        self.can_have_token_types = self._set_pair_template(probe)
+        # an encoder may be trained without types though its template has them
+        self.has_token_types = self.can_have_token_types and files.reads_token_types(self._config)
 
-    @abstractmethod
-    def _rules(self) -> Library:
-        """The rules in the library's terms for single words, without special tokens in text."""
-
-    @abstractmethod
-    def _words(self, texts: Sequence[str]) -> list[str]:
-        """What can be encoded by itself, in order, `_end_of_text` behind each text."""
-
-    def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
-        """What gives character ranges, and the texts for it: as long as those given."""
-        return self._library, [SURROGATES.sub("\ufffd", text) for text in texts]
+    def _set_pair_template(self, probe: str) -> bool:
+        """Whether the second text of a pair has token type 1."""
+        pair = self._library.encode(probe, probe)
+        before, between, behind = _special_tokens_around(pair, 2)
+        types = np.array(pair.type_ids)
+        # from the second text's first token to the end
+        is_second = np.cumsum([owner == 1 for owner in pair.sequence_ids]) > 0
+        has_types = bool(types.any())
+        is_usual = before == [self.cls_id] and behind == [self.sep_id] and bool(between)
+        is_usual = is_usual and set(between) == {self.sep_id}
+        if is_usual and np.array_equal(types, is_second * int(has_types)):
+            self.pair_separators = len(between)
+            return has_types
+        example = " ".join(pair.tokens)
+        numbers = " ".join(map(str, pair.type_ids))
+        self._no_pairs = (
+            f"its template makes {example!r} of a pair, with token types {numbers}; pairs can be"
+            " read as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
+        )
+        return False
 
     def with_token_types(self, number: str) -> Self:
         """The same for pairs of `one` token type, or of `two` where its kind has them.
@@ -187,73 +279,99 @@ class Tokenizer(ABC):
             tokenizer.has_token_types = number == "two" and self.can_have_token_types
         return tokenizer
 
-    @property
-    def mask_token(self) -> str:
-        """How a text says that a token is to be filled in."""
-        return self.special_tokens[-1]
+    # Text to ids
 
-    def has_mask(self, text: str) -> bool:
-        return self.mask_token in text
-
-    def continues(self) -> NDArray[np.bool_] | None:
-        """[V]: whether an entry goes on with the word before it; None where entries do not say."""
-        return np.array([bool(self.continuing.match(token)) for token in self.vocabulary])
+    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        """The texts without what the library refuses; each keeps its length."""
+        return [SURROGATES.sub("\ufffd", text) for text in texts]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""
-        if not len(texts):
-            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-        all_ids = []
-        all_lengths = []
+        all_ids = [np.empty(0, dtype=np.int32)]
+        all_lengths = [np.empty(0, dtype=np.int64)]
         for start in range(0, len(texts), TEXTS_PER_BATCH):
-            ids, lengths = self._encode(texts[start : start + TEXTS_PER_BATCH])
+            ids, lengths = self._encode(self._cleaned(texts[start : start + TEXTS_PER_BATCH]))
             all_ids.append(ids)
             all_lengths.append(lengths)
         return np.concatenate(all_ids), np.concatenate(all_lengths)
 
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_flat`, of one batch: by words where that is possible."""
+        plain: list[int] = []
+        words: list[str] = []
+        for index, text in enumerate(texts):
+            if self._cut is None or (self._uncut is not None and self._uncut.search(text)):
+                continue
+            plain.append(index)
+            if self._spaced and text and text[0] != " ":
+                text = f" {text}"
+            words += self._cut(text)
+            words.append("")
+        plain_ids, plain_lengths = self._caches[False].encode(words)
+        if len(plain) == len(texts):
+            return plain_ids, plain_lengths
+        # The others go to the library as they are, and each text back to its place.
+        pieces: list[np.ndarray] = [np.empty(0, dtype=np.int32)] * len(texts)
+        ids_of_plain = np.split(plain_ids, np.cumsum(plain_lengths)[:-1])
+        for index, ids in zip(plain, ids_of_plain, strict=False):
+            pieces[index] = ids
+        whole = sorted(set(range(len(texts))).difference(plain))
+        encodings = self._library.encode_batch_fast(
+            [texts[index] for index in whole],
+            add_special_tokens=False,
+        )
+        for index, encoding in zip(whole, encodings, strict=True):
+            pieces[index] = np.array(encoding.ids, dtype=np.int32)
+        return np.concatenate(pieces), np.array([len(piece) for piece in pieces], dtype=np.int64)
+
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of the words of running text, each by itself."""
-        return self.encode_flat(words)
+        words_and_ends: list[str] = []
+        for word in self._cleaned(words):
+            if word:
+                words_and_ends.append(word)
+            words_and_ends.append("")
+        return self._caches[True].encode(words_and_ends)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [n]."""
         ids, lengths = self.encode_flat(texts)
-        if not len(texts):
-            return []
-        return np.split(ids, np.cumsum(lengths)[:-1])
+        return np.split(ids, np.cumsum(lengths)[:-1])[: len(texts)]
 
     def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
         """As `encode_batch`, of texts in which the mask token is the mask."""
-        # RoBERTa's takes the blanks before it along.
-        split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
-        encoded = iter(self.encode_batch(list(itertools.chain.from_iterable(split))))
-        mask = np.array([self.mask_id], dtype=np.int32)
-        rows = []
-        for pieces in split:
-            row = [next(encoded)]
-            for _ in pieces[1:]:
-                row += [mask, next(encoded)]
-            rows.append(np.concatenate(row))
-        return rows
+        return self.encode_batch(texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Ids int32 [n] of each text, and their character ranges in it, int64 [n, 2].
 
         A range is (start, end), without spaces.
         """
-        library, cleaned = self._aligned(texts)
         pairs = []
-        for encoding in library.encode_batch(cleaned, add_special_tokens=False):
+        encodings = self._library.encode_batch(self._cleaned(texts), add_special_tokens=False)
+        for text, encoding in zip(texts, encodings, strict=True):
             ids = np.array(encoding.ids, dtype=np.int32)
             offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+            if self.trims_spaces:
+                offsets = _without_spaces(text, offsets)
             pairs.append((ids, offsets))
         return pairs
 
     def word_numbers(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The word that each id of a text belongs to, int64 [n]; punctuation is a word."""
-        library, cleaned = self._aligned(texts)
-        encodings = library.encode_batch(cleaned, add_special_tokens=False)
+        encodings = self._library.encode_batch(self._cleaned(texts), add_special_tokens=False)
         return [np.array(encoding.word_ids, dtype=np.int64) for encoding in encodings]
+
+    # What it says of itself
+
+    @property
+    def mask_token(self) -> str:
+        """How a text says that a token is to be filled in."""
+        return self.vocabulary[self.mask_id]
+
+    def has_mask(self, text: str) -> bool:
+        mask = self.special_tokens[-1]
+        return bool(mask) and self.mask_id in self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of some ids; of byte-level BPE the very text that was encoded."""
@@ -261,49 +379,94 @@ class Tokenizer(ABC):
 
     def shown(self, index: int) -> str:
         """What an id shows to a reader: its text, or its name where it has none by itself."""
-        text = self.decode([index]).strip()
-        if text:
-            return text
-        return self.vocabulary[index]
+        # The library shows an added token as the normaliser leaves it.
+        if index in self._added:
+            return self.vocabulary[index]
+        return self.decode([index]).strip() or self.vocabulary[index]
 
-    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode_flat`, of one batch."""
-        return self._cache.encode(self._words(texts))
+    def continues(self) -> NDArray[np.bool_] | None:
+        """[V]: whether an entry goes on with the word before it; None where entries do not say."""
+        model = self._rules["model"]
+        word_mark = {"byte_bpe": "Ġ", "metaspace": "▁"}.get(self.kind)
+        prefix = model.get("continuing_subword_prefix")
+        if word_mark:
+            goes_on = np.array([token[:1] != word_mark for token in self.vocabulary])
+        elif prefix:
+            goes_on = np.array([token.startswith(prefix) for token in self.vocabulary])
+        elif files.type_of(model) == "WordLevel":
+            goes_on = np.zeros(self.vocab_size, dtype=np.bool_)
+        else:
+            return None
+        goes_on[list(self._added)] = False  # an added token is a word
+        return goes_on
 
-    def _exported(self, library: Library, processor: Any, **config: Any) -> dict[str, bytes]:
-        """tokenizer.json, which knows the special tokens, and tokenizer_config.json."""
-        added = []
-        for token in sorted(self.special_tokens, key=self._ids.__getitem__):
-            # RoBERTa's <mask> takes the space before it along.
-            takes_space = token == "<mask>"
-            added.append(AddedToken(token, special=True, normalized=False, lstrip=takes_space))
-        library.add_special_tokens(added)
-        library.post_processor = processor
-        config["model_max_length"] = 512
-        roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-        config |= dict(zip(roles, self.special_tokens, strict=True))
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over vocabulary and rules: equal fingerprints give equal ids."""
+        identity = json.dumps(self._identity(), ensure_ascii=False)
+        return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _identity(self) -> list[Any]:
+        sections = {name: self._rules.get(name) for name in SECTIONS}
+        identity = ["tokenizer.json", json.dumps(sections, sort_keys=True), self.special_tokens]
+        # Only where it is set: older fingerprints knew nothing of it.
+        if self._library.encode_special_tokens:
+            identity.append("split_special_tokens")
+        return identity
+
+    def files(self) -> dict[str, bytes]:
+        """The files by which `AutoTokenizer.from_pretrained(folder)` loads this tokenizer.
+
+        They are tokenizer.json as it is, and a tokenizer_config.json by which AutoTokenizer takes
+        it as it is.
+        """
         return {
-            "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
-            "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
+            files.TOKENIZER_FILE: files.json_bytes(self._rules),
+            files.CONFIG_FILE: files.json_bytes(self._exported_config()),
         }
 
+    def _exported_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": 512,
+        }
+        for role, token in zip(files.ROLES, self.special_tokens, strict=True):
+            if token:
+                config[f"{role}_token"] = token
+        for key in ("bos_token", "eos_token"):
+            name = files.content_of(self._config.get(key))
+            if name in self._ids:
+                config[key] = name
+        config |= {key: self._config[key] for key in KEPT_KEYS if key in self._config}
+        types = []
+        if self.has_token_types:
+            types = ["token_type_ids"]
+        config["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        # Other programs and classes ask for these.
+        normalizer = self._rules.get("normalizer") or {}
+        if normalizer.get("type") == "BertNormalizer":
+            config |= {key: normalizer[rule] for key, rule in files.BERT_RULES.items()}
+        return config
 
-def read_text(path: Path, expected: str) -> str:
-    if not path.is_file():
-        raise ValueError(f"vocabulary file {path} does not exist; expected {expected}")
-    try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"vocabulary file {path} is not UTF-8 text: {error}") from None
+
+def _special_tokens_around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
+    """Special tokens before the first text, between the texts, and behind the last of `number`."""
+    owners = encoding.sequence_ids
+    first = [index for index, owner in enumerate(owners) if owner == 0]
+    last = [index for index, owner in enumerate(owners) if owner == number - 1]
+    between = []
+    if number > 1:
+        between = encoding.ids[first[-1] + 1 : last[0]]
+    return encoding.ids[: first[0]], between, encoding.ids[last[-1] + 1 :]
 
 
-def json_or_empty(path: Path) -> dict:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return content
+def _without_spaces(text: str, offsets: np.ndarray) -> np.ndarray:
+    """Character ranges without the spaces at their ends."""
+    trimmed = offsets.copy()
+    for number, (start, end) in enumerate(offsets.tolist()):
+        piece = text[start:end]
+        if piece and (piece[0].isspace() or piece[-1].isspace()):
+            start += len(piece) - len(piece.lstrip())
+            end -= len(piece) - len(piece.rstrip())
+            trimmed[number] = start, max(start, end)
+    return trimmed

@@ -1,8 +1,7 @@
-"""The two kinds of tokenizers, WordPiece and byte-level BPE.
+"""Vocabularies with BERT's or RoBERTa's rules: learnt, or read from a file.
 
-Here a vocabulary is learnt, and text becomes ids as released. These are for prepared corpora, and
-for folders without a tokenizer.json; other folders have rules of their own (folder_tokenizer.py).
-`read_tokenizer` tells which it is.
+They are for prepared corpora, and for folders without a tokenizer.json; other folders have rules of
+their own. `read_tokenizer` tells which it is.
 
 Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map
 order and breaks ties between merges by those numbers; here every character gets its number first
@@ -18,6 +17,7 @@ import itertools
 import json
 import logging
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,26 +25,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
-from clozelab.corpus.encoding import TEXTS_PER_BATCH, json_or_empty, read_text
+from clozelab.corpus.encoding import TEXTS_PER_BATCH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
 from clozelab.corpus.files import resolve_path
-from clozelab.corpus.folder_tokenizer import (
-    BERT_RULES,
-    FolderTokenizer,
+from clozelab.corpus.lines import SURROGATES
+from clozelab.corpus.tokenizer_files import (
+    CONFIG_FILE,
+    ROLES,
+    json_bytes,
+    json_or_empty,
     open_library,
     read_config,
+    read_text,
     reads_token_types,
     settled,
+    type_of,
 )
-from clozelab.corpus.lines import SURROGATES
+from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 
 log = logging.getLogger(__name__)
 
-TOKENIZER_FILE = "tokenizer.json"
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MIN_PIECE_COUNT = 2  # of an entry that is learnt
@@ -52,26 +56,96 @@ MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 CHARACTER_COVERAGE = 0.9999
 
+# BERT's cleaning removes them
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
-"""BERT's cleaning removes them.
-
-But Python's split() takes some for spaces, and the library refuses surrogates.
-"""
-_CHUNK = re.compile(" ?[^ ]+")
-# no cut before each space: byte-level BPE looks at runs of them
-_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")
 
 
-class WordPieceTokenizer(Tokenizer):
+class VocabularyTokenizer(Tokenizer):
+    """A vocabulary and known rules, in which text never turns into a special token.
+
+    ValueError where the vocabulary is none.
+    """
+
+    usual_tokens: tuple[str, str, str, str, str]  # of files.ROLES
+    smallest: int  # entries without which no text can be encoded
+    trims_spaces = False  # the rules leave none
+    has_token_types = True
+
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        ids = {token: index for index, token in enumerate(vocabulary)}
+        missing = [token for token in self.usual_tokens if token not in ids]
+        if missing:
+            raise ValueError(
+                f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}"
+            )
+        if len(ids) != len(vocabulary):
+            double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
+            raise ValueError(
+                f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous"
+            )
+        if "" in ids:
+            raise ValueError(f"entry {ids['']} of the vocabulary is empty")
+        self._ids = ids
+        super().__init__(
+            Path(TOKENIZER_FILE), json.loads(self.rules()), self._roles(), finds_added=False
+        )
+
+    @abstractmethod
+    def _rules_for_words(self) -> Library:
+        """The rules in the library's terms, without special tokens in text."""
+
+    @abstractmethod
+    def _template(self) -> Any:
+        """What stands around texts and pairs, in the library's terms."""
+
+    def _roles(self) -> dict[str, str]:
+        keys = [f"{role}_token" for role in ROLES]
+        return dict(zip(keys, self.usual_tokens, strict=True))
+
+    def rules(self) -> str:
+        """tokenizer.json, which knows the special tokens."""
+        library = self._rules_for_words()
+        added = []
+        for token in sorted(self.usual_tokens, key=self._ids.__getitem__):
+            # RoBERTa's <mask> takes the space before it along.
+            takes_space = token == "<mask>"
+            added.append(AddedToken(token, special=True, normalized=False, lstrip=takes_space))
+        library.add_special_tokens(added)
+        library.post_processor = self._template()
+        return library.to_str(pretty=True) + "\n"
+
+    def _rule_files(self, **config: Any) -> dict[str, bytes]:
+        """tokenizer.json and tokenizer_config.json."""
+        config |= {"model_max_length": 512, **self._roles()}
+        return {TOKENIZER_FILE: self.rules().encode(), CONFIG_FILE: json_bytes(config)}
+
+    def has_mask(self, text: str) -> bool:
+        return self.mask_token in text
+
+    def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
+        # RoBERTa's takes the blanks before it along.
+        split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
+        encoded = iter(self.encode_batch(list(itertools.chain.from_iterable(split))))
+        mask = np.array([self.mask_id], dtype=np.int32)
+        rows = []
+        for pieces in split:
+            row = [next(encoded)]
+            for _ in pieces[1:]:
+                row += [mask, next(encoded)]
+            rows.append(np.concatenate(row))
+        return rows
+
+
+class WordPieceTokenizer(VocabularyTokenizer):
     """BERT's rules."""
 
     kind = "wordpiece"
-    special_tokens = SPECIAL_TOKENS
+    usual_tokens = SPECIAL_TOKENS
     smallest = len(SPECIAL_TOKENS) + 1
-    pair_separators = 1
-    has_token_types = can_have_token_types = True
-    continuing = re.compile("##")
-    _end_of_text = "\x01"  # cleaning removes it from texts
+
+    def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
+        self.lowercase = lowercase
+        super().__init__(vocabulary)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
@@ -116,30 +190,19 @@ class WordPieceTokenizer(Tokenizer):
 
         None where those are not BERT's.
         """
-        model = rules.get("model") or {}
         normalizer = rules.get("normalizer") or {}
-        splitter = rules.get("pre_tokenizer") or {}
-        if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
-            return None
-        if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
-            return None
         lowercase = normalizer.get("lowercase")
-        strips = normalizer.get("strip_accents")
-        if not normalizer.get("clean_text") or not normalizer.get("handle_chinese_chars"):
+        is_berts = (
+            _has(rules["model"], type="WordPiece", continuing_subword_prefix="##")
+            and _has(normalizer, type="BertNormalizer", clean_text=True, handle_chinese_chars=True)
+            and type_of(rules.get("pre_tokenizer")) == "BertPreTokenizer"
+            and normalizer.get("strip_accents") in (None, lowercase)
+        )
+        if not is_berts or lowercase is None:
             return None
-        if lowercase is None:
-            return None
-        if strips is not None and strips != lowercase:
-            return None
-        return _or_none(cls, _entries_by_id(model["vocab"]), lowercase=lowercase)
+        return _or_none(cls, rules, lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
-        second_type = 1 if self.has_token_types else 0
-        processor = processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0",
-            pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{second_type} [SEP]:{second_type}",
-            special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
-        )
         config: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.lowercase,
@@ -149,28 +212,26 @@ class WordPieceTokenizer(Tokenizer):
         if not self.has_token_types:
             config["model_input_names"] = ["input_ids", "attention_mask"]
         vocabulary = "".join(f"{token}\n" for token in self.vocabulary)
-        exported = self._exported(self._rules(), processor, **config)
-        return {"vocab.txt": vocabulary.encode(), **exported}
+        return {"vocab.txt": vocabulary.encode(), **self._rule_files(**config)}
 
     def _identity(self) -> list[Any]:
         return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
 
-    def _rules(self) -> Library:
+    def _rules_for_words(self) -> Library:
         return _wordpiece(self._ids, self.lowercase)
 
-    def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
+    def _template(self) -> Any:
+        second_type = 1 if self.has_token_types else 0
+        return processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{second_type} [SEP]:{second_type}",
+            special_tokens=[(name, self._ids[name]) for name in ("[CLS]", "[SEP]")],
+        )
+
+    def _cleaned(self, texts: Sequence[str]) -> list[str]:
         if self.lowercase:
             texts = [_final_sigma(text) for text in texts]
-        return super()._aligned(texts)
-
-    def _words(self, texts: Sequence[str]) -> list[str]:
-        joined = "".join(texts)
-        if _CONTROLS.search(joined):
-            texts = [_CONTROLS.sub("", text) for text in texts]
-        if self.lowercase and "Σ" in joined:
-            texts = [_final_sigma(text) for text in texts]
-        # One split and one join for the whole batch.
-        return f" {self._end_of_text} ".join([*texts, ""]).split()
+        return super()._cleaned(texts)
 
 
 def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
@@ -245,7 +306,7 @@ def _character_counts(texts: Sequence[str], rules: Library) -> Counter[str]:
     return counts
 
 
-class ByteBpeTokenizer(Tokenizer):
+class ByteBpeTokenizer(VocabularyTokenizer):
     """RoBERTa's rules and special ids: every text has ids, and the ids give the text back.
 
     A word is written with the space before it; `add_prefix_space` gives the first word of a text
@@ -253,12 +314,8 @@ class ByteBpeTokenizer(Tokenizer):
     """
 
     kind = "byte_bpe"
-    special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-    smallest = len(special_tokens) + 256
-    pair_separators = 2
-    has_token_types = can_have_token_types = False
-    continuing = re.compile("[^Ġ]")
-    _end_of_text = ""  # a word has at least one character
+    usual_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    smallest = len(usual_tokens) + 256
 
     def __init__(
         self,
@@ -269,9 +326,10 @@ class ByteBpeTokenizer(Tokenizer):
         add_prefix_space: bool,
     ) -> None:
         self.merges = [(first, second) for first, second in merges]
+        self.lowercase = lowercase
         self.add_prefix_space = add_prefix_space
-        super().__init__(vocabulary, lowercase=lowercase)
-        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.special_tokens))
+        super().__init__(vocabulary)
+        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.usual_tokens))
 
     @classmethod
     def train(
@@ -281,7 +339,7 @@ class ByteBpeTokenizer(Tokenizer):
 
         The same texts give the same entries.
         """
-        pad, unknown, begin, separator, mask = cls.special_tokens
+        pad, unknown, begin, separator, mask = cls.usual_tokens
         library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
         trainer = BpeTrainer(
             vocab_size=vocab_size - 1,
@@ -310,15 +368,20 @@ class ByteBpeTokenizer(Tokenizer):
         folder = Path(path)
         if not folder.is_dir():
             folder = folder.parent
-        entries = json.loads(
-            read_text(folder / "vocab.json", "entries and their ids, as in RoBERTa's vocab.json")
-        )
-        text = read_text(folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt")
-        merges = []
-        for line in text.split("\n"):
-            if line and not line.startswith("#version"):
-                merges.append(line.split(" "))
-        return cls._checked(folder, entries, merges, lowercase, add_prefix_space)
+        entries = read_text(folder / "vocab.json", "entries and ids, as in RoBERTa's vocab.json")
+        lines = read_text(folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt")
+        try:
+            vocabulary = _entries_by_id(json.loads(entries))
+            merges = []
+            for line in lines.split("\n"):
+                if line and not line.startswith("#version"):
+                    first, second = line.split(" ")
+                    merges.append((first, second))
+            return cls(vocabulary, merges, lowercase=lowercase, add_prefix_space=add_prefix_space)
+        except Exception as error:  # the library's own is a bare one
+            raise ValueError(
+                f"the vocabulary in {folder} is not one of byte-level BPE: {error}"
+            ) from None
 
     @classmethod
     def of_rules(cls, rules: Mapping[str, Any]) -> ByteBpeTokenizer | None:
@@ -326,95 +389,58 @@ class ByteBpeTokenizer(Tokenizer):
 
         None where those are not RoBERTa's.
         """
-        model = rules.get("model") or {}
-        normalizer = rules.get("normalizer") or {}
         splitter = rules.get("pre_tokenizer") or {}
-        if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel":
+        normalizer = type_of(rules.get("normalizer"))
+        is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
+        if not is_robertas or not splitter.get("use_regex", True):
             return None
-        if not splitter.get("use_regex", True):
-            return None
-        if normalizer.get("type") not in (None, "Lowercase"):
+        if normalizer not in (None, "Lowercase"):
             return None
         merges = []
-        for pair in model["merges"]:
+        for pair in rules["model"]["merges"]:
             # Older versions of the library write "a b" for ["a", "b"].
             pieces = pair.split(" ") if isinstance(pair, str) else pair
             merges.append(tuple(pieces))
         return _or_none(
             cls,
-            _entries_by_id(model["vocab"]),
+            rules,
             merges,
-            lowercase=bool(normalizer),
+            lowercase=normalizer is not None,
             add_prefix_space=splitter.get("add_prefix_space", True),
         )
 
-    @classmethod
-    def _checked(
-        cls,
-        folder: Path,
-        entries: Mapping[str, int],
-        merges: Sequence[Sequence[str]],
-        lowercase: bool,
-        prefix: bool,
-    ) -> ByteBpeTokenizer:
-        vocabulary = sorted(entries, key=entries.__getitem__)
-        try:
-            if [entries[token] for token in vocabulary] != list(range(len(vocabulary))):
-                raise ValueError(f"its ids are not 0 to {len(vocabulary) - 1}")
-            pairs = [(first, second) for first, second in merges]
-            return cls(vocabulary, pairs, lowercase=lowercase, add_prefix_space=prefix)
-        except Exception as error:  # the library's own is a bare one
-            raise ValueError(
-                f"the vocabulary in {folder} is not one of byte-level BPE: {error}"
-            ) from None
-
     def files(self) -> dict[str, bytes]:
-        prefix = self.add_prefix_space
-        processor = processors.RobertaProcessing(
-            ("</s>", self.sep_id), ("<s>", self.cls_id), add_prefix_space=prefix
-        )
         name = "RobertaTokenizer"
         if self.lowercase:
             # transformers' own class builds its rules anew, without a normaliser.
             name = "PreTrainedTokenizerFast"
         config = {
             "tokenizer_class": name,
-            "add_prefix_space": prefix,
+            "add_prefix_space": self.add_prefix_space,
             "bos_token": "<s>",
             "eos_token": "</s>",
         }
+        entries = {token: index for index, token in enumerate(self.vocabulary)}
         merges = "".join(f"{first} {second}\n" for first, second in self.merges)
         return {
-            "vocab.json": (json.dumps(self._ids, ensure_ascii=False) + "\n").encode(),
+            "vocab.json": (json.dumps(entries, ensure_ascii=False) + "\n").encode(),
             "merges.txt": f"#version: 0.2\n{merges}".encode(),
-            **self._exported(self._rules(prefix), processor, **config),
+            **self._rule_files(**config),
         }
-
-    def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        return self.encode_flat([_spaced(word) for word in words])
 
     def _identity(self) -> list[Any]:
         return [self.kind, self.vocabulary, self.merges, self.lowercase, self.add_prefix_space]
 
-    def _rules(self, add_prefix_space: bool = False) -> Library:
-        return _byte_bpe(models.BPE(self._ids, self.merges), self.lowercase, add_prefix_space)
+    def _rules_for_words(self) -> Library:
+        model = models.BPE(self._ids, self.merges)
+        return _byte_bpe(model, self.lowercase, self.add_prefix_space)
 
-    def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
-        _, cleaned = super()._aligned(texts)
-        return self._rules(self.add_prefix_space), cleaned
-
-    def _words(self, texts: Sequence[str]) -> list[str]:
-        words: list[str] = []
-        for text in texts:
-            if self.add_prefix_space:
-                text = _spaced(text)
-            text = SURROGATES.sub("\ufffd", text)
-            if _ODD_SPACE.search(text):
-                words.append(text)
-            else:
-                words += _CHUNK.findall(text)
-            words.append(self._end_of_text)
-        return words
+    def _template(self) -> Any:
+        return processors.RobertaProcessing(
+            ("</s>", self._ids["</s>"]),
+            ("<s>", self._ids["<s>"]),
+            add_prefix_space=self.add_prefix_space,
+        )
 
 
 def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Library:
@@ -423,17 +449,8 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
     if lowercase:
         library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    library.post_processor = processors.ByteLevel(
-        trim_offsets=True, add_prefix_space=add_prefix_space
-    )
     library.decoder = decoders.ByteLevel()
     return library
-
-
-def _spaced(text: str) -> str:
-    if text and text[0] != " ":
-        return f" {text}"
-    return text
 
 
 KINDS: Mapping[str, Any] = {
@@ -543,12 +560,8 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     if (folder / "vocab.txt").is_file():
         return _of_vocab_txt(folder, config)
     if (folder / "vocab.json").is_file():
-        tokenizer: Tokenizer = ByteBpeTokenizer.from_vocab(
-            folder,
-            False,
-            config.get("add_prefix_space", False),
-        )
-        return _with_more_tokens(folder, tokenizer, config)
+        plain = ByteBpeTokenizer.from_vocab(folder, False, config.get("add_prefix_space", False))
+        return _with_more_tokens(folder, plain, config)
     advice = ""
     sentencepiece_files = sorted(folder.glob("*.model"))
     if sentencepiece_files:
@@ -567,13 +580,23 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
     config = read_config(folder)
     content = json_or_empty(path)
     rules = settled(path, content, config)
+    for section in ("normalizer", "pre_tokenizer"):
+        if rules.get(section) != content.get(section):
+            log.warning(
+                "%s has the %s %s and tokenizer_config.json makes it %s, which counts, as in"
+                " AutoTokenizer; put right the one that is wrong",
+                path,
+                section,
+                json.dumps(content[section]),
+                json.dumps(rules[section]),
+            )
     _compare_vocabularies(folder, rules["model"])
     released = WordPieceTokenizer.of_rules(rules) or ByteBpeTokenizer.of_rules(rules)
     if released is None:
-        return FolderTokenizer(path, rules, config)
+        return Tokenizer(path, rules, config)
     if _is_writer_of(released, path, rules):
         return released.with_token_types(_number_of_types(config))
-    return FolderTokenizer(path, rules, config, released.fingerprint)
+    return Tokenizer(path, rules, config, released.fingerprint)
 
 
 def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
@@ -594,33 +617,23 @@ def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     return _with_more_tokens(folder, plain, config)
 
 
-def _with_more_tokens(folder: Path, plain: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
+def _with_more_tokens(
+    folder: Path, plain: VocabularyTokenizer, config: Mapping[str, Any]
+) -> Tokenizer:
     """A tokenizer of a vocabulary alone.
 
     Where there are added tokens or other rules, it is as AutoTokenizer makes it.
     """
     path = folder / TOKENIZER_FILE  # which is not there
-    written = json.loads(plain.files()[TOKENIZER_FILE])
-    rules = settled(path, {**written, **_configured_rules(written, config)}, config)
+    written = json.loads(plain.rules())
+    rules = settled(path, written, config)
     before = {token["content"] for token in written["added_tokens"]}
     after = {token["content"] for token in rules["added_tokens"]}
     if before == after and rules["normalizer"] == written["normalizer"]:
         return plain
     if rules["model"]["type"] == "WordPiece":
         rules["model"] = {**rules["model"], "max_input_chars_per_word": 100}  # theirs
-    return FolderTokenizer(path, rules, config, plain.fingerprint)
-
-
-def _configured_rules(written: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """BERT's normaliser with the rules that tokenizer_config.json names and BERT does not have."""
-    normalizer = written["normalizer"] or {}
-    if normalizer.get("type") != "BertNormalizer":
-        return {}
-    rules = dict(normalizer)
-    for key, rule in BERT_RULES.items():
-        if config.get(key) is not None:
-            rules[rule] = config[key]
-    return {"normalizer": rules}
+    return Tokenizer(path, rules, config, plain.fingerprint)
 
 
 def _number_of_types(config: Mapping[str, Any]) -> str:
@@ -629,24 +642,20 @@ def _number_of_types(config: Mapping[str, Any]) -> str:
     return "one"
 
 
-def _is_writer_of(released: Tokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
+def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
     model = rules["model"]
-    if model["type"] == "WordPiece":
-        if model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
-            return False
-    elif model["type"] == "BPE" and model.get("end_of_word_suffix") is not None:
+    longest_word = model.get("max_input_chars_per_word", MAX_WORD_CHARACTERS)
+    if longest_word != MAX_WORD_CHARACTERS or model.get("end_of_word_suffix") is not None:
         return False
-    written = []
     for number in ("two", "one"):
-        files = released.with_token_types(number).files()
-        written.append(json.loads(files[TOKENIZER_FILE]))
-    if rules in written:
-        return True
-    # An older version of the library may have spelt it otherwise.
-    return json.loads(open_library(path, rules).to_str()) in written
+        written = json.loads(released.with_token_types(number).rules())
+        # An older version of the library may have spelt it otherwise.
+        if written == rules or written == json.loads(open_library(path, rules).to_str()):
+            return True
+    return False
 
 
 def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
@@ -676,19 +685,21 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
             )
 
 
-def _entries_by_id(ids: Mapping[str, int]) -> list[str] | None:
-    """Entries by their ids, if those are 0, 1, 2, ..."""
+def _has(node: Mapping[str, Any], **values: Any) -> bool:
+    return all(node.get(key) == value for key, value in values.items())
+
+
+def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
+    """Entries by their ids; ValueError where those are not 0, 1, 2, ..."""
     entries = sorted(ids, key=ids.__getitem__)
-    if [ids[entry] for entry in entries] == list(range(len(entries))):
-        return entries
-    return None
+    if [ids[entry] for entry in entries] != list(range(len(entries))):
+        raise ValueError(f"its ids are not 0 to {len(entries) - 1}")
+    return entries
 
 
-def _or_none(cls: Any, vocabulary: list[str] | None, *merges: Any, **rules: Any) -> Any:
-    """A tokenizer of this class, or None where its vocabulary is not one."""
-    if vocabulary is None:
-        return None
+def _or_none(cls: Any, rules: Mapping[str, Any], *merges: Any, **settings: Any) -> Any:
+    """A tokenizer of this class, or None where the vocabulary is not one of it."""
     try:
-        return cls(vocabulary, *merges, **rules)
+        return cls(_entries_by_id(rules["model"]["vocab"]), *merges, **settings)
     except Exception:  # the library's own is a bare one
         return None

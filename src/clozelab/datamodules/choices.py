@@ -30,9 +30,9 @@ from clozelab.datamodules.examples import (
 )
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
 from clozelab.datamodules.labels import warn_of_lacking_classes
-from clozelab.metrics import glue
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class ChoiceDataModule(FinetuningDataModule):
         )
         arrays: Arrays = {
             "ids": np.array(selected.ids),
-            "labels": selected.label_values(self.layout.label_names),
+            "labels": selected.label_values(Classes(self.layout.label_names)),
         }
         texts = itertools.chain.from_iterable(selected.texts)
         counts = sequences.cut_counts()
@@ -224,14 +224,14 @@ class ChoiceDataModule(FinetuningDataModule):
         """Bag of words: the ending that looks most like a right one."""
         train = self._read(self.train_path, "training").limited(self.plan.max_train_examples)
         validation = self._read(self.validation_path, "validation")
-        names = self.layout.label_names
-        guesses = guess_choices(_choices(train), train.label_values(names), _choices(validation))
-        return {BAG: glue.score(["accuracy"], guesses, validation.label_values(names))}
+        kind = Classes(self.layout.label_names)
+        guesses = guess_choices(_choices(train), train.label_values(kind), _choices(validation))
+        return {BAG: kind.score(["accuracy"], guesses, validation.label_values(kind))}
 
     def preview(self) -> TaskPreview:
         train = self._preview(self.train_path, "training")
         validation = self._preview(self.validation_path, "validation")
-        return TaskPreview(train, validation, self.layout.label_names)
+        return TaskPreview(train, validation, Classes(self.layout.label_names))
 
     def _preview(self, path: Path, role: str) -> Preview:
         examples = self._read(path, role)

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -35,6 +35,9 @@ from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
 from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
+
+if TYPE_CHECKING:
+    from clozelab.datamodules.label_kinds import LabelKind
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +63,16 @@ class Preview:
 class TaskPreview:
     train: Preview
     validation: Preview
-    # classes in the order of their indices; None: a number, or no label at all
-    label_names: Sequence[str] | None
-    is_regression: bool = False
+    kind: LabelKind | None  # of the labels; None: there are none
     aligned: bool = False  # text number i of every part, and label i, are of example i
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
+
+    @property
+    def label_names(self) -> Sequence[str] | None:
+        """Classes in the order of their indices; None: a number, or no label at all."""
+        if self.kind is None:
+            return None
+        return self.kind.names or None
 
 
 def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:

@@ -17,7 +17,7 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tables import Record, Table, open_table
-from clozelab.datamodules.baselines import BAG, guess_classes, guess_numbers
+from clozelab.datamodules.baselines import BAG
 from clozelab.datamodules.examples import (
     GroupedSequences,
     Ints,
@@ -46,6 +46,7 @@ from clozelab.datamodules.files import (
     refuse_wrong_file,
 )
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, kind_of
 from clozelab.datamodules.labels import (
     ANY,
     CLASSES,
@@ -87,17 +88,11 @@ class TextExamples:
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 
-    def label_values(self, names: Sequence[str]) -> NDArray[Any]:
-        """[N]: indices into `names`, or the numbers themselves where there are no names.
-
-        It is -1 for a file without labels.
-        """
+    def label_values(self, kind: LabelKind) -> NDArray[Any]:
+        """The labels as numbers; [N] of -1 for a file without labels."""
         if self.labels is None:
             return np.full(len(self), -1, dtype=np.int64)
-        if not names:
-            return np.array([float(label) for label in self.labels])
-        index = {label: number for number, label in enumerate(names)}
-        return np.array([index[label] for label in self.labels], dtype=np.int64)
+        return kind.encode(self.labels)
 
 
 @dataclass(frozen=True)
@@ -301,9 +296,9 @@ class LabelledSplit:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
-    def is_regression(self) -> bool:
-        return not self.label_names
+    @cached_property
+    def kind(self) -> LabelKind:
+        return kind_of(self.label_names)
 
     @property
     def num_inputs(self) -> int:
@@ -524,7 +519,7 @@ class LabelledDataModule(FinetuningDataModule):
         if not self.numeric_labels:
             label_names = list(names or sorted(set(examples.labels or [])))
         selected = examples.limited(max_examples)
-        labels = selected.label_values(label_names)
+        labels = selected.label_values(kind_of(label_names))
         if labels.dtype.kind == "f":
             labels = labels.astype(np.float32)
         arrays: Arrays = {"ids": np.array(selected.ids, dtype=np.str_), "labels": labels}
@@ -575,32 +570,24 @@ class LabelledDataModule(FinetuningDataModule):
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
-        names = self.train.label_names
-        train = self._read(self.train_path, names or None).limited(self.plan.max_train_examples)
+        kind = self.train.kind
+        names = kind.names or None
+        train = self._read(self.train_path, names).limited(self.plan.max_train_examples)
         # Prefix of a score's name -> the validation set that it is of.
         paths = {"": self.validation_path}
         paths |= {f"{name}_": path for name, path in self.extra_paths.items()}
-        validation = {prefix: self._read(path, names or None) for prefix, path in paths.items()}
-        train_pairs = _pairs(train)
-        labels = train.label_values(names)
+        validation = {prefix: self._read(path, names) for prefix, path in paths.items()}
         validation_pairs: list[tuple[str, str]] = []
         for examples in validation.values():
             validation_pairs += _pairs(examples)
         # All sets are guessed at once, behind each other: the words are learnt once.
-        guesses: NDArray[Any]
-        if names:
-            metrics = ["accuracy"]
-            if len(names) == 2:
-                metrics = ["accuracy", "f1", "matthews"]
-            guesses = guess_classes(train_pairs, labels, validation_pairs, len(names))
-        else:
-            metrics = ["spearman", "pearson"]
-            guesses = guess_numbers(train_pairs, labels, validation_pairs)
+        guesses = kind.guess(_pairs(train), train.label_values(kind), validation_pairs)
         scores: dict[str, float] = {}
         start = 0
         for prefix, examples in validation.items():
             end = start + len(examples)
-            set_scores = glue.score(metrics, guesses[start:end], examples.label_values(names))
+            labels = examples.label_values(kind)
+            set_scores = kind.score(kind.baseline_metrics, guesses[start:end], labels)
             scores |= {f"{prefix}{name}": value for name, value in set_scores.items()}
             start = end
         return {BAG: scores}
@@ -608,12 +595,10 @@ class LabelledDataModule(FinetuningDataModule):
     def preview(self) -> TaskPreview:
         train = self._preview(self.train_path)
         validation = self._preview(self.validation_path)
-        names: Sequence[str] | None = None
+        kind: LabelKind = Number()
         if not self.numeric_labels:
-            names = self.labels or sorted(set(train.labels or ()))
-        return TaskPreview(
-            train, validation, names, is_regression=self.numeric_labels, aligned=True
-        )
+            kind = Classes(self.labels or sorted(set(train.labels or ())))
+        return TaskPreview(train, validation, kind, aligned=True)
 
     def _preview(self, path: Path) -> Preview:
         examples = self._read(path)

@@ -55,6 +55,7 @@ from clozelab.datamodules.files import (
     text_lines,
 )
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
 from clozelab.metrics.entities import (
     OUTSIDE,
@@ -662,7 +663,7 @@ class TagDataModule(FinetuningDataModule):
     def preview(self) -> TaskPreview:
         train = self._preview(self.train_path)
         validation = self._preview(self.validation_path)
-        return TaskPreview(train, validation, sorted(set(train.labels or ())))
+        return TaskPreview(train, validation, Classes(sorted(set(train.labels or ()))))
 
     def _preview(self, path: Path) -> Preview:
         """Labels are the tags of all words; of entity tags their types, whatever the scheme."""

@@ -87,31 +87,18 @@ SCORERS: dict[str, Callable[..., float]] = {  # what a task's YAML may list unde
     "spearman": partial(correlation, "spearmanr"),
 }
 CORRELATIONS = ("pearson", "spearman")
-CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
 # One class is predicted for nearly all examples, while the others are over FEWER times as frequent
 # among the labels as among the predictions: a run that has collapsed, but for a few.
 NEARLY_ALL = 0.95
 FEWER = 4.0
 
 
-def check_metrics(names: Sequence[str], *, is_regression: bool | None = None) -> None:
-    """ValueError for a score that does not exist, or means nothing for classes or numbers.
-
-    `is_regression` says which of the two; None: either.
-    """
+def check_metrics(names: Sequence[str]) -> None:
+    """ValueError for a score that does not exist."""
     unknown = [name for name in names if name not in SCORERS]
     if unknown or not names:
         raise ValueError(
             f"unknown metrics {unknown} in the task's config; known: {', '.join(SCORERS)}"
-        )
-    if is_regression is None:
-        return
-    unfit = [name for name in names if (name in CORRELATIONS) != is_regression]
-    if unfit:
-        predicts = "predicts a number" if is_regression else "predicts a class"
-        raise ValueError(
-            f"metrics {unfit} do not fit a task that {predicts}; {', '.join(CORRELATIONS)} are for"
-            " numbers"
         )
 
 
@@ -121,29 +108,14 @@ def score(names: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> di
     return {name: SCORERS[name](predictions, labels) for name in names}
 
 
-def majority_baseline(names: Sequence[str], labels: ArrayLike) -> dict[str, float]:
-    """Return the scores of predicting the most frequent label everywhere.
-
-    Of equally frequent ones it is the lowest.
-    """
-    expected = np.asarray(labels)
-    values, counts = np.unique(expected, return_counts=True)
-    most_frequent = values[counts.argmax()]
-    return score(names, np.full(len(expected), most_frequent), labels)
-
-
-def is_collapsed(
-    predictions: ArrayLike, is_regression: bool = False, labels: ArrayLike | None = None
-) -> bool:
-    """Whether one class (or number) is predicted for every example.
+def is_collapsed(predictions: ArrayLike, labels: ArrayLike | None = None) -> bool:
+    """Whether one class is predicted for every example.
 
     That is the known failure of small tasks. With the right `labels` it is also where one class is
     predicted for NEARLY_ALL examples, unless they are so: the other classes are over FEWER times as
     frequent there.
     """
     predicted = np.asarray(predictions)
-    if is_regression:
-        return bool(np.ptp(predicted) < CONSTANT_RANGE)
     classes, counts = np.unique(predicted, return_counts=True)
     if len(classes) <= 1 or labels is None:
         return len(classes) <= 1

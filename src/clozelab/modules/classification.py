@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from clozelab.datamodules.label_kinds import Classes, LabelKind, Number
 from clozelab.datamodules.labelled import LabelledSplit
-from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -45,21 +44,22 @@ class SequenceClassification(FineTuning):
         number_range: Sequence[float] | None,
         **training: Any,
     ) -> None:
-        num_labels = len(validation.label_names)
-        data = {
-            "numeric_labels": validation.is_regression,
-            "extra_validation_files": validation.extra,
-        }
+        self.kind = validation.kind
+        num_labels = len(self.kind.names)
         if "f1" in metrics and num_labels > 2:
             raise ValueError(
                 f"metrics: f1 is of two classes, and there are {num_labels}; take accuracy"
             )
+        data = {
+            "numeric_labels": not self.kind.names,
+            "extra_validation_files": validation.extra,
+        }
         score_keys = self.score_keys({"metrics": metrics}, data)
         super().__init__(encoder=encoder, score_keys=score_keys, **training)
         self.metrics = list(metrics)
         self.validation = validation
         self.number_range = number_range or (-np.inf, np.inf)
-        self._put_head("classification", max(1, num_labels))
+        self._put_head("classification", self.kind.num_outputs)
 
     def _put_head(self, kind: str, num_labels: int) -> None:
         """Adds the output layer, and trains the pooler only where that reads it.
@@ -76,7 +76,10 @@ class SequenceClassification(FineTuning):
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
         metrics = settings["metrics"]
-        glue.check_metrics(metrics, is_regression=bool(data.get("numeric_labels")))
+        kind: LabelKind = Classes()
+        if data.get("numeric_labels"):
+            kind = Number()
+        kind.check_metrics(metrics)
         keys = list(metrics)
         for name in data.get("extra_validation_files") or ():
             keys += [f"{name}_{metric}" for metric in metrics]
@@ -90,9 +93,7 @@ class SequenceClassification(FineTuning):
         return self.in_fp32(self.classifier, states)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        if self.validation.is_regression:
-            return F.mse_loss(logits[:, 0], batch["labels"], reduction="sum")
-        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+        return self.kind.loss(logits, batch["labels"])
 
     def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
         splits = {"": self.validation, **self.validation.extra}
@@ -101,18 +102,19 @@ class SequenceClassification(FineTuning):
         scores: dict[str, float] = {}
         records: dict[str, list[dict[str, Any]]] = {}
         first = 0
+        is_collapsed = False
         for name, split in splits.items():
             split_logits = split.pool(logits[first : first + split.num_inputs])
             first += split.num_inputs
-            split_scores = glue.score(self.metrics, self._predicted(split_logits), split.labels)
+            predicted = self._predicted(split_logits)
+            split_scores = self.kind.score(self.metrics, predicted, split.labels)
             for metric, value in split_scores.items():
                 scores[f"{name}_{metric}" if name else metric] = value
-            records[name] = self._records(split, split_logits)
+            records[name] = self._records(split, predicted, split_logits)
+            if split is self.validation:
+                is_collapsed = self.kind.is_collapsed(predicted, split.labels)
         # The split without a name is the one that the others stand beside.
         main_records = records.pop("")
-        predictions = [record["prediction"] for record in main_records]
-        labels = [record["label"] for record in main_records]
-        is_collapsed = glue.is_collapsed(predictions, self.validation.is_regression, labels)
         return Evaluation(
             self.trainer.global_step, scores, main_records, is_collapsed, extra_predictions=records
         )
@@ -122,41 +124,33 @@ class SequenceClassification(FineTuning):
     ) -> dict[str, Iterable[str]]:
         """A file of a GLUE submission."""
         predicted = self._predicted(split.pool(in_order(outputs, split.num_inputs)))
-        if self.validation.is_regression:
+        if self.kind.names:
+            answers = [self.kind.names[index] for index in predicted]
+        else:
             least, largest = self.number_range
             answers = [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
-        else:
-            answers = [self.validation.label_names[index] for index in predicted]
         return {f"{name}.tsv": prediction_lines(split.ids, answers)}
 
     def baseline(self) -> float | None:
         name = self.metric.removeprefix("validation/")
-        if self.validation.is_regression or name not in self.metrics:
+        labels = self.validation.labels
+        majority = self.kind.majority(labels)
+        if majority is None or name not in self.metrics:
             return None
-        return glue.majority_baseline([name], self.validation.labels)[name]
+        return self.kind.score([name], majority, labels)[name]
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:
         """[N]: class indices, or the numbers themselves."""
-        if self.validation.is_regression:
-            return logits[:, 0]
-        return logits.argmax(axis=1)
+        return self.kind.predict(logits)
 
-    def _records(self, split: LabelledSplit, logits: np.ndarray) -> list[dict[str, Any]]:
+    def _records(
+        self, split: LabelledSplit, predicted: np.ndarray, logits: np.ndarray
+    ) -> list[dict[str, Any]]:
         """An example's record each: its id, prediction and label, and the logits of classes."""
         records: list[dict[str, Any]] = []
-        predicted = self._predicted(logits)
         for number, example_id in enumerate(split.ids):
-            prediction = predicted[number]
-            label = split.labels[number]
-            record: dict[str, Any] = {"id": str(example_id)}
-            if split.is_regression:
-                record["prediction"] = round(float(prediction), 5)
-                record["label"] = float(label)
-            else:
-                record["prediction"] = split.label_names[prediction]
-                record["label"] = split.label_names[label]
-                record["logits"] = [round(float(logit), 5) for logit in logits[number]]
-            records.append(record)
+            record = self.kind.record(predicted[number], split.labels[number], logits[number])
+            records.append({"id": str(example_id), **record})
         return records
 
 

@@ -39,7 +39,7 @@ class SiameseEncoder(SequenceClassification):
         self.pooling = pooling
         least, largest = self.number_range
         labels = self.validation.labels
-        if self.validation.is_regression and not least <= labels.min() <= labels.max() <= largest:
+        if not self.kind.names and not least <= labels.min() <= labels.max() <= largest:
             raise ValueError(
                 f"labels run from {labels.min():g} to {labels.max():g}, and a cosine of 0 to 1"
                 f" stands for {least:g} to {largest:g}: say"
@@ -50,7 +50,7 @@ class SiameseEncoder(SequenceClassification):
     def _put_head(self, kind: str, num_labels: int) -> None:  # noqa: ARG002
         """The matrix of the classes; a cosine needs none. The pooler is not read."""
         self.encoder.pooler.requires_grad_(False)
-        if not self.validation.is_regression:
+        if self.kind.names:
             self.classifier = self.encoder.config.family.head(
                 self.head_kind, self.encoder, num_labels=num_labels
             )
@@ -75,12 +75,12 @@ class SiameseEncoder(SequenceClassification):
         # The two texts of a pair are neighbours in the batch.
         u = states[0::2]
         v = states[1::2]
-        if self.validation.is_regression:
+        if not self.kind.names:
             return F.cosine_similarity(u, v)[:, None]
         return self.in_fp32(self.classifier, torch.cat([u, v, (u - v).abs()], dim=1))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        if not self.validation.is_regression:
+        if self.kind.names:
             return super().loss(logits, batch)
         least, largest = self.number_range
         cosines = (batch["labels"] - least) / (largest - least)
@@ -91,7 +91,7 @@ class SiameseEncoder(SequenceClassification):
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:
         predicted = super()._predicted(logits)
-        if not self.validation.is_regression:
+        if self.kind.names:
             return predicted
         least, largest = self.number_range
         return least + predicted * (largest - least)

@@ -152,15 +152,15 @@ def _target(
 
     `logits` are the outputs for the text itself.
     """
-    is_regression = predictor.model.task == "regression"
-    if target is not None and (act == "answer" or is_regression):
+    gives_number = predictor.model.task == "regression"
+    if target is not None and (act == "answer" or gives_number):
         raise ValueError(
             f"target={target}: this model gives a {'span' if act == 'answer' else 'number'}: leave"
             " it out"
         )
     if act == "answer":
         return _best_span(predictor, text[0], ids, logits)
-    if is_regression:
+    if gives_number:
         return "the value", [0]
     names = predictor.labels if act == "classify" else predictor.tokenizer.vocabulary
     if target is None:

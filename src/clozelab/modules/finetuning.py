@@ -438,14 +438,14 @@ def save_model(
     remembered.pop("texts_per_example", None)
     remembered |= facts | module.remembered()
     labels = getattr(module.validation, "label_names", None) or ()
-    is_regression = getattr(module.validation, "is_regression", False)
+    kind = getattr(module.validation, "kind", None)
     write_model(
         folder,
         module.encoder,
         module.heads(),
         tokenizer,
         labels=labels,
-        is_regression=is_regression,
+        problem_type=getattr(kind, "problem_type", None),
         max_length=max_positions(encoder_folder),
         extra_config={"clozelab": remembered},
     )

@@ -36,6 +36,7 @@ MAX_PADDED_ENTRIES = 127
 TASK_KINDS = ("classification", "tags", "choices", "spans")
 NAMED_KINDS = ("lm", "nsp", "sop", "rtd", "spans")  # whose tensors' names say which they are
 MULTI_LABEL = "multi_label_classification"
+PROBLEM_TYPES = {"regression": "regression", "multi_label": MULTI_LABEL}  # of a model's task
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,7 @@ def write_model(
     tokenizer: Tokenizer,
     *,
     labels: Sequence[str] = (),
-    is_regression: bool = False,
-    is_multi_label: bool = False,
+    problem_type: str | None = None,
     max_length: int | None = None,
     with_pooler: bool = True,
     extra_config: Mapping[str, Any] | None = None,
@@ -187,7 +187,8 @@ def write_model(
 
     Args:
         labels: of classification and tags, by the order of the outputs.
-        is_multi_label: the labels do not exclude each other.
+        problem_type: transformers' word for a regression, or for labels that do not exclude each
+            other.
         max_length: the longest sequence that it was trained on, for the tokenizer; None: 512 at
             most.
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
@@ -195,12 +196,11 @@ def write_model(
     """
     config: dict[str, Any] = {}
     names = labels
+    if problem_type is not None:
+        config["problem_type"] = problem_type
     # transformers tells a regression by its one label.
-    if is_regression:
-        config["problem_type"] = "regression"
+    if problem_type == "regression":
         names = ["LABEL_0"]
-    if is_multi_label:
-        config["problem_type"] = MULTI_LABEL
     if names:
         config["id2label"] = dict(enumerate(names))
         config["label2id"] = {name: number for number, name in enumerate(names)}

@@ -127,7 +127,7 @@ def write(
     to: Path, model: Model, record: Record | None, *, form: str, pooling: str, has_head: bool
 ) -> None:
     """Write a model's folder in one of FORMATS."""
-    from clozelab.modules.model import has_pooler, trained_pooling, write_model
+    from clozelab.modules.model import PROBLEM_TYPES, has_pooler, trained_pooling, write_model
     from clozelab.modules.onnx import to_onnx
     from clozelab.stages.model_card import model_card
 
@@ -154,8 +154,7 @@ def write(
         heads,
         model.tokenizer,
         labels=model.labels,
-        is_regression=model.task == "regression",
-        is_multi_label=model.task == "multi_label",
+        problem_type=PROBLEM_TYPES.get(model.task or ""),
         max_length=model.max_length,
         with_pooler=has_pooler(model),
         extra_config=extra_config,

@@ -1,0 +1,336 @@
+"""The files of a tokenizer: tokenizer.json, and what stands beside it.
+
+Added tokens with their flags, normaliser, pre-tokeniser and template are tokenizer.json's.
+`tokenizer_config.json` says which token plays which part; where it contradicts tokenizer.json, it
+counts for what AutoTokenizer takes from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Library
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+ADDED_TOKENS = "added_tokens.json"
+ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of Tokenizer.special_tokens
+USUAL_NAMES: Mapping[str, tuple[str, str]] = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+BERT_RULES = {  # tokenizer_config.json -> the same in tokenizer.json's BertNormalizer
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+# of transformers; they take tokenizer.json as it is
+GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+
+_WORD = re.compile("[^ \t\n\r]+")
+_BYTE_CHUNK = re.compile(" ?[^ ]+")
+# no cut before each space: byte-level BPE looks at runs of them
+_ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"
+
+
+def read_text(path: Path, expected: str) -> str:
+    if not path.is_file():
+        raise ValueError(f"vocabulary file {path} does not exist; expected {expected}")
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"vocabulary file {path} is not UTF-8 text: {error}") from None
+
+
+def json_or_empty(path: Path) -> dict:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return content
+
+
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, with the content of older files beside it.
+
+    Older versions of transformers wrote these.
+    """
+    config = json_or_empty(folder / CONFIG_FILE)
+    if "added_tokens_decoder" not in config:
+        config |= json_or_empty(folder / "special_tokens_map.json")
+        config[ADDED_TOKENS] = json_or_empty(folder / ADDED_TOKENS)
+    return config
+
+
+def reads_token_types(config: Mapping[str, Any]) -> bool:
+    """Whether AutoTokenizer gives token types by a tokenizer_config.json.
+
+    A class that takes tokenizer.json as it is does so only where model_input_names says it.
+    """
+    names = config.get("model_input_names")
+    if names:
+        return "token_type_ids" in names
+    return not _is_generic(config)
+
+
+def _is_generic(config: Mapping[str, Any]) -> bool:
+    return str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES)
+
+
+def type_of(node: Mapping[str, Any] | None) -> str | None:
+    """What kind of normaliser, pre-tokeniser or the like a node of tokenizer.json is."""
+    return (node or {}).get("type")
+
+
+def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
+
+    These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
+    their flags, and a template where tokenizer.json has none. A class of transformers that takes
+    tokenizer.json as it is has only the added tokens.
+    """
+    model = rules.get("model")
+    if not isinstance(model, dict) or not model.get("vocab"):
+        raise ValueError(
+            f"{path} is no tokenizer of the tokenizers library: it has no model with a vocabulary",
+        )
+    if model.get("dropout"):
+        raise ValueError(
+            f"{path}: its model has dropout {model['dropout']}, so a text would have other ids"
+            " each time; set it to null"
+        )
+    settled = {**rules}
+    if not _is_generic(config):
+        _settle_normalizer(settled, config)
+        _settle_prefix_space(settled, config)
+        _settle_template(settled, config)
+    return _with_added_tokens(path, settled, config)
+
+
+def _settle_normalizer(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+    normalizer = settled.get("normalizer") or {}
+    if normalizer.get("type") != "BertNormalizer":
+        return
+    changed = {**dict.fromkeys(BERT_RULES.values()), **normalizer}
+    changed |= {rule: config[key] for key, rule in BERT_RULES.items() if key in config}
+    if _effect_of(changed) != _effect_of(normalizer):
+        settled["normalizer"] = changed
+
+
+def _effect_of(normalizer: Mapping[str, Any]) -> dict[str, Any]:
+    """BERT's rules without a null: null strips accents where text is lower-cased."""
+    effect = {rule: normalizer.get(rule) for rule in BERT_RULES.values()}
+    if effect["strip_accents"] is None:
+        effect["strip_accents"] = effect["lowercase"]
+    effect["strip_accents"] = bool(effect["strip_accents"])
+    return effect
+
+
+def _settle_prefix_space(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+    splitter = settled.get("pre_tokenizer") or {}
+    if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
+        return
+    value = bool(config["add_prefix_space"])
+    if value == splitter.get("add_prefix_space", True):
+        return
+    settled["pre_tokenizer"] = {**splitter, "add_prefix_space": value}
+    processor = settled.get("post_processor") or {}
+    if "add_prefix_space" in processor:
+        settled["post_processor"] = {**processor, "add_prefix_space": value}
+
+
+def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+    """BERT's or RoBERTa's template where the file has none."""
+    processor = settled.get("post_processor") or {}
+    if processor.get("type") not in (None, "ByteLevel"):
+        return
+    # Unigram lists entries with their scores.
+    vocab = settled["model"]["vocab"]
+    if isinstance(vocab, list):
+        vocab = {entry[0]: index for index, entry in enumerate(vocab)}
+    ids = dict(vocab)
+    for token in settled.get("added_tokens", ()):
+        ids[token["content"]] = token["id"]
+    cls = _template_token("cls", ids, config)
+    sep = _template_token("sep", ids, config)
+    if cls not in ids or sep not in ids:
+        return
+    if processor:
+        roberta = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
+        roberta["type"] = "RobertaProcessing"
+        roberta.pop("use_regex", None)
+        settled["post_processor"] = roberta
+        return
+    first = [_special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(sep, 0)]
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, _special(sep, 1)]
+    special_tokens = {}
+    for name in (cls, sep):
+        special_tokens[name] = {"id": name, "ids": [ids[name]], "tokens": [name]}
+    settled["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": [*first, *second],
+        "special_tokens": special_tokens,
+    }
+
+
+def _template_token(role: str, ids: Mapping[str, int], config: Mapping[str, Any]) -> str:
+    """The token of a role by tokenizer_config.json, else the usual one that there is."""
+    name = content_of(config.get(f"{role}_token"))
+    return name or next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
+
+
+def _special(name: str, type_id: int) -> dict[str, Any]:
+    return {"SpecialToken": {"id": name, "type_id": type_id}}
+
+
+def _with_added_tokens(
+    path: Path,
+    settled: dict[str, Any],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
+    library = open_library(path, settled)
+    vocabulary = library.get_vocab(with_added_tokens=True)
+    added = library.get_added_tokens_decoder().values()
+    present = set(map(repr, added))
+    names = {token.content for token in added}
+    to_add: list[AddedToken] = []
+    by_id = config.get("added_tokens_decoder") or {}
+    for _, flags in sorted(by_id.items(), key=lambda item: int(item[0])):
+        token = _added_token(flags)
+        # A token with other flags counts as another one.
+        if repr(token) not in present:
+            to_add.append(token)
+            names.add(token.content)
+    # Special tokens by their part; one that the vocabulary lacks would be an id without an
+    # embedding.
+    by_name = []
+    for role in (*ROLES, "bos", "eos"):
+        value = config.get(f"{role}_token")
+        if content_of(value) in vocabulary:
+            by_name.append(_added_token(value, special=True))
+    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    if isinstance(extra, dict):
+        extra = extra.values()
+    special = [_added_token(value, special=True) for value in extra]
+    older = config.get(ADDED_TOKENS) or {}
+    for content in sorted(older, key=older.__getitem__):
+        is_special = any(token.content == content for token in special)
+        by_name.append(AddedToken(content, normalized=not is_special, special=is_special))
+    for token in by_name + special:
+        if token.content not in names:
+            to_add.append(token)
+            names.add(token.content)
+    if not to_add:
+        return settled
+    library.add_tokens(to_add)
+    return {**settled, "added_tokens": json.loads(library.to_str())["added_tokens"]}
+
+
+def _added_token(value: Any, special: bool | None = None) -> AddedToken:
+    """From a name, or the node of a JSON file."""
+    if not isinstance(value, dict):
+        return AddedToken(value, special=True)
+    flags = {key: flag for key, flag in value.items() if key not in ("__type", "id", "content")}
+    if special is not None:
+        flags["special"] = special
+    return AddedToken(value["content"], **flags)
+
+
+def content_of(value: Any) -> str:
+    """The text of a special token, given as such or as a node; "" where none is given."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    if isinstance(value, str):
+        return value
+    return ""
+
+
+def open_library(path: Path, rules: Mapping[str, Any]) -> Library:
+    """The library's tokenizer, which neither cuts nor pads."""
+    try:
+        library = Library.from_str(json.dumps(rules))
+    except Exception as error:  # the library's own is a bare one
+        raise ValueError(f"{path} cannot be read by the tokenizers library: {error}") from None
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+# What can be said of the rules
+
+
+def kind_of(rules: Mapping[str, Any]) -> str:
+    """How an entry says that it begins a word, as Tokenizer.kind."""
+    model = rules["model"]
+    if type_of(model) == "WordPiece" and model.get("continuing_subword_prefix") == "##":
+        return "wordpiece"
+    splitters = _types_in(rules.get("pre_tokenizer"))
+    if "ByteLevel" in splitters:
+        return "byte_bpe"
+    if "Metaspace" in splitters:
+        return "metaspace"
+    return "other"
+
+
+def _types_in(splitter: Mapping[str, Any] | None) -> set[str | None]:
+    """The types of a pre-tokeniser, and of those that it is a sequence of."""
+    types = {type_of(splitter)}
+    for part in (splitter or {}).get("pretokenizers", ()):
+        types |= _types_in(part)
+    return types
+
+
+def unknown_token(model: Mapping[str, Any]) -> str:
+    if type_of(model) == "Unigram":
+        index = model.get("unk_id")
+        return "" if index is None else model["vocab"][index][0]
+    return model.get("unk_token") or ""
+
+
+def word_splitter(
+    rules: Mapping[str, Any], added: Sequence[str]
+) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
+    """How a text is cut into what can be encoded by itself (None: it cannot be).
+
+    The pattern is what no such text has.
+    """
+    normalizer = type_of(rules.get("normalizer"))
+    splitter = rules.get("pre_tokenizer") or {}
+    if splitter.get("type") == "BertPreTokenizer":
+        is_local = normalizer in (None, "BertNormalizer", "Lowercase")
+        if is_local and not any(map(re.compile(r"\s").search, added)):
+            return _WORD.findall, None
+    # RoBERTa's words can be encoded with the space before them, in a text without added tokens.
+    is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
+    if not is_robertas or not splitter.get("use_regex", True):
+        return None, None
+    is_normalized = any(token["normalized"] for token in rules.get("added_tokens", ()))
+    if normalizer is None or (normalizer == "Lowercase" and not is_normalized):
+        return _BYTE_CHUNK.findall, re.compile("|".join([_ODD_SPACE, *map(re.escape, added)]))
+    return None, None
+
+
+def with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
+    """The same rules with the add_prefix_space of a ByteLevel set."""
+    splitter = rules.get("pre_tokenizer") or {}
+    if splitter.get("type") == "ByteLevel" and kind_of(rules) == "byte_bpe":
+        return {**rules, "pre_tokenizer": {**splitter, "add_prefix_space": value}}
+    return dict(rules)

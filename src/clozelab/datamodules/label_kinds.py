@@ -1,0 +1,219 @@
+"""What the label of an example may be: a class, a number, or a set of labels.
+
+A kind says how labels become numbers, what a model's outputs are trained on, what they predict, how
+predictions are scored, and what simple methods reach. A new kind is a class here.
+
+Letters: N examples, B examples of a batch, K classes or labels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.datamodules.baselines import Texts, guess_classes, guess_numbers
+from clozelab.metrics import glue
+
+Values = NDArray[Any]
+CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
+
+
+class LabelKind(ABC):
+    """Base; `names` are the classes or labels, in the order of their indices."""
+
+    metrics: Sequence[str]  # those of glue.py that mean something
+    predicts: str  # for messages
+    problem_type: str | None  # in a model's config.json
+    scorers: ClassVar[Mapping[str, Callable[..., float]]] = glue.SCORERS
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = list(names)
+        self.num_outputs = max(1, len(names))  # of a model's head
+        self._index = {name: number for number, name in enumerate(names)}
+
+    @property
+    def baseline_metrics(self) -> list[str]:
+        """What a simple method is scored by."""
+        return list(self.metrics)
+
+    def check_metrics(self, metrics: Sequence[str]) -> None:
+        """ValueError for a score that does not exist, or means nothing here."""
+        glue.check_metrics(metrics)
+        unfit = [name for name in metrics if name not in self.metrics]
+        if unfit:
+            raise ValueError(
+                f"metrics {unfit} do not fit a task that predicts {self.predicts};"
+                f" {', '.join(self.metrics)} do"
+            )
+
+    def score(
+        self, metrics: Sequence[str], predictions: Values, labels: Values
+    ) -> dict[str, float]:
+        self.check_metrics(metrics)
+        return {name: self.scorers[name](predictions, labels) for name in metrics}
+
+    @abstractmethod
+    def encode(self, labels: Sequence[Any]) -> Values:
+        """Labels as files spell them [N] as numbers."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Summed over a batch's examples; `logits` [B, num_outputs]."""
+
+    @abstractmethod
+    def predict(self, logits: NDArray[np.floating]) -> Values:
+        """What the outputs say, as `encode` has labels."""
+
+    @abstractmethod
+    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
+        """An example's prediction and label as people read them."""
+
+    @abstractmethod
+    def majority(self, labels: Values) -> Values | None:
+        """The answer that is right most often, for every example; None: there is none."""
+
+    @abstractmethod
+    def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
+        """What a bag of words predicts of `test`."""
+
+    @abstractmethod
+    def is_collapsed(self, predictions: Values, labels: Values) -> bool:
+        """Whether nearly every example has the same answer, and should not."""
+
+
+class Classes(LabelKind):
+    """One of some classes; encoded it is an index [N]."""
+
+    metrics = ("accuracy", "f1", "matthews")
+    predicts = "a class"
+    problem_type = None
+
+    @property
+    def baseline_metrics(self) -> list[str]:
+        if len(self.names) == 2:
+            return list(self.metrics)
+        return ["accuracy"]
+
+    def encode(self, labels: Sequence[str]) -> Values:
+        return np.array([self._index[label] for label in labels], dtype=np.int64)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, reduction="sum")
+
+    def predict(self, logits: NDArray[np.floating]) -> Values:
+        return logits.argmax(axis=1)
+
+    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
+        return {
+            "prediction": self.names[prediction],
+            "label": self.names[label],
+            "logits": [round(float(logit), 5) for logit in logits],
+        }
+
+    def majority(self, labels: Values) -> Values:
+        """Of equally frequent ones it is the lowest."""
+        values, counts = np.unique(labels, return_counts=True)
+        return np.full_like(labels, values[counts.argmax()])
+
+    def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
+        return guess_classes(train, labels, test, len(self.names))
+
+    def is_collapsed(self, predictions: Values, labels: Values) -> bool:
+        return glue.is_collapsed(predictions, labels)
+
+
+class Number(LabelKind):
+    """A number, which a model's one output is."""
+
+    metrics = glue.CORRELATIONS
+    predicts = "a number"
+    problem_type = "regression"
+
+    @property
+    def baseline_metrics(self) -> list[str]:
+        return ["spearman", "pearson"]
+
+    def encode(self, labels: Sequence[str]) -> Values:
+        return np.array([float(label) for label in labels])
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(logits[:, 0], labels, reduction="sum")
+
+    def predict(self, logits: NDArray[np.floating]) -> Values:
+        return logits[:, 0]
+
+    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:  # noqa: ARG002
+        return {"prediction": round(float(prediction), 5), "label": float(label)}
+
+    def majority(self, labels: Values) -> None:  # noqa: ARG002
+        return None
+
+    def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
+        return guess_numbers(train, labels, test)
+
+    def is_collapsed(self, predictions: Values, labels: Values) -> bool:  # noqa: ARG002
+        return bool(np.ptp(predictions) < CONSTANT_RANGE)
+
+
+def kind_of(names: Sequence[str]) -> LabelKind:
+    """One class each, or a number where there are no names."""
+    if names:
+        return Classes(names)
+    return Number()
+
+
+def _exact_match(predictions: Values, labels: Values) -> float:
+    return float((predictions == labels).all(axis=1).mean())
+
+
+def _micro_f1(predictions: Values, labels: Values) -> float:
+    return glue.f1_binary(predictions.reshape(-1), labels.reshape(-1))
+
+
+class LabelSet(LabelKind):
+    """Any number of labels that do not exclude each other; encoded [N, K] of 0 and 1.
+
+    Its accuracy is the share of examples whose whole set is right, its f1 is over all labels.
+    """
+
+    metrics = ("accuracy", "f1")
+    predicts = "a set of labels"
+    problem_type = "multi_label_classification"
+    scorers: ClassVar = {"accuracy": _exact_match, "f1": _micro_f1}
+
+    def encode(self, labels: Sequence[Collection[str]]) -> Values:
+        encoded = np.zeros((len(labels), len(self.names)), dtype=np.int64)
+        for row, names in zip(encoded, labels, strict=True):
+            row[[self._index[name] for name in names]] = 1
+        return encoded
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+
+    def predict(self, logits: NDArray[np.floating]) -> Values:
+        return (logits > 0).astype(np.int64)
+
+    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
+        names = np.array(self.names)
+        return {
+            "prediction": names[np.flatnonzero(prediction)].tolist(),
+            "label": names[np.flatnonzero(label)].tolist(),
+            "logits": [round(float(logit), 5) for logit in logits],
+        }
+
+    def majority(self, labels: Values) -> Values:
+        """The most frequent set; of equally frequent ones the lowest."""
+        sets, counts = np.unique(labels, axis=0, return_counts=True)
+        return np.broadcast_to(sets[counts.argmax()], labels.shape)
+
+    def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
+        return np.stack([guess_classes(train, column, test, 2) for column in labels.T], axis=1)
+
+    def is_collapsed(self, predictions: Values, labels: Values) -> bool:  # noqa: ARG002
+        return len(np.unique(predictions, axis=0)) <= 1

@@ -1,0 +1,67 @@
+"""What a label may be: a kind encodes it, trains on it, predicts it, scores it, in one place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.datamodules.label_kinds import Classes, LabelSet, Number
+from clozelab.modules.model import MULTI_LABEL
+
+
+def test_a_set_of_two_labels_is_predicted_and_scored() -> None:
+    kind = LabelSet(["dark", "funny"])
+    labels = kind.encode([["dark"], [], ("funny", "dark"), ["funny"]])
+    assert labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 1]]
+    logits = np.array([[2.0, -1.0], [-3.0, 0.5], [1.0, 1.0], [-1.0, 4.0]])
+    predicted = kind.predict(logits)
+    assert predicted.tolist() == [[1, 0], [0, 1], [1, 1], [0, 1]]
+    # three whole sets of four; four labels are right, and one is too many
+    assert kind.score(["accuracy", "f1"], predicted, labels) == {"accuracy": 0.75, "f1": 8 / 9}
+    record = kind.record(predicted[2], labels[2], logits[2])
+    assert record == {
+        "prediction": ["dark", "funny"],
+        "label": ["dark", "funny"],
+        "logits": [1.0, 1.0],
+    }
+    assert not kind.is_collapsed(predicted, labels) and kind.is_collapsed(labels[:1], labels[:1])
+    assert kind.problem_type == MULTI_LABEL and kind.num_outputs == 2
+    with pytest.raises(ValueError, match="a set of labels"):
+        kind.check_metrics(["spearman"])
+
+
+def test_the_loss_of_a_set_is_that_of_its_labels_apart() -> None:
+    kind = LabelSet(["dark", "funny"])
+    logits = torch.tensor([[0.3, -1.0], [2.0, 0.1]])
+    labels = torch.from_numpy(kind.encode([["dark"], ["dark", "funny"]]))
+    of_right = torch.where(labels == 1, logits, -logits)
+    expected = torch.nn.functional.softplus(-of_right).sum()
+    assert torch.allclose(kind.loss(logits, labels), expected)
+
+
+def test_simple_answers_to_sets() -> None:
+    kind = LabelSet(["dark", "funny"])
+    train = [("a grim night", ""), ("a silly joke", ""), ("a grim joke", "")] * 3
+    labels = kind.encode([["dark"], ["funny"], ["dark", "funny"]] * 3)
+    assert kind.majority(labels).tolist() == [[0, 1]] * 9, "of equally frequent ones the lowest"
+    guesses = kind.guess(train, labels, [("grim", ""), ("joke", ""), ("grim joke", "")])
+    assert guesses.tolist() == [[1, 0], [0, 1], [1, 1]]
+
+
+def test_classes_and_numbers() -> None:
+    classes = Classes(["no", "yes"])
+    assert classes.encode(["yes", "no"]).tolist() == [1, 0]
+    assert classes.record(1, 0, np.array([0.25, 1.0])) == {
+        "prediction": "yes",
+        "label": "no",
+        "logits": [0.25, 1.0],
+    }
+    assert (classes.baseline_metrics, Classes("abc").baseline_metrics) == (
+        ["accuracy", "f1", "matthews"],
+        ["accuracy"],
+    )
+    number = Number()
+    assert number.encode(["1.5", "2"]).tolist() == [1.5, 2.0] and number.num_outputs == 1
+    assert number.predict(np.array([[0.5], [2.0]])).tolist() == [0.5, 2.0]
+    assert number.majority(np.ones(3)) is None
