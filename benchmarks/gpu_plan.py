@@ -24,6 +24,7 @@ class Plan:
     deadline: float
     lines: list[str] = field(default_factory=list)
     ceiling: float = 0.0
+    sizes: tuple[str, ...] = ("smoke",)  # whose speed is measured
 
     @property
     def speed_cases(self) -> list[tuple[str, int, int]]:
@@ -45,10 +46,17 @@ class Plan:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def peak_gib(self) -> str:
+    def allocated_gib(self) -> float:
+        """What lies in the device's memory now."""
+        if self.device.type != "cuda":
+            return 0.0
+        return torch.cuda.memory_allocated() / 2**30
+
+    def peak_gib(self, beyond: float = 0.0) -> str:
+        """The most since the last call, less what lay there before."""
         if self.device.type != "cuda":
             return "-"
-        peak = torch.cuda.max_memory_allocated() / 2**30
+        peak = torch.cuda.max_memory_allocated() / 2**30 - beyond
         torch.cuda.reset_peak_memory_stats()
         return f"{peak:.1f}"
 

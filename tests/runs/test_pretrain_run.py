@@ -765,6 +765,7 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     assert "trainer.devices was 1 and is 2" in done.stderr
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
+    assert "sync_dist" not in done.stderr, "figures are the same on all ranks already"
     assert_near(run_dir, tmp_path / "whole")
     checkpoint, whole_checkpoint = (
         load_checkpoint(one / "checkpoints/last.ckpt") for one in (run_dir, tmp_path / "whole")
@@ -772,6 +773,15 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     assert checkpoint["state_dict"].keys() == whole_checkpoint["state_dict"].keys(), (
         "one process can read what two have written"
     )
+
+
+def test_one_rank_logs_without_advice(workplace: Path, tmp_path: Path) -> None:
+    """trainer=ddp on one device: Lightning asked for sync_dist, once for each figure."""
+    words = {"trainer": "ddp", "trainer.accelerator": "cpu", "trainer.devices": 1}
+    one = command(workplace, tmp_path / "run", **words, stop_after_step=5)
+    done = forked.run(one, env=environment(), capture_output=True, text=True, timeout=300)
+    assert "stopped after step 5" in done.stderr
+    assert "sync_dist" not in done.stderr
 
 
 def assert_near(changed: Path, whole: Path) -> None:

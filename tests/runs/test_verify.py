@@ -121,6 +121,28 @@ def test_on_another_machine_it_says_by_how_many_figures(
     )
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "deterministic", "drifts"),
+    [("cpu", False, False), ("gpu", True, False), ("gpu", False, True), ("auto", False, True)],
+)
+def test_of_a_gpu_it_says_that_it_can_drift(
+    place: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    accelerator: str,
+    deterministic: bool,
+    drifts: bool,
+) -> None:
+    trainer = {"accelerator": accelerator, "deterministic": deterministic}
+    record: Any = SimpleNamespace(config={"trainer": trainer})
+    assert rerun.can_drift(record) is drifts
+    if drifts:
+        monkeypatch.setattr(rerun, "is_reproducible", lambda record: False)
+        monkeypatch.setattr(rerun, "can_drift", lambda record: True)
+        status, said = said_of(place / "seed-1", capsys)
+        assert status == 0 and "trainer.deterministic=true" in said
+
+
 def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
     """The end of another seed's run, under this one's name."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))

@@ -55,6 +55,18 @@ def test_ceiling_is_a_rate() -> None:
     assert 1e8 < runtime.matmul_ceiling("32-true", torch.device("cpu"), seconds=0.05) < 1e15
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_ceiling_draws_as_many_numbers_on_every_device(device: str) -> None:
+    """Fresh heads are drawn after it: on a GPU, which draws by itself, they had other weights."""
+    torch.manual_seed(0)
+    runtime.matmul_ceiling("bf16-mixed", torch.device(device), seconds=0.0)
+    state_after = torch.get_rng_state()
+    torch.manual_seed(0)
+    for _ in range(2):
+        torch.randn(runtime.CPU_PRODUCT_SIZE, runtime.CPU_PRODUCT_SIZE)
+    assert torch.equal(state_after, torch.get_rng_state())
+
+
 def test_onednn_stays_accurate_or_off() -> None:
     backend = torch.backends.mkldnn.matmul
     before = backend.fp32_precision

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -152,7 +153,8 @@ class TrainingModule(LightningModule):
             self.latest_metrics = dict(metrics)
             self.latest_metrics_step = step
         in_training = self.trainer.state.fn == "fit"
-        is_shared = self.trainer.world_size > 1
+        # Also with one rank, of which Lightning wants the same words.
+        is_shared = isinstance(self.trainer.strategy, ParallelStrategy)
         # On one device the numbers stay on the host, so that nobody waits for a copy.
         device = self.device if is_shared else "cpu"
         exact = {}

@@ -57,7 +57,8 @@ beginning: their figures and predictions are compared. Exit status 0: the same
 run; 1: it is not, or it cannot be made again.
 
 To the bit on a CPU, or with trainer.deterministic=true, where machine and torch
-are those of the run. Otherwise the digest, and figures within 1 %.
+are those of the run. Otherwise the digest, and figures within 1 %; those of a
+GPU without trainer.deterministic=true can drift further by themselves.
 
 Of a pack (FILE): every checksum; each configuration against its fingerprint,
 its file and its command; each encoder that was fine-tuned; every score against

@@ -26,6 +26,7 @@ from clozelab.training.stopping import be_a_data_worker
 log = logging.getLogger(__name__)
 
 DEPTH = 2  # batches that wait: one to hide the making of the next, one against jitter
+CPU_PRODUCT_SIZE = 1024  # rows and columns of the product that is timed on a CPU
 MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inputs
 
 
@@ -131,8 +132,12 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
     """FLOP/s of a large matrix product on `device`: the best of those that fit in `seconds`."""
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
     # So large that starting the kernel costs nothing beside it.
-    size = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    size = 8192 if device.type == "cuda" else CPU_PRODUCT_SIZE
+    # The heads of a fresh model are drawn after this, by the same generator. It is asked for as
+    # many numbers whatever the device, so that a seed means the same weights on all of them.
+    drawn = [torch.randn(CPU_PRODUCT_SIZE, CPU_PRODUCT_SIZE) for _ in range(2)]
+    copies = size // CPU_PRODUCT_SIZE
+    a, b = (matrix.to(device, dtype).repeat(copies, copies) for matrix in drawn)
     return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
 
 
