@@ -205,14 +205,15 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
         )
         if not is_expected:
             changed.append(record.place)
-        # A damaged record has no fingerprint, and no version either.
-        if record.fingerprint and record.results_version > RESULTS_VERSIONS[record.stage]:
+        if record.results_version > RESULTS_VERSIONS.get(record.stage, 0):
             raise ValueError(
                 f"{path}: {record.place} has results version {record.results_version} of"
                 f" {record.stage}, and this code knows {RESULTS_VERSIONS[record.stage]}: take the"
                 f" commit that made it, {record.git and record.git.commit}, or a newer one"
             )
-    return RunArchive(path, folder, manifest, records, [*changed, *unread_runs])
+    # A damaged record has no fingerprint.
+    readable = [record for record in records if record.fingerprint]
+    return RunArchive(path, folder, manifest, readable, [*changed, *unread_runs])
 
 
 def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
