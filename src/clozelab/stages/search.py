@@ -93,12 +93,9 @@ def checked_paths(values: Mapping[str, str]) -> Path:
         raise ValueError(
             "search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help"
         )
-    path = Path(values.get("output", f"{values['in']}.npy"))
-    if path.suffix != ".npy" or path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"output={path}: give a .npy file, in a folder that is there")
     if not Path(values["in"]).is_file():
         raise ValueError(f"in={values['in']}: there is no such file")
-    return path
+    return inference.parse_output("output", values.get("output", f"{values['in']}.npy"), [".npy"])
 
 
 def cosine_similarities(vectors: Any, query: Any) -> Any:
