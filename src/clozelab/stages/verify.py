@@ -25,6 +25,7 @@ from rich.console import Console
 from clozelab.corpus.files import file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
+from clozelab.results.answers import rescored
 from clozelab.results.experiment import read_yaml
 from clozelab.runs.identity import RESULTS_VERSIONS, flatten
 from clozelab.runs.inputs import encoder_fingerprint
@@ -320,8 +321,6 @@ def rescore(record: Record, data_dir: str) -> tuple[dict[str, float], list[str]]
 
     `data_dir` has the tasks' right answers, where they are needed.
     """
-    from clozelab.results.answers import rescored
-
     try:
         scores = rescored(record, data_dir)
     except ValueError as error:
