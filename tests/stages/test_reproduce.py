@@ -18,7 +18,6 @@ from clozelab.analysis.statistics import estimate
 from clozelab.analysis.verdicts import Judgement, Verdict
 from clozelab.launch.jobs import PlannedJob
 from clozelab.planning.steps import Step
-from clozelab.report import summaries
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
 
@@ -134,7 +133,7 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
         )
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(summaries, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(reproduce, "seed_seconds", lambda *_: None)
     monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
@@ -190,7 +189,7 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         ("2h", 7000.0, 1),
     ):
         rounds.clear()
-        monkeypatch.setattr(summaries, "seed_seconds", lambda *_, before=before: before or None)
+        monkeypatch.setattr(reproduce, "seed_seconds", lambda *_, before=before: before or None)
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
@@ -247,7 +246,7 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
         return 0, SimpleNamespace(judgements=[found], table=None)
 
     monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(summaries, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(reproduce, "seed_seconds", lambda *_: None)
     with pytest.raises(ValueError, match="a seed more gave 't' none: seeds=4"):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"

@@ -246,16 +246,3 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(
         tmp_path, "last"
     ) == [1]
-
-
-def test_what_killed_saves_left_makes_room_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale = tmp_path / ".last.ckpt.12345.tmp"
-    stale.write_bytes(b"half")
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda _: usage._replace(free=0 if stale.exists() else 10**9)
-    )
-    save_steps(tmp_path, 2)
-    assert steps(tmp_path, "last") == [2]

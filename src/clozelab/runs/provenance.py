@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hydra.core.default_element import ConfigDefault, GroupDefault
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from clozelab.hydra_compat import ConfigRepository, config_repository
 from clozelab.runs.redaction import redacted, redacted_words
-
-if TYPE_CHECKING:
-    from hydra.core.default_element import ConfigDefault, GroupDefault
-
-    from clozelab.hydra_compat import ConfigRepository
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
@@ -27,8 +25,6 @@ def hydra_provenance() -> dict[str, Any]:
 
     There are none without Hydra.
     """
-    from hydra.core.hydra_config import HydraConfig  # lazy: a run without Hydra needs none of it
-
     if not HydraConfig.initialized():
         return {}
     hydra = HydraConfig.get()
@@ -68,8 +64,6 @@ def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str,
     _global_`: recipe, architecture), so does all that it says. Without `with_parts` what a chosen
     file says of its own group (`model: mini` of its sizes) is left out.
     """
-    from hydra.core.hydra_config import HydraConfig
-
     search_path = []
     for source in HydraConfig.get().runtime.config_sources:
         if source.schema:
@@ -82,8 +76,6 @@ def _read_delta(
     search_path: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
 ) -> dict[str, Any]:
     """`search_path` has (provider, address) of every folder of configuration files."""
-    from clozelab.hydra_compat import config_repository  # lazy: a run without Hydra needs none
-
     return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
 
 
@@ -95,8 +87,6 @@ class _DeltaReader:
     with_parts: bool
 
     def delta_of(self, group: str, choice: str) -> dict[str, Any]:
-        from hydra.core.default_element import ConfigDefault, GroupDefault
-
         file = self.repository.load_config(f"{group}/{choice}")
         delta: dict[str, Any] = {}
         if file is None:

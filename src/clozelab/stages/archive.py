@@ -205,14 +205,15 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
         )
         if not is_expected:
             changed.append(record.place)
-        # A damaged record has no fingerprint, and no version either.
-        if record.fingerprint and record.results_version > RESULTS_VERSIONS[record.stage]:
+        if record.results_version > RESULTS_VERSIONS.get(record.stage, 0):
             raise ValueError(
                 f"{path}: {record.place} has results version {record.results_version} of"
                 f" {record.stage}, and this code knows {RESULTS_VERSIONS[record.stage]}: take the"
                 f" commit that made it, {record.git and record.git.commit}, or a newer one"
             )
-    return RunArchive(path, folder, manifest, records, [*changed, *unread_runs])
+    # A damaged record has no fingerprint.
+    readable = [record for record in records if record.fingerprint]
+    return RunArchive(path, folder, manifest, readable, [*changed, *unread_runs])
 
 
 def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
@@ -302,17 +303,11 @@ def _checked_manifest(path: Path, zipped: zipfile.ZipFile) -> Manifest:
 
 
 def _check_entries(path: Path, entries: Mapping[str, zipfile.ZipInfo]) -> None:
-    """ValueError for what is no plain file: a link, an encrypted one, an unusual compression."""
+    """ValueError for what is no plain file, such as a link."""
     for name, entry in entries.items():
         # The upper half of external_attr is Unix's mode; 0 is that of a zip made elsewhere.
-        is_file = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
-        is_encrypted = bool(entry.flag_bits & 1)
-        is_usual = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        if not is_file or is_encrypted or not is_usual:
-            raise ValueError(
-                f"{path}: {name!r} is a link, encrypted or packed otherwise, as nothing in a"
-                " pack is"
-            )
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise ValueError(f"{path}: {name!r} is a link or the like, as nothing in a pack is")
 
 
 def _check_names(path: Path, manifest: Manifest) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from clozelab.results.answers import describe, paired_test
 from clozelab.runs.find import open_folder
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import score_in_context
@@ -54,8 +55,6 @@ def main(args: Words) -> int:
         print_caution(records, console)
     print_final_scores(first, second, console)
     if first.stage == second.stage == "finetune":
-        from clozelab.results.answers import describe, paired_test
-
         try:
             for line in describe(paired_test(first, second, args.values.get("data_dir"))):
                 say(console, line)
@@ -204,13 +203,9 @@ def print_final_scores(first: Record, second: Record, console: Console) -> None:
 
 def print_caution(records: Sequence[Record], console: Console) -> None:
     """Say why figures of some runs cannot be compared, if so."""
-    # Older runs have no checksum of a task's files as they are on disk.
-    task_input = "task_files"
-    if not all(task_input in record.inputs for record in records):
-        task_input = "task_data"
     # What their figures are over: one corpus, or one task's files.
     data = {
-        (record.stage, record.inputs.get("corpus"), record.inputs.get(task_input))
+        (record.stage, record.inputs.get("corpus"), record.inputs.get("task_files"))
         for record in records
     }
     versions = sorted({record.results_version for record in records})

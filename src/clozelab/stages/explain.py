@@ -10,11 +10,10 @@ from __future__ import annotations
 import base64
 import io
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.files import whole_file
-from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor
+from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
 from clozelab.terminal import Words, verb
 
 if TYPE_CHECKING:
@@ -46,7 +45,9 @@ COLOURS = {True: "#2166ac", False: "#b2182b"}  # of a token that raises a logit,
 def main(args: Words) -> int:
     """Write the page or the picture; returns the exit status."""
     values = args.values
-    out = checked_output(values)
+    if "text" not in values:
+        raise ValueError("explain needs text=TEXT; see --help")
+    out = parse_output("out", values.get("out", ""), (".html", ".png"))
     steps = parse_numbers("steps", values.get("steps", "64"), MAX_STEPS)[0]
     predictor = load_predictor(args)
     from clozelab.modules import explaining
@@ -73,16 +74,6 @@ def main(args: Words) -> int:
         file.write(content)
     print(out)
     return 0
-
-
-def checked_output(values: dict[str, str]) -> Path:
-    """Where the page goes; ValueError where no text is given or no file can stand."""
-    out = Path(values.get("out", ""))
-    if "text" not in values or out.suffix not in (".html", ".png"):
-        raise ValueError("explain needs text=TEXT and out=PAGE.html or out=PICTURE.png; see --help")
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"out={out}: give a file, in a folder that is there")
-    return out
 
 
 def attribute(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from clozelab.analysis.scores import DataColumn
+from clozelab.planning.steps import runs_root
+from clozelab.report import wording
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import percent
-
-if TYPE_CHECKING:
-    from clozelab.analysis.scores import DataColumn
-    from clozelab.results.experiment import Experiment
-    from clozelab.results.table import ResultTable
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 
@@ -33,10 +32,6 @@ docs/runs.md says how mean and interval come about.
 @verb("explain-cell", HELP, names=(3, 3), keys=("scale", "runs_dir"))
 def main(args: Words) -> int:
     """Print the runs behind a number, and what makes them again; returns the exit status."""
-    from clozelab.planning.steps import runs_root  # Hydra and scipy: not for --help
-    from clozelab.results.experiment import find_experiment, load_experiment
-    from clozelab.results.table import build_table
-
     experiment_name, row_name, column_name = args.names
     folder = find_experiment(experiment_name)
     overrides = [f"{key}={value}" for key, value in args.values.items()]
@@ -145,8 +140,6 @@ def _cell_runs(
 
 
 def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str:
-    from clozelab.report import wording  # pandas and scipy: not for --help
-
     if not run.is_complete:
         return f"not complete ({run.status})"
     if not has_score:
@@ -158,8 +151,6 @@ def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str
 
 def print_cell(table: ResultTable, row: str, column: DataColumn, console: Console) -> None:
     """Print a cell's value, its runs and the commands that make them."""
-    from clozelab.report import wording  # pandas and scipy: not for --help
-
     cell = table.cells[row, column.key]
     value = percent(cell.estimate, column.decimals)
     paper_value = table.paper_value(row, column)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
@@ -106,6 +107,16 @@ def parse_label_names(values: Mapping[str, str]) -> dict[str, str]:
             " renamed"
         )
     return names
+
+
+def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
+    """Where a file goes; ValueError where none can stand, or it has none of the suffixes."""
+    out = Path(text)
+    is_suffix = not suffixes or out.suffix in suffixes
+    if not is_suffix or out.is_dir() or not out.parent.is_dir():
+        kinds = " or ".join(suffixes) or "file"
+        raise ValueError(f"{key}={out}: give a {kinds}, in a folder that is there")
+    return out
 
 
 def parse_choice(key: str, values: Mapping[str, Any]) -> str:

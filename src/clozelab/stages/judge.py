@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+
+from clozelab.analysis.claims import ALL_COLUMNS, Claim
+from clozelab.analysis.schema import SequentialDesign
+from clozelab.analysis.score_file import make_score_table, read_score_file
+from clozelab.analysis.scores import ScoreTable
+from clozelab.analysis.verdicts import Judgement, judge
+from clozelab.report import wording
+from clozelab.results.experiment import read_claims
 from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.did_you_mean import hint
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from clozelab.analysis.claims import Claim
-    from clozelab.analysis.schema import SequentialDesign
-    from clozelab.analysis.scores import ScoreTable
-    from clozelab.analysis.verdicts import Judgement
+from clozelab.text.formatting import interval, probability, signed
 
 HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]
 
@@ -49,9 +51,6 @@ STYLES = {"holds": "green", "contradicted": "red"}
 @verb("judge", HELP, names=(2, 2), keys=("out",))
 def main(args: ParsedArgs) -> int:
     """Print a verdict for each claim; returns the exit status."""
-    from clozelab.analysis.score_file import make_score_table, read_score_file
-    from clozelab.analysis.verdicts import judge
-
     score_path = Path(args.names[0])
     claim_path = Path(args.names[1])
     lines = read_score_file(score_path)
@@ -77,8 +76,6 @@ def main(args: ParsedArgs) -> int:
 
 def read_claim_file(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
     """(claims, sequential design) of a YAML file. ValueError: what it cannot mean, and where."""
-    from clozelab.results.experiment import read_claims
-
     claims, design = read_claims(path)
     if not claims:
         raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
@@ -87,8 +84,6 @@ def read_claim_file(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
 
 def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
     """Every arm and task that a claim names has scores. ValueError: one that has none."""
-    from clozelab.analysis.claims import ALL_COLUMNS
-
     columns = [column.name for column in table.spec.columns]
     for index, claim in enumerate(table.spec.claims):
         where = f"{claim_path}: claims.{index}"
@@ -109,8 +104,6 @@ def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
 
 def print_judgement(judgement: Judgement, console: Console) -> None:
     """Print a claim's verdict, its figures and what to keep in mind, a line each."""
-    from clozelab.report import wording
-
     verdict = wording.verdict_label(judgement)
     style = STYLES.get(str(judgement.verdict), "default")
     say(console, f"{verdict}: {judgement.claim.text} ({judgement.judged_on})", style=style)
@@ -124,8 +117,6 @@ def print_judgement(judgement: Judgement, console: Console) -> None:
 
 def _figures(judgement: Judgement) -> str:
     """`+6.3 [+5.1, +7.5], p < 0.001, corrected p = 0.002, 5 seeds`; empty without a difference."""
-    from clozelab.text.formatting import interval, probability, signed
-
     difference = judgement.difference
     if difference is None:
         return ""
@@ -148,8 +139,6 @@ def write_verdicts(path: Path, judgements: Sequence[Judgement]) -> None:
 
 
 def _row(judgement: Judgement) -> dict[str, Any]:
-    from clozelab.report import wording
-
     row: dict[str, Any] = {
         "claim": judgement.claim.text,
         "judged_on": judgement.judged_on,

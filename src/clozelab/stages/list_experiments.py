@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
 from clozelab.terminal import Words, make_console, path_of, verb
@@ -24,8 +25,6 @@ def main(args: Words) -> int:
     """Print every experiment's name and title, and a line below for every scale with runs."""
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
-    from clozelab.results.experiment import list_experiments, own_experiments
-
     console = make_console()
     runs_dir = Path(path_of("runs_dir", args.values))
     paths = [EXPERIMENTS_DIR / name for name in list_experiments()]
@@ -43,8 +42,6 @@ def main(args: Words) -> int:
 
 def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:
     """An experiment's title and its scales that have runs, or what is wrong with its file."""
-    from clozelab.results.experiment import load_experiment
-
     try:
         experiment = load_experiment(path)
     except ValueError as error:  # one's own, half written

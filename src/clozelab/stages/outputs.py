@@ -15,9 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
-from clozelab.corpus.tables import COLUMNAR, csv_line
+from clozelab.corpus.tables import COLUMNAR, column_types, csv_line
 from clozelab.datamodules.labels import is_missing
 from clozelab.modules.answers import Result, Unanswered, columns_of
 
@@ -242,8 +244,6 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     import pyarrow
     from pyarrow import parquet
 
-    from clozelab.corpus.tables import column_types
-
     lines = list(answered)
     answer_columns = columns_of([answer for _, answer in lines], array_name)
     columns = {}
@@ -279,8 +279,6 @@ def write_arrays(path: Path, answers: Sequence[Any]) -> None:
     Into .npy go embeddings [N, H] as one array, a row of NaN for a text that was not answered. Into
     .npz goes each array as text_1, ..., and none for such a text.
     """
-    import numpy as np
-
     arrays = {}
     for number, answer in enumerate(answers, 1):
         if not isinstance(answer, Unanswered):

@@ -107,7 +107,9 @@ def predict_texts(args: Words) -> None:
         file = open_rows(values["input"], values.get("format", "auto"))
     else:
         file = row_of_command_line(values)
-    out = checked_output(values.get("output"))
+    out = None
+    if "output" in values:
+        out = inference.parse_output("output", values["output"])
     # Only the model knows what it does where nobody says it.
     predictor = inference.load_predictor(args)
     act = values.get("do")
@@ -146,16 +148,6 @@ def refuse_for_act(act: str, values: Mapping[str, str], out: Path | None) -> Non
             f"output={out}: only do={', '.join(array_acts)} gives what a {out.suffix} file holds;"
             " take .jsonl",
         )
-
-
-def checked_output(name: str | None) -> Path | None:
-    """Where answers go; ValueError where no file can stand."""
-    if name is None:
-        return None
-    out = Path(name)
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"output={out}: give a file, in a folder that is there")
-    return out
 
 
 def tell_columns(file: RowFile, roles: Mapping[str, str], values: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from clozelab.planning.steps import Step, make_steps
+from clozelab.report import registration
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.identity import SEED_KEYS, canonical
 from clozelab.terminal import Words, say, verb
@@ -29,8 +30,6 @@ overrides of `clozelab reproduce`.
 @verb("register", HELP, names=(1, 1), flags=("again",), takes_overrides=True)
 def main(args: Words) -> int:
     """Write what is declared beside the runs; returns the exit status."""
-    from clozelab.report import registration  # pandas: not for --help
-
     folder = find_experiment(args.names[0])
     sweeps = [step for step in make_steps(folder, args.overrides) if step.is_sweep]
     content = registration.declared(load_experiment(folder), *declared_jobs(sweeps))
@@ -51,8 +50,6 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
         Seeds of "pre-training" and of "fine-tuning"; and arm, or row and task -> hashes of its
         settings, several where a row tries several rates.
     """
-    from clozelab.report import registration
-
     seeds: dict[str, set[int]] = {"pre-training": set(), "fine-tuning": set()}
     settings: dict[str, set[str]] = {}
     for step in sweeps:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.analysis.verdicts import Judgement, Verdict
 from clozelab.launch.jobs import names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Pulse, plan_file
 from clozelab.planning.steps import Step, chooses_seeds, make_steps
+from clozelab.report.summaries import seed_seconds
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
@@ -34,7 +36,6 @@ from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
 
 if TYPE_CHECKING:
-    from clozelab.analysis.verdicts import Judgement
     from clozelab.report.render import Report
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
@@ -277,8 +278,6 @@ def until_decided(
     Returns:
         The exit status.
     """
-    from clozelab.report.summaries import seed_seconds  # scipy: not for --help
-
     experiment = load_experiment(folder)
     console = Console()
     began = time.monotonic()
@@ -356,8 +355,6 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
 
 
 def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
-    from clozelab.analysis.verdicts import Verdict  # scipy: not for --help
-
     for judgement in judgements:
         is_open = judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
         if judgement.claim.primary and is_open:
@@ -367,8 +364,6 @@ def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
 
 def _has_looks_left(judgement: Judgement, max_seeds: int) -> bool:
     """Whether a claim is tested and undecided, and its stopping rule allows another seed."""
-    from clozelab.analysis.verdicts import Verdict
-
     if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.p_value is None:
         return False
     return judgement.difference is not None and judgement.difference.count < max_seeds

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clozelab.corpus.files import file_sha256, write_whole
 from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.stages import inference
@@ -93,18 +95,13 @@ def checked_paths(values: Mapping[str, str]) -> Path:
         raise ValueError(
             "search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help"
         )
-    path = Path(values.get("output", f"{values['in']}.npy"))
-    if path.suffix != ".npy" or path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"output={path}: give a .npy file, in a folder that is there")
     if not Path(values["in"]).is_file():
         raise ValueError(f"in={values['in']}: there is no such file")
-    return path
+    return inference.parse_output("output", values.get("output", f"{values['in']}.npy"), [".npy"])
 
 
 def cosine_similarities(vectors: Any, query: Any) -> Any:
     """[rows] from vectors [rows, H] and a query [H]; NaN for a row of NaN."""
-    import numpy as np
-
     # A vector of zeros is like nothing rather than a division by zero.
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     return vectors @ query / np.maximum(norms, 1e-12)
@@ -112,8 +109,6 @@ def cosine_similarities(vectors: Any, query: Any) -> Any:
 
 def most_similar(cosines: Any, top_k: int) -> list[int]:
     """Indices of the highest cosines, the highest first; NaN is never among them."""
-    import numpy as np
-
     # Stable: of equal lines the first comes first.
     order = np.argsort(-cosines, kind="stable").tolist()
     finite = [index for index in order if np.isfinite(cosines[index])]
@@ -158,8 +153,6 @@ def load_or_compute(path: Path, note: dict[str, Any], compute: Callable[[], list
 
     The kept vectors are taken where they are of these lines and this model.
     """
-    import numpy as np
-
     note_path = path.with_name(f"{path.name}.json")
     if path.exists():
         if is_current(path, note_path, note):

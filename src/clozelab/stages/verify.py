@@ -25,6 +25,7 @@ from rich.console import Console
 from clozelab.corpus.files import file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
+from clozelab.results.answers import rescored
 from clozelab.results.experiment import read_yaml
 from clozelab.runs.identity import RESULTS_VERSIONS, flatten
 from clozelab.runs.inputs import encoder_fingerprint
@@ -191,19 +192,15 @@ class CheckResult:
 def check_records(archive: RunArchive) -> CheckResult:
     """Hold each configuration against its fingerprint, its file and its command."""
     wrong = []
-    # A damaged record has no fingerprint.
-    records = [record for record in archive.records if record.fingerprint]
-    for record in records:
+    for record in archive.records:
         place = record.place
-        if (
-            fingerprint_of(record.config, record.inputs, record.results_version)
-            != record.fingerprint
-        ):
+        fingerprint = fingerprint_of(record.config, record.inputs, record.results_version)
+        if fingerprint != record.fingerprint:
             wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
         wrong += (f"{place}: {mismatch}" for mismatch in config_mismatches(record))
         if not (record.folder / CONFIG_FILE).is_file():
             wrong.append(f"{place} has no {CONFIG_FILE}, as every run has")
-    return CheckResult(f"{len(records)} configurations", wrong)
+    return CheckResult(f"{len(archive.records)} configurations", wrong)
 
 
 def config_mismatches(record: Record) -> Iterator[str]:
@@ -269,8 +266,7 @@ def check_encoders(archive: RunArchive) -> CheckResult:
 def _kept_encoders(archive: RunArchive) -> Iterator[tuple[Record, Path]]:
     """Every pre-training with each folder of an encoder that it kept."""
     for record in archive.records:
-        # A damaged record has no fingerprint.
-        if record.fingerprint and record.stage == "pretrain":
+        if record.stage == "pretrain":
             folders = {path.parent for path in record.folder.glob("encoder*/**/*.*")}
             for folder in sorted(folders):
                 yield record, folder
@@ -326,8 +322,6 @@ def rescore(record: Record, data_dir: str) -> tuple[dict[str, float], list[str]]
 
     `data_dir` has the tasks' right answers, where they are needed.
     """
-    from clozelab.results.answers import rescored
-
     try:
         scores = rescored(record, data_dir)
     except ValueError as error:
@@ -368,7 +362,7 @@ def scores_file_mismatches(record: Record) -> Iterator[str]:
     Units are told by a figure's name.
     """
     saved = _read_json(record.folder / "scores.json")
-    facts = {"metric": record.metric}
+    facts: dict[str, Any] = {"metric": record.metric}
     for key in ("collapsed", "synthetic"):
         facts[key] = record.facts.get(key) or False
     for key, value in facts.items():

@@ -248,7 +248,7 @@ def build_trainer(
     strategy = build_strategy(
         hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
     )
-    machine = {
+    machine: dict[str, Any] = {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
         "num_nodes": hardware.num_nodes,
@@ -256,7 +256,7 @@ def build_trainer(
         "precision": hardware.precision,
         "plugins": plugins,
     }
-    options = {
+    options: dict[str, Any] = {
         "max_steps": max_steps,
         "max_epochs": -1,
         "num_sanity_val_steps": 0,
