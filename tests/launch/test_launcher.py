@@ -12,12 +12,12 @@ from clozelab.launch import process_launcher
 from clozelab.launch.jobs import PlannedJob
 from clozelab.launch.launcher import THREAD_VARIABLES, _fail_incomplete
 from clozelab.launch.process_launcher import ProcessLauncher
-from clozelab.launch.processes import Job
+from clozelab.launch.processes import Job, JobState
 
 
 def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     names = ("complete", "running", "absent", "no folder")
-    jobs = [Job(name, [], tmp_path / "log", state="complete") for name in names]
+    jobs = [Job(name, [], tmp_path / "log", state=JobState.COMPLETE) for name in names]
     planned = [
         PlannedJob((), str(tmp_path / name) if name != "no folder" else "", "new") for name in names
     ]

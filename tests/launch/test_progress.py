@@ -5,77 +5,92 @@ pipe gets.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from clozelab.launch.processes import Job, RemoteProcess
+from clozelab.launch import progress
+from clozelab.launch.processes import Job, JobState, RemoteProcess, StepTime
 from clozelab.launch.progress import (
-    JobProgress,
+    NO_OUTLOOK,
     Outlook,
     Part,
     Pulse,
     plan_file,
     progress_line,
     seconds_left,
-    steps_in,
     write_plan,
 )
 
-
-def ended(planned: float, took: float) -> JobProgress:
-    return JobProgress("ended", "done", took, planned)
+_numbers = itertools.count()
 
 
-def waits(planned: float | None) -> JobProgress:
-    return JobProgress("waits", "waiting", 0.0, planned)
+def job(state: str, seconds: float = 0.0, planned: float | None = None, **more: Any) -> Job:
+    name = more.pop("name", f"job-{next(_numbers)}")
+    return Job(name, [], Path(), state=JobState(state), seconds=seconds, planned=planned, **more)
+
+
+def ended(planned: float, took: float) -> Job:
+    return job("complete", took, planned)
+
+
+def waits(planned: float | None) -> Job:
+    return job("waiting", 0.0, planned)
+
+
+def stepping(first: tuple[int, float], last: tuple[int, float], **more: Any) -> Job:
+    """A job that runs, of a thousand steps: (step, when its log said so) first and last."""
+    steps = {"first_step": StepTime(first[0], 1000, first[1])}
+    steps["last_step"] = StepTime(last[0], 1000, last[1])
+    return job("running", last[1], **steps, **more)
+
+
+def left(jobs: list[Job], at_once: int = 1, **outlook: Any) -> float | None:
+    return seconds_left(jobs, at_once, Outlook(**outlook))
 
 
 def test_jobs_count_by_their_planned_size_and_not_by_their_number() -> None:
-    small = [ended(10.0, 10.0)] * 30
-    large = [waits(300.0)] * 2
-    assert seconds_left([*small, *large], 1) == pytest.approx(600.0)
-    assert seconds_left([*small, *large], 2) == pytest.approx(300.0)
-    alike = [JobProgress("ended", "done", 10.0)] * 30 + [waits(None)] * 2
-    assert seconds_left(alike, 1) == pytest.approx(20.0), (
-        "without a plan they are taken to be alike"
-    )
+    small = [ended(10.0, 10.0) for _ in range(30)]
+    large = [waits(300.0), waits(300.0)]
+    assert left([*small, *large]) == pytest.approx(600.0)
+    assert left([*small, *large], 2) == pytest.approx(300.0)
+    alike = [job("complete", 10.0) for _ in range(30)] + [waits(None), waits(None)]
+    assert left(alike) == pytest.approx(20.0), "without a plan they are taken to be alike"
 
 
 def test_what_ended_corrects_the_plan_also_of_what_comes_after() -> None:
     slow = [ended(10.0, 20.0), waits(10.0)]
-    assert seconds_left(slow, 1) == pytest.approx(20.0)
-    assert seconds_left(slow, 1, seconds_after=100.0) == pytest.approx(220.0)
+    assert left(slow) == pytest.approx(20.0)
+    assert left(slow, seconds_after=100.0) == pytest.approx(220.0)
 
 
 def test_a_job_that_says_its_step_is_left_by_that() -> None:
-    half = JobProgress("half", "running", 50.0, 10.0, steps=(500, 1000))
-    assert seconds_left([half], 1) == pytest.approx(50.0)
-    begun = JobProgress("begun", "running", 8.0, 40.0, steps=(10, 1000))
-    assert seconds_left([begun], 1) == pytest.approx(32.0), "its first steps say nothing yet"
+    half = stepping((0, 0.0), (500, 50.0), planned=10.0)
+    assert left([half]) == pytest.approx(50.0)
+    begun = stepping((0, 0.0), (10, 8.0), planned=40.0)
+    assert left([begun]) == pytest.approx(39.6), "its first steps say nothing yet"
 
 
 def test_a_resumed_job_is_left_by_the_steps_of_this_launch() -> None:
     """Of 1,000 steps 900 took 9,000 s before; this launch has worked for 30 s."""
-    begun = JobProgress("resumed", "running", 30.0, 10_000.0, (901, 1000), 901, is_resumed=True)
-    assert seconds_left([begun], 1) == pytest.approx(990.0)
-    later = JobProgress("resumed", "running", 150.0, 10_000.0, (911, 1000), 901, 110.0, True)
-    assert seconds_left([later], 1) == pytest.approx(979.0)
-    unplanned = JobProgress("resumed", "running", 30.0, None, (901, 1000), 901, is_resumed=True)
-    assert seconds_left([unplanned], 1) is None
+    begun = stepping((901, 30.0), (901, 30.0), planned=10_000.0, is_resumed=True)
+    assert left([begun]) == pytest.approx(990.0)
+    later = stepping((901, 40.0), (911, 150.0), planned=10_000.0, is_resumed=True)
+    assert left([later]) == pytest.approx(979.0)
+    unplanned = stepping((901, 30.0), (901, 30.0), is_resumed=True)
+    assert left([unplanned]) is None
 
 
 def test_a_resumed_job_says_nothing_of_whole_ones() -> None:
-    resumed = JobProgress("resumed", "done", 60.0, 10_000.0, is_resumed=True)
-    fresh = [waits(10_000.0)] * 9
-    assert seconds_left([resumed, *fresh], 1) == pytest.approx(90_000.0)
-    assert (
-        seconds_left([JobProgress("resumed", "done", 60.0, is_resumed=True), waits(None)], 1)
-        is None
-    )
+    resumed = job("complete", 60.0, 10_000.0, is_resumed=True)
+    fresh = [waits(10_000.0) for _ in range(9)]
+    assert left([resumed, *fresh]) == pytest.approx(90_000.0)
+    assert left([job("complete", 60.0, is_resumed=True), waits(None)]) is None
 
 
 class Remote(RemoteProcess):
@@ -98,54 +113,49 @@ class Remote(RemoteProcess):
 def remote_job(tmp_path: Path) -> Job:
     log = tmp_path / "log"
     log.write_text("")
-    return Job("remote", [], log, process=Remote(), state="running", is_in_line=True)
+    state = JobState.RUNNING
+    return Job("remote", [], log, process=Remote(), state=state, is_in_line=True)
 
 
-def look(job: Job, seconds: float, line: str = "", *, in_line: bool = False) -> JobProgress:
-    """What is known of a job so many seconds after it was handed over, by this line of its log."""
+def look(job: Job, seconds: float, line: str = "", *, in_line: bool = False) -> Job:
+    """The job so many seconds after it was handed over, by this line of its log."""
     job.seconds = seconds
     job.process.in_line = in_line  # type: ignore[union-attr]  # a Remote
     job.log.write_text(line)
     job.look_at_log(seconds)
-    return job.progress("running")
+    return job
 
 
 def test_time_in_line_is_no_time_of_steps(remote_job: Job) -> None:
     began = 5 * 3600.0
-    assert look(remote_job, began, in_line=True).seconds == 0.0
+    assert look(remote_job, began, in_line=True).work_seconds == 0.0
     look(remote_job, began + 12.0, "step 10/1000")
-    progress = look(remote_job, began + 120.0, "step 100/1000")
-    assert progress.seconds == pytest.approx(120.0)
-    assert seconds_left([progress], 1) == pytest.approx(18 * 60.0)
+    assert look(remote_job, began + 120.0, "step 110/1000").work_seconds == pytest.approx(120.0)
+    assert left([remote_job]) == pytest.approx(108 * 890 / 100)
     assert look(remote_job, began + 900.0, in_line=True).is_resumed, "it was put in line again"
-    progress = look(remote_job, 2 * began, "step 100/1000")
-    assert progress.first_step == 100 and progress.stepping_seconds == 0.0
+    look(remote_job, 2 * began, "step 100/1000")
+    assert remote_job.first_step == remote_job.last_step == StepTime(100, 1000, 2 * began)
 
 
 def test_time_in_line_is_no_time_of_a_job(remote_job: Job) -> None:
     look(remote_job, 5 * 3600.0, in_line=True)
     look(remote_job, 5 * 3600.0 + 1200.0, "over")
     remote_job.planned = 1200.0
-    done = remote_job.progress("done")
-    jobs = [done, done, *[waits(1200.0)] * 5]
-    assert seconds_left(jobs, 1) == pytest.approx(100 * 60.0)
+    remote_job.state = JobState.COMPLETE
+    jobs = [remote_job, *[waits(1200.0) for _ in range(5)]]
+    assert left(jobs) == pytest.approx(100 * 60.0)
 
 
 def test_a_job_that_is_late_makes_those_behind_it_late() -> None:
-    late = JobProgress("late", "running", 30.0, 10.0)
-    assert seconds_left([late, waits(10.0)], 1) == pytest.approx(30.0)
-    assert seconds_left([late], 1) is None, "nothing is promised of the last one"
-    unplanned = [
-        JobProgress("ended", "done", 2.0),
-        JobProgress("late", "running", 3.0),
-        waits(None),
-    ]
-    assert seconds_left(unplanned, 1) is None
+    late = job("running", 30.0, 10.0)
+    assert left([late, waits(10.0)]) == pytest.approx(30.0)
+    assert left([late]) is None, "nothing is promised of the last one"
+    assert left([job("complete", 2.0), job("running", 3.0), waits(None)]) is None
 
 
 def test_nothing_is_said_of_time_before_anything_is_known() -> None:
-    assert seconds_left([JobProgress("first", "running", 3.0), waits(None)], 1) is None
-    assert seconds_left([ended(1.0, 1.0)], 1, seconds_after=7.0) == 7.0
+    assert left([job("running", 3.0), waits(None)]) is None
+    assert left([ended(1.0, 1.0)], seconds_after=7.0) == 7.0
 
 
 def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
@@ -165,8 +175,8 @@ def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
         "a sweep on its own has a plan of its own"
     )
     jobs = [
-        JobProgress("pretrain/a", "running", 30.0, 60.0),
-        JobProgress("pretrain/b", "waiting", 0.0, 60.0),
+        job("running", 30.0, 60.0, name="pretrain/a"),
+        job("waiting", 0.0, 60.0, name="pretrain/b"),
     ]
     assert (
         progress_line(jobs, 1, place)
@@ -177,25 +187,30 @@ def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
 
 
 def test_many_that_run_are_not_all_named() -> None:
-    line = progress_line(
-        [JobProgress(f"job-{number}", "running", 1.0) for number in range(5)], 5, Outlook()
-    )
+    jobs = [job("running", 1.0, name=f"job-{number}") for number in range(5)]
+    line = progress_line(jobs, 5, NO_OUTLOOK)
     assert line == "0 of 5 done, 5 run (job-0 for 1 s, job-1 for 1 s, ...)"
 
 
-def test_the_last_step_of_a_log_counts() -> None:
-    assert steps_in(["x step 1/10 y", "step 2/10 loss", "step 2 validation"]) == (2, 10)
-    assert steps_in(["nothing"]) is None
+def test_the_last_step_of_a_log_counts(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("x step 1/10 y\nstep 2/10 loss\nstep 2 validation")
+    running = Job("job", [], log)
+    running.look_at_log(5.0)
+    assert running.last_step == StepTime(2, 10, 5.0)
+    Job("job", [], tmp_path / "nothing").look_at_log(5.0)
 
 
-def test_a_pulse_is_for_pipes_and_waits_for_its_time() -> None:
+def test_a_pulse_is_for_pipes_and_waits_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PULSE_SECONDS", 0.05)
     pipe, terminal = io.StringIO(), io.StringIO()
-    pulse = Pulse(Console(file=pipe), lambda: "still here", seconds=0.05)
+    pulse = Pulse(Console(file=pipe), lambda: "still here")
     pulse.beat()
     assert not pipe.getvalue(), "not yet due"
     with pulse.in_background():
         time.sleep(0.2)
     assert pipe.getvalue().splitlines()[0] == "still here"
-    shown = Pulse(Console(file=terminal, force_terminal=True), lambda: "still here", seconds=0.0)
+    shown = Pulse(Console(file=terminal, force_terminal=True), lambda: "still here")
+    time.sleep(0.06)
     shown.beat()
     assert not terminal.getvalue()

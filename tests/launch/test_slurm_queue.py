@@ -16,7 +16,7 @@ import pytest
 from clozelab.launch import slurm_launcher, slurm_queue
 from clozelab.launch.clusters import NO_RESULT
 from clozelab.launch.slurm_launcher import SlurmLauncher, SubmittedJob
-from clozelab.launch.slurm_queue import LOST, JobState, SlurmQueue, SlurmSilentError, ask_slurm
+from clozelab.launch.slurm_queue import LOST, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 NO_ACCOUNTS = "echo Slurm accounting storage is disabled >&2; exit 1"
@@ -48,32 +48,32 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 @pytest.mark.parametrize(
     ("answers", "state", "asked"),
     [
-        (("echo '7|RUNNING|None'",), JobState("RUNNING"), ["squeue"]),
-        (("echo '7|PENDING|Resources'",), JobState("PENDING", "Resources"), ["squeue"]),
-        (("echo '7|FAILED|NonZeroExitCode'",), JobState("FAILED", "NonZeroExitCode"), ["squeue"]),
+        (("echo '7|RUNNING|None'",), SlurmState("RUNNING"), ["squeue"]),
+        (("echo '7|PENDING|Resources'",), SlurmState("PENDING", "Resources"), ["squeue"]),
+        (("echo '7|FAILED|NonZeroExitCode'",), SlurmState("FAILED", "NonZeroExitCode"), ["squeue"]),
         (
             (UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"),
-            JobState("CANCELLED"),
+            SlurmState("CANCELLED"),
             ["squeue", "sacct"],
         ),
-        ((UNKNOWN, NO_ACCOUNTS), JobState(LOST), ["squeue", "sacct", "scontrol"]),
-        (("true", "true"), JobState(LOST), ["squeue", "sacct", "scontrol"]),
+        ((UNKNOWN, NO_ACCOUNTS), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
+        (("true", "true"), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
         (
             ("true", "true", "echo 'JobId=7 JobState=RUNNING Reason=None Dependency=(null)'"),
-            JobState("RUNNING"),
+            SlurmState("RUNNING"),
             ["squeue", "sacct", "scontrol"],
         ),
         # a runaway job: the accounts have missed its end
-        (("true", "echo '7|RUNNING'"), JobState(LOST), ["squeue", "sacct", "scontrol"]),
+        (("true", "echo '7|RUNNING'"), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
         (
             ("true", "echo '7|RUNNING'", "echo 'JobId=7 JobState=COMPLETED Reason=None'"),
-            JobState("COMPLETED"),
+            SlurmState("COMPLETED"),
             ["squeue", "sacct", "scontrol"],
         ),
     ],
 )
 def test_the_first_that_knows_a_job_says_how_it_stands(
-    commands: Commands, answers: tuple[str, ...], state: JobState, asked: list[str]
+    commands: Commands, answers: tuple[str, ...], state: SlurmState, asked: list[str]
 ) -> None:
     calls = commands(*answers)
     assert ask_slurm(["7"]) == {"7": state}
@@ -82,21 +82,21 @@ def test_the_first_that_knows_a_job_says_how_it_stands(
 
 @pytest.mark.parametrize("name", ["REVOKED", "LAUNCH_FAILED", "FAILED", LOST])
 def test_an_end_is_not_waited_for(name: str) -> None:
-    assert JobState(name).has_ended
+    assert SlurmState(name).has_ended
 
 
 @pytest.mark.parametrize(
     ("state", "never"),
     [
-        (JobState("SPECIAL_EXIT"), True),
-        (JobState("REQUEUE_HOLD"), True),
-        (JobState("PENDING", "JobHoldMaxRequeue"), True),
-        (JobState("PENDING", "InvalidQOS"), True),
-        (JobState("PENDING", "Priority"), False),
-        (JobState("RUNNING"), False),
+        (SlurmState("SPECIAL_EXIT"), True),
+        (SlurmState("REQUEUE_HOLD"), True),
+        (SlurmState("PENDING", "JobHoldMaxRequeue"), True),
+        (SlurmState("PENDING", "InvalidQOS"), True),
+        (SlurmState("PENDING", "Priority"), False),
+        (SlurmState("RUNNING"), False),
     ],
 )
-def test_what_never_starts_by_itself(state: JobState, never: bool) -> None:
+def test_what_never_starts_by_itself(state: SlurmState, never: bool) -> None:
     assert state.never_starts is never and not state.has_ended
 
 
@@ -170,12 +170,12 @@ class Queue:
     """A SlurmQueue whose answers are set by hand."""
 
     def __init__(self) -> None:
-        self.now: JobState | None = None
+        self.now: SlurmState | None = None
         self.silent_seconds = 0.0
 
     def watch(self, job_id: str) -> None: ...
 
-    def state(self, job_id: str) -> JobState | None:
+    def state(self, job_id: str) -> SlurmState | None:
         return self.now
 
 
@@ -195,16 +195,16 @@ def test_a_job_without_a_result_is_lost_after_a_while(
     job = SubmittedJob(submitted(tmp_path), queue)
     for queue.now in (
         None,
-        JobState("RUNNING"),
-        JobState("FAILED"),
-        JobState("PENDING"),
-        JobState(LOST),
+        SlurmState("RUNNING"),
+        SlurmState("FAILED"),
+        SlurmState("PENDING"),
+        SlurmState(LOST),
     ):
         assert job.ask() is None
     time.sleep(0.15)
-    queue.now = JobState("RUNNING")  # put in line again, and started
+    queue.now = SlurmState("RUNNING")  # put in line again, and started
     assert job.ask() is None
-    queue.now = JobState(LOST)
+    queue.now = SlurmState(LOST)
     assert job.ask() is None, "the clock begins anew"
     time.sleep(0.15)
     assert job.ask() == NO_RESULT
@@ -220,7 +220,7 @@ def test_a_result_counts_whatever_slurm_says(
 ) -> None:
     monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
     queue: Any = Queue()
-    queue.now, queue.silent_seconds = JobState(LOST), 1e9
+    queue.now, queue.silent_seconds = SlurmState(LOST), 1e9
     job = SubmittedJob(submitted(tmp_path), queue)
     (tmp_path / "7_0_result.pkl").touch()
     assert job.ask() == 0

@@ -25,7 +25,6 @@ from clozelab.planning.choice import (
     std_devs_of,
 )
 from clozelab.planning.jobs import Speed
-from clozelab.planning.starts import usual_starts
 from clozelab.results.experiment import find_experiment, load_experiment, read_yaml
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -102,7 +101,7 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
             seconds=60.0 * minutes + 2.5,
             tokens=1e6,
             tokens_to_plateau=plateau,
-            starts=usual_starts(),
+            start=2.5,
         )
         for _ in range(2)
     ]
@@ -164,7 +163,7 @@ def test_measures_are_planned_as_tasks_are(
     """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take
     the time.
     """
-    speed = Speed(50_000.0, 150_000.0)
+    speed = Speed(50_000.0)
     monkeypatch.setattr(
         "clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests)
     )

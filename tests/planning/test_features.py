@@ -89,22 +89,16 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
 
 
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
-    job = replace(by_size(jobs, 128), speeds=[Speed(1000.0, forward=50_000.0)])
+    job = replace(by_size(jobs, 128), speeds=[Speed(1000.0), Speed(50_000.0)], start=5.0)
     training = 10 * 300 * 2 / 1000.0
     passes = round(float(job.settings["epochs"]) * float(job.settings["evaluations_per_epoch"]))
     evaluation = passes * 100 * 2 / 1000.0 * FORWARD_SHARE
-    parts = job.parts()
-    assert parts is not None and parts["start"] == job.starts.finetune
-    assert parts["steps"] == pytest.approx(training + evaluation)
-    assert parts["forward"] == pytest.approx(
-        job.pass_tokens / 50_000.0 + passes * job.starts.validation
-    )
-    assert job.seconds == pytest.approx(sum(parts.values()))
+    encoding = job.pass_tokens / 50_000.0
+    assert job.seconds == pytest.approx(5.0 + training + evaluation + encoding)
 
 
 def request_of(job: TaskJob) -> Request:
-    (found,) = job.requests()
-    return found
+    return next(job.requests())
 
 
 def test_what_is_timed(jobs: list[TaskJob]) -> None:
@@ -114,7 +108,11 @@ def test_what_is_timed(jobs: list[TaskJob]) -> None:
     asked = request_of(by_size(jobs, 512)).question
     assert asked["kind"] == "features" and asked["words_each"] == 2
     assert asked["bilstm"] == {"input_size": 512, "hidden_size": 128, "num_layers": 2}
-    assert {"bilstm", "words_each"}.isdisjoint(request_of(jobs[0]).question)
+    _, passes = by_size(jobs, 512).requests()
+    assert passes.question["kind"] == "forward"
+    assert passes.question["hardware"]["precision"] == "32-true"
+    (whole,) = jobs[0].requests()
+    assert {"bilstm", "words_each"}.isdisjoint(whole.question)
 
 
 def test_the_worker_trains_the_bilstm_alone(
@@ -124,12 +122,11 @@ def test_the_worker_trains_the_bilstm_alone(
 
     monkeypatch.setattr(timing, "SECONDS", 0.01)
     monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e30)
-    request = request_of(by_size(jobs, 128))
     small = {
         "bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2},
         "batch_size": 2,
         "evaluation_tokens": 200,
     }
-    speed = timing.answer(replace(request, question={**request.question, **small}))
-    assert not speed.problem and speed.tokens_per_second > 0
-    assert speed.forward is not None and speed.forward > 0
+    for request in by_size(jobs, 128).requests():
+        speed = timing.answer(replace(request, question={**request.question, **small}))
+        assert not speed.problem and speed.tokens_per_second > 0

@@ -72,9 +72,9 @@ def test_a_problem_an_estimate_and_a_busy_machine_are_said_and_not_kept(
     wrong = Speed(0.0, problem="ValueError: no")
     large = Speed(10.0, is_estimated=True)
     busy = Speed(1000.0, is_busy=True)
-    asked = replies(wrong=wrong, large=large, busy=busy, ok=Speed(1000.0, forward=5.0))
+    asked = replies(wrong=wrong, large=large, busy=busy, ok=GOOD)
     assert ask(asked, tmp_path)[:3] == [wrong, large, busy]
-    assert ask(asked, tmp_path, measure=False) == [None, None, None, Speed(1000.0, forward=5.0)]
+    assert ask(asked, tmp_path, measure=False) == [None, None, None, GOOD]
 
 
 def test_each_speed_is_kept_as_it_comes(
@@ -103,8 +103,7 @@ def test_what_is_kept_can_be_measured_again(
 
 
 def test_the_mean_of_processes_side_by_side() -> None:
-    speeds = [Speed(1000.0, forward=10.0), Speed(3000.0, forward=20.0, is_busy=True)]
-    assert timing._mean(speeds) == Speed(2000.0, forward=15.0, is_busy=True)
+    assert timing._mean([GOOD, Speed(3000.0, is_busy=True)]) == Speed(2000.0, is_busy=True)
 
 
 def test_what_takes_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +116,7 @@ def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Speed:
         raise RuntimeError("no\nroom")
 
-    monkeypatch.setattr(timing, "_measured", fail)
+    monkeypatch.setattr(timing, "_timed", fail)
     asked = Request({"kind": "pretrain", "hardware": HARDWARE}, "", 600.0, 1.0)
     assert timing.answer(asked) == Speed(0.0, problem="RuntimeError: no room")
 

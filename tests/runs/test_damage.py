@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
 from clozelab.launch.launcher import _fail_incomplete
-from clozelab.launch.processes import Job
+from clozelab.launch.processes import Job, JobState
 from clozelab.report.summaries import problems
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
@@ -160,7 +160,9 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None
         ValueError, match=r"seed-1/run\.json is damaged.*remove the folder to run again"
     ):
         claim(configs[0])
-    jobs = [Job(config.run_dir, [], tmp_path / "log", state="complete") for config in configs[:2]]
+    jobs = [
+        Job(config.run_dir, [], tmp_path / "log", state=JobState.COMPLETE) for config in configs[:2]
+    ]
     _fail_incomplete(jobs, planned[:2])
     assert [job.state for job in jobs] == ["failed", "complete"] and "run.json is damaged" in jobs[
         0

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from clozelab.launch import launcher as launching
 from clozelab.launch.process_launcher import ProcessLauncher
-from clozelab.launch.processes import Job
+from clozelab.launch.processes import Job, JobState
 from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
@@ -109,9 +109,11 @@ def test_a_sweep_ends_with_its_table(
     )
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
-    jobs = [Job(one.name, [], one / "log", folder=str(one), state="complete") for one in folders]
+    jobs = [
+        Job(one.name, [], one / "log", folder=str(one), state=JobState.COMPLETE) for one in folders
+    ]
     pool._print_scores(
-        [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state="failed")],
+        [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state=JobState.FAILED)],
         Console(width=100),
     )
     out = capsys.readouterr().out

@@ -104,7 +104,7 @@ def test_the_planner_s_speeds_tell_the_time(
         requests: Sequence[Request], *_: Any, measure: bool, **__: Any
     ) -> list[Speed | None]:
         asked.append(measure)
-        return [Speed(20_000.0, 60_000.0)] * len(requests)
+        return [Speed(20_000.0)] * len(requests)
 
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
     time = gather(

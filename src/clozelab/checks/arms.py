@@ -248,26 +248,21 @@ def _wrong_replacements(token: Masking, shares: Mapping[str, float], number: int
     return wrong
 
 
-@dataclass(frozen=True)
-class PairSample:
-    """Segment pairs with the n-grams that locate them in the corpus; all [B].
+class PairSample(NamedTuple):
+    """Segment pairs with the n-grams that locate them in the corpus; all arrays [B].
 
     Attributes:
+        packed: the instances.
         label: 1 = B is random.
         a_length, b_length: tokens of the segments.
-        is_short: the instance is padded at its end.
-        one_source: both segments are of one; None: they always are.
-        num_fallbacks: random segments that were not found in another document.
         a_hash: the n-gram that A ends with; 0 where a segment is too short for one.
         b_hash: the n-gram that B begins with.
     """
 
+    packed: PackedInstances
     label: I64
     a_length: I64
     b_length: I64
-    is_short: np.ndarray
-    one_source: np.ndarray | None
-    num_fallbacks: int
     a_hash: np.ndarray
     b_hash: np.ndarray
 
@@ -284,25 +279,14 @@ def sample_pairs(arm: Arm) -> PairSample | None:
 
     # [CLS] A [SEP] B [SEP]: A ends before slot 1 + a_length, B begins behind its separators.
     usable = (a_length >= NGRAM) & (b_length >= NGRAM)
-    a_hash = np.zeros(len(ids), dtype=np.uint64)
-    b_hash = np.zeros(len(ids), dtype=np.uint64)
+    hashes = np.zeros((2, len(ids)), dtype=np.uint64)
     if usable.any():
         number = np.flatnonzero(usable)[:, None]  # [U, 1]
         a_end = a_length[usable][:, None] + 1
         b_begin = a_end + arm.corpus.ids.pair_separators
-        offsets = np.arange(NGRAM)
-        a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + offsets])[:, 0]
-        b_hash[usable] = ngram_hashes(ids[number, b_begin + offsets])[:, 0]
-    return PairSample(
-        label=label,
-        a_length=a_length,
-        b_length=b_length,
-        is_short=packed.lengths < packed.width,
-        one_source=packed.one_source,
-        num_fallbacks=packed.num_fallbacks,
-        a_hash=a_hash,
-        b_hash=b_hash,
-    )
+        for segment, begin in enumerate((a_end - NGRAM, b_begin)):
+            hashes[segment, usable] = ngram_hashes(ids[number, begin + np.arange(NGRAM)])[:, 0]
+    return PairSample(packed, label, a_length, b_length, *hashes)
 
 
 class LocatedPairs(NamedTuple):
@@ -373,8 +357,8 @@ def check_pairs(
         f" {chance:.1%})"
     )
     source_accuracy = chance
-    if sample.one_source is not None:
-        source_accuracy = source_rule(sample.label, sample.one_source)
+    if sample.packed.one_source is not None:
+        source_accuracy = source_rule(sample.label, sample.packed.one_source)
         figure += f"; their sources alone tell {source_accuracy:.1%}"
     num_torn = 0
     num_strange = 0
@@ -396,7 +380,7 @@ def check_pairs(
     strange = "swapped pairs are not swapped"
     if pair.is_of_other_document:
         strange = "random pairs are of one document"
-    num_fallbacks = sample.num_fallbacks
+    num_fallbacks = sample.packed.num_fallbacks
     has_many_fallbacks = num_fallbacks > MAX_FALLBACK_FRACTION * (num_random + num_fallbacks)
     remedy = (
         "the pair loss would learn nothing of the text: look at objective.input and"
@@ -451,7 +435,7 @@ def length_rule(sample: PairSample) -> tuple[float, float]:
     # A table by both lengths and whether the instance is padded; each pair falls into one cell.
     # The first half of the pairs votes in its cells, the second half is guessed by these votes.
     cell = _quantile_bins(sample.a_length) * LENGTH_BINS + _quantile_bins(sample.b_length)
-    cell = cell * 2 + sample.is_short.astype(np.int64)
+    cell = cell * 2 + (sample.packed.lengths < sample.packed.width)
     half = len(cell) // 2
     votes = np.bincount(
         cell[:half], weights=2 * sample.label[:half] - 1, minlength=2 * LENGTH_BINS**2

@@ -8,7 +8,6 @@ the sorted hashes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +34,6 @@ MANY_OVERLAP = 0.5
 LONG_SENTENCE_TOKENS = 12  # shorter sentences repeat in any text
 MAX_HASHED_TOKENS = 200_000_000
 _BLOCK_SENTENCES = 1 << 17
-_PLACES = 4096
 
 
 def check_vocabulary(corpus: Corpus, index: NgramIndex) -> Iterator[Finding]:
@@ -159,32 +157,25 @@ def hash_split(shards: TokenShards) -> SplitHashes:
     # The first documents, one at least, and the sentences in them.
     bounds = bounds[: max(1, num_hashed) + 1]
     offsets = offsets[: bounds[-1] + 1]
-    # One odd multiplier for each place in a sentence, 2 n + 1.
-    odd = np.random.default_rng(0).integers(0, 1 << 63, _PLACES, dtype=np.uint64)
-    odd = odd * np.uint64(2) + np.uint64(1)
     blocks = []
     for low in range(0, len(offsets) - 1, _BLOCK_SENTENCES):
         cut = offsets[low : low + _BLOCK_SENTENCES + 1]
         ids = shards.tokens[int(cut[0]) : int(cut[-1])].astype(np.uint64)
-        blocks.append(_sums(ids + np.uint64(1), cut - cut[0], odd))
+        blocks.append(_range_hashes(ids, cut - cut[0]))
     sentences = np.concatenate(blocks)
-    documents = _sums(sentences, bounds, odd)
+    documents = _range_hashes(sentences, bounds)
     return SplitHashes(sentences, documents, np.diff(offsets) >= LONG_SENTENCE_TOKENS)
 
 
-def _sums(values: np.ndarray, offsets: np.ndarray, odd: np.ndarray) -> np.ndarray:
+def _range_hashes(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Hash each range of some values, uint64 [len(offsets) - 1].
 
-    It is the sum of value times a multiplier for its place in the range, mixed with the length.
+    It is a polynomial in the values, mod 2^64.
     """
-    lengths = np.diff(offsets)
     # offsets [0, 3, 5]: places 0 1 2 0 1
-    place = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
-    with np.errstate(over="ignore"):
-        mixed = (values ^ (values >> np.uint64(29))) * odd[place % _PLACES]
-        sums = np.add.reduceat(mixed, offsets[:-1])
-        sums = (sums ^ (sums >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-        return sums + lengths.astype(np.uint64)
+    place = np.arange(len(values)) - np.repeat(offsets[:-1], np.diff(offsets))
+    powers = np.cumprod(np.full(place.max() + 1, _MULTIPLIER, dtype=np.uint64))
+    return np.add.reduceat((values + np.uint64(1)) * powers[place], offsets[:-1])
 
 
 def ngram_hashes(ids: np.ndarray) -> np.ndarray:
@@ -194,24 +185,53 @@ def ngram_hashes(ids: np.ndarray) -> np.ndarray:
     """
     hashes = ids.astype(np.uint64) + np.uint64(1)
     # Hashes of 1 token make those of 2, these of 4, these of 8.
-    with np.errstate(over="ignore"):
-        for width in (1, 2, 4):
-            power = np.uint64(pow(_MULTIPLIER, width, 1 << 64))
-            hashes = hashes[..., :-width] * power + hashes[..., width:]
+    for width in (1, 2, 4):
+        power = np.uint64(pow(_MULTIPLIER, width, 1 << 64))
+        hashes = hashes[..., :-width] * power + hashes[..., width:]
     return hashes
 
 
-@dataclass(frozen=True)
 class NgramIndex:
-    """What a pass over a corpus found."""
+    """How often wanted n-grams stand in a corpus and where first, and what a pass over it counts.
 
-    hashes: np.ndarray  # uint64 [U], sorted: the n-grams that were wanted
-    counts: np.ndarray  # int64 [U]: how often each stands in the part that was searched
-    positions: np.ndarray  # int64 [U]: first place of each; -1 for none
-    num_searched: int
-    num_tokens: int
-    largest_id: int
-    num_unknown: int  # tokens that are [UNK]
+    Attributes:
+        hashes: uint64 [U], sorted: the n-grams that are wanted.
+        counts: int64 [U]: how often each stands in the part that was searched.
+        positions: int64 [U]: first place of each; -1 for none.
+        num_unknown: tokens that are [UNK].
+    """
+
+    def __init__(self, wanted_hashes: Sequence[np.ndarray]) -> None:
+        self.hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted_hashes]))
+        self.counts = np.zeros(len(self.hashes), dtype=np.int64)
+        self.positions = np.full(len(self.hashes), -1, dtype=np.int64)
+        self.num_tokens = 0
+        self.num_searched = 0
+        self.num_unknown = 0
+        self.largest_id = 0
+        # By its first bits, a hash that is not in this table is none of the wanted ones.
+        bits = max(_FILTER_BITS, len(self.hashes).bit_length() + 6)
+        self._shift = np.uint64(64 - bits)
+        self._filter = np.zeros(1 << bits, dtype=bool)
+        self._filter[self._first_bits(self.hashes)] = True
+
+    def _first_bits(self, hashes: np.ndarray) -> np.ndarray:
+        # all bits of a hash have influence on the high ones of the product
+        return ((hashes ^ (hashes >> np.uint64(32))) * np.uint64(_MULTIPLIER)) >> self._shift
+
+    def add(self, hashes: np.ndarray, start: int) -> None:
+        """Count the n-grams that begin at the positions from `start` on."""
+        near = np.flatnonzero(self._filter[self._first_bits(hashes)])
+        # Few are left to be looked up: `entry` is the place of each in the sorted hashes.
+        entry = np.searchsorted(self.hashes, hashes[near])
+        is_hit = self.hashes[np.minimum(entry, len(self.hashes) - 1)] == hashes[near]
+        entry = entry[is_hit]
+        near = near[is_hit]
+        np.add.at(self.counts, entry, 1)  # an n-gram may stand in a block several times
+        # Of n-grams that are new, the first position in this block.
+        hit, first = np.unique(entry, return_index=True)
+        is_new = self.positions[hit] < 0
+        self.positions[hit[is_new]] = start + near[first[is_new]]
 
     @property
     def searched_fraction(self) -> float:
@@ -238,66 +258,17 @@ def search(shards: TokenShards, wanted_hashes: Sequence[np.ndarray], unk_id: int
         wanted_hashes: of n-grams, uint64 arrays of any length, in any order.
         unk_id: of [UNK].
     """
-    hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted_hashes]))
-    table = NgramTable(hashes)
+    index = NgramIndex(wanted_hashes)
+    index.num_tokens = shards.num_tokens
     stride = -(-shards.num_tokens // MAX_SEARCHED_TOKENS)
-    num_searched = 0
-    largest_id = 0
-    num_unknown = 0
     # A block ends with the first tokens of the next one, which are counted there.
     for number, (start, block) in enumerate(shards.tokens.blocks(BLOCK_TOKENS, NGRAM - 1)):
         if number % stride or not len(block):
             continue
         tokens = block[:BLOCK_TOKENS]
-        num_searched += len(tokens)
-        largest_id = max(largest_id, int(tokens.max()))
-        num_unknown += int(np.count_nonzero(tokens == unk_id))
+        index.num_searched += len(tokens)
+        index.largest_id = max(index.largest_id, int(tokens.max()))
+        index.num_unknown += int(np.count_nonzero(tokens == unk_id))
         if len(block) >= NGRAM:
-            table.count(ngram_hashes(block), start)
-    return NgramIndex(
-        hashes=hashes,
-        counts=table.counts,
-        positions=table.positions,
-        num_searched=num_searched,
-        num_tokens=shards.num_tokens,
-        largest_id=largest_id,
-        num_unknown=num_unknown,
-    )
-
-
-class NgramTable:
-    """How often wanted n-grams have been seen, and where first.
-
-    Args:
-        hashes: uint64 [U], sorted.
-    """
-
-    def __init__(self, hashes: np.ndarray) -> None:
-        self.hashes = hashes
-        self.counts = np.zeros(len(hashes), dtype=np.int64)
-        self.positions = np.full(len(hashes), -1, dtype=np.int64)
-        # By its first bits, a hash that is not in this table is none of the wanted ones.
-        bits = max(_FILTER_BITS, len(hashes).bit_length() + 6)
-        self._shift = np.uint64(64 - bits)
-        self._filter = np.zeros(1 << bits, dtype=bool)
-        self._filter[_spread(hashes) >> self._shift] = True
-
-    def count(self, hashes: np.ndarray, start: int) -> None:
-        """Add the n-grams that begin at the positions from `start` on."""
-        near = np.flatnonzero(self._filter[_spread(hashes) >> self._shift])
-        # Few are left to be looked up: `entry` is the place of each in the sorted hashes.
-        entry = np.searchsorted(self.hashes, hashes[near])
-        is_hit = self.hashes[np.minimum(entry, len(self.hashes) - 1)] == hashes[near]
-        entry = entry[is_hit]
-        near = near[is_hit]
-        np.add.at(self.counts, entry, 1)  # an n-gram may stand in a block several times
-        # Of n-grams that are new, the first position in this block.
-        hit, first = np.unique(entry, return_index=True)
-        is_new = self.positions[hit] < 0
-        self.positions[hit[is_new]] = start + near[first[is_new]]
-
-
-def _spread(hashes: np.ndarray) -> np.ndarray:
-    """The same hashes with all bits' influence in the high ones."""
-    with np.errstate(over="ignore"):
-        return (hashes ^ (hashes >> np.uint64(32))) * np.uint64(_MULTIPLIER)
+            index.add(ngram_hashes(block), start)
+    return index

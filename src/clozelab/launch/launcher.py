@@ -27,7 +27,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
-from clozelab.launch.processes import Job, run_verb
+from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.outcome import ending, results, score_in_context, skill_score
@@ -60,6 +61,7 @@ class SweepLauncher(Launcher):
     """Plans the jobs, skips what is complete, and reports what failed; a subclass runs them."""
 
     stopped_words = "stopped; the same command goes on where it was"
+    grace_seconds: float  # that jobs get to save when they are stopped
 
     def get_ready(self, config: DictConfig, num_jobs: int) -> None:
         """Begin what takes time before a first job, which has this configuration.
@@ -75,6 +77,23 @@ class SweepLauncher(Launcher):
 
         Raises Interrupted after a signal.
         """
+
+    def run_pool(
+        self,
+        jobs: Sequence[Job],
+        console: Console,
+        at_once: int,
+        server: ForkServer | None = None,
+    ) -> None:
+        """Run every waiting job, so many at a time; a server forks those that may be forked."""
+        ProcessPool(
+            jobs,
+            at_once=at_once,
+            grace_seconds=self.grace_seconds,
+            console=console,
+            server=server,
+            outlook=self.outlook,
+        ).run()
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -172,9 +191,9 @@ class SweepLauncher(Launcher):
         ]
         arguments = [self.verb, *configuration_options(self.config), *plan.overrides]
         arguments += [*search_paths, "hydra.mode=RUN"]
-        state = "waiting"
+        state = JobState.WAITING
         if plan.status == "complete":
-            state = "skipped"
+            state = JobState.SKIPPED
         return Job(
             name,
             [sys.executable, "-m", "clozelab", *arguments],
@@ -213,7 +232,7 @@ class SweepLauncher(Launcher):
         if exit_status:
             console.print(self.stopped_words)
             raise SystemExit(exit_status)
-        if any(job.state == "stopped" for job in jobs):
+        if any(job.state == JobState.STOPPED for job in jobs):
             console.print("out of trainer.max_time; the same command goes on")
             raise SystemExit(OUT_OF_TIME)
 
@@ -223,12 +242,12 @@ class SweepLauncher(Launcher):
         """Show the sweep so far to the jobs' tracker: a row a job."""
         for job, result in zip(jobs, returned, strict=True):
             value = None
-            if job.state != "failed":  # the value of a failed one raises what it failed of
+            if job.state != JobState.FAILED:  # the value of a failed one raises what it failed of
                 value = result.return_value
             # `~hub` takes a key out: it has no value.
             pairs = [word.partition("=") for word in result.overrides or ()]
             choices = {key: choice for key, _, choice in pairs}
-            self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
+            self.rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
         with hydra_config(config) as stage_config:
             self.track(stage_config, self.verb, self.sweep_dir, self.rows)
 
@@ -240,7 +259,7 @@ class SweepLauncher(Launcher):
             self._print_scores(jobs, console)
             return
         for job, result in zip(jobs, returned, strict=True):
-            if job.state == "failed":
+            if job.state == JobState.FAILED:
                 end = f"failed ({job.message})"
             else:
                 end = result.return_value
@@ -285,7 +304,7 @@ class SweepLauncher(Launcher):
 
     def _count_failed(self, jobs: Sequence[Job]) -> None:
         """Raise SystemExit for a grid with failed jobs; a search gets them as failed trials."""
-        num_failed = sum(job.state == "failed" for job in jobs)
+        num_failed = sum(job.state == JobState.FAILED for job in jobs)
         if num_failed and is_grid(self.config):
             raise SystemExit(1)
         self.failed += num_failed
@@ -321,11 +340,9 @@ def run_preflight(
     environment = {}
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
-    status = run_verb(
-        ["doctor", verb, *configuration_options(config), *_preflight_overrides(config, first_job)],
-        environment=environment,
-        pulse=pulse,
-    )
+    arguments = [*configuration_options(config), *_preflight_overrides(config, first_job)]
+    with pulse.in_background():
+        status = run_verb(["doctor", verb, *arguments], environment=environment)
     if status in STOPPED:
         raise SystemExit(status)
     if status:
@@ -389,11 +406,11 @@ def _accept_other_code(planned: Sequence[PlannedJob], *, reuse: str) -> None:
 def _fail_incomplete(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
     """Fail jobs that ended with 0 although their run folder does not say that it is complete."""
     for job, plan in zip(jobs, planned, strict=True):
-        if job.state != "complete" or not plan.run_dir:
+        if job.state != JobState.COMPLETE or not plan.run_dir:
             continue
         status = _recorded_status(Path(plan.run_dir))
         if status != "complete":
-            job.state = "failed"
+            job.state = JobState.FAILED
             job.message = f"ended with exit status 0, but its run folder says {status}"
 
 
@@ -415,7 +432,7 @@ def _print_summary(jobs: Sequence[Job], console: Console) -> None:
     console.print(
         ", ".join(f"{counts[state]} {state}" for state in SUMMARY_STATES if counts[state])
     )
-    failed = [job for job in jobs if job.state == "failed"]
+    failed = [job for job in jobs if job.state == JobState.FAILED]
     by_reason = grouped(failed, attrgetter("message"))
     for reason, same in list(by_reason.items())[:SHOWN_FAILURES]:
         more = ""
@@ -465,7 +482,7 @@ def _job_return(job: Job, plan: PlannedJob) -> JobReturn:
     That is the best score in percent, or the validation loss.
     """
     result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
-    if job.state == "failed":
+    if job.state == JobState.FAILED:
         result.status = JobStatus.FAILED
         result.return_value = RuntimeError(job.message)
         return result

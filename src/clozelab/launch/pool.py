@@ -1,4 +1,4 @@
-"""A pool of operating-system processes: some at a time, a live table, and a clean stop.
+"""A pool of operating-system processes: some at a time, how they stand, and a clean stop.
 
 Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the
 whole group, time to save, then SIGKILL. A job stops when we are killed outright, too. It waits
@@ -10,15 +10,12 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from clozelab.launch.processes import (
@@ -26,6 +23,7 @@ from clozelab.launch.processes import (
     AnyProcess,
     ForkServer,
     Job,
+    JobState,
     RemoteProcess,
     failure_message,
     last_lines,
@@ -33,12 +31,12 @@ from clozelab.launch.processes import (
     start_process,
 )
 from clozelab.launch.progress import (
-    JobProgress,
+    NO_OUTLOOK,
     Outlook,
     Pulse,
     counted,
-    left_at,
     progress_line,
+    seconds_left,
     time_words,
 )
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
@@ -51,28 +49,10 @@ LOOK_SECONDS = 2.0  # between two looks at the logs of the jobs that run
 LOOK_AGAIN_SECONDS = 2.0
 # where this machine does not list who holds the folder, and only a new process can find out
 TRY_AGAIN_SECONDS = 30.0
-UNFINISHED = ("waiting", "running", "held")
-WRONG = ("failed", "stopped", "held", "left")
-PROGRESS_STATES = {
-    "waiting": "waiting",
-    "held": "waiting",
-    "running": "running",
-    "complete": "done",
-    "skipped": "done",
-}
-"""How a job's state counts in progress; any other has ended without a result."""
+NOT_BEGUN = (JobState.WAITING, JobState.HELD)
+SHOWN = (JobState.RUNNING, JobState.HELD)
 SHOWN_ROWS = 24
-BAR_WIDTH = 30
 LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
-STYLES = {
-    "running": "cyan",
-    "complete": "green",
-    "skipped": "green dim",
-    "failed": "bold red",
-    "stopped": "yellow",
-    "held": "yellow",
-    "left": "yellow",
-}
 
 
 class ProcessPool:
@@ -80,7 +60,7 @@ class ProcessPool:
 
     Args:
         grace_seconds: that jobs get to save when they are stopped.
-        console: shows the table where it is a terminal; else a line a job.
+        console: gets a line of each job that has ended, and as a terminal how all stand.
         server: forks the jobs that may be forked; without one each is a new process.
         outlook: the place of these jobs in all that runs.
     """
@@ -93,16 +73,14 @@ class ProcessPool:
         grace_seconds: float,
         console: Console,
         server: ForkServer | None = None,
-        outlook: Outlook | None = None,
+        outlook: Outlook = NO_OUTLOOK,
     ) -> None:
         self.jobs = list(jobs)
         self.at_once = at_once
         self.grace_seconds = grace_seconds
         self.console = console
         self.server = server
-        self.outlook = Outlook()
-        if outlook is not None:
-            self.outlook = outlook
+        self.outlook = outlook
         self._is_loading = False
         self.pulse = Pulse(console, self._line)
 
@@ -113,25 +91,25 @@ class ProcessPool:
         """
         drawn_at = float("-inf")
         looked_at = float("-inf")
-        # The table is refreshed by hand and seldom: no second thread while we fork, and the cores
+        # The screen is refreshed by hand and seldom: no second thread while we fork, and the cores
         # are the jobs'.
-        table: AbstractContextManager[Live | None] = nullcontext()
+        screen: AbstractContextManager[Live | None] = nullcontext()
         if self.console.is_terminal:
-            table = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
-        with taken_signals() as signals, table as live:
+            screen = Live(self._screen(), console=self.console, auto_refresh=False, transient=True)
+        with taken_signals() as signals, screen as live:
             try:
                 self._wait_for_server(signals)
                 # 50 times a second: notice what ended, start what may, show how it stands.
                 while not signals:
                     self._collect()
-                    if not any(job.state in UNFINISHED for job in self.jobs):
+                    if not any(job.state.is_left for job in self.jobs):
                         break
                     self._start_waiting()
                     if time.monotonic() - looked_at >= LOOK_SECONDS:
                         self._look_at_logs()
                         looked_at = time.monotonic()
                     if live is not None and time.monotonic() - drawn_at >= REDRAW_SECONDS:
-                        live.update(self._table(), refresh=True)
+                        live.update(self._screen(), refresh=True)
                         drawn_at = time.monotonic()
                     self.pulse.beat()
                     time.sleep(POLL_SECONDS)
@@ -142,7 +120,9 @@ class ProcessPool:
 
     def _wait_for_server(self, signals: Sequence[int]) -> None:
         """Let the server import what the jobs need: that is no time of the first job's."""
-        will_fork = any(job.state == "waiting" and job.words is not None for job in self.jobs)
+        will_fork = any(
+            job.state == JobState.WAITING and job.words is not None for job in self.jobs
+        )
         if self.server is None or not will_fork:
             return
         self._is_loading = True
@@ -155,16 +135,16 @@ class ProcessPool:
         """Say how far all is, for whoever watches no terminal."""
         if self._is_loading:
             return "loading modules"
-        return progress_line(self._states(), self.at_once, self.outlook)
+        self._look_at_logs()
+        return progress_line(self.jobs, self.at_once, self.outlook)
 
     def _start_waiting(self) -> None:
         """Start jobs in their order, as far as there is room and their folders are free."""
         for job in self.jobs:
-            if job.state == "held" and time.monotonic() >= job.look_again:
-                job.state = "waiting"
-            if job.state != "waiting":
+            is_due = job.state in NOT_BEGUN and time.monotonic() >= job.look_again
+            if not is_due:
                 continue
-            if sum(job.state == "running" for job in self.jobs) >= self.at_once:
+            if sum(job.state == JobState.RUNNING for job in self.jobs) >= self.at_once:
                 break
             pid = None
             if job.start is None and job.folder:
@@ -178,7 +158,7 @@ class ProcessPool:
     def _start(self, job: Job) -> None:
         """Start a job in the way that it is made for."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        job.state = "running"
+        job.state = JobState.RUNNING
         try:
             if job.start is not None:
                 job.process = job.start()
@@ -190,23 +170,24 @@ class ProcessPool:
             if job.start is None:
                 raise
             # One job that a batch system refuses; the others may suit it.
-            job.state = "failed"
+            job.state = JobState.FAILED
             job.message = f"it could not be handed over: {error}"
         job.started = time.monotonic()
         job.seconds = 0.0
         job.is_in_line = job.start is not None
         job.seconds_in_line = 0.0
         job.first_step = None
+        job.last_step = None
         self._say(job)
 
     def _look_at_logs(self) -> None:
         for job in self.jobs:
-            if job.state == "running":
+            if job.state == JobState.RUNNING:
                 job.look_at_log(time.monotonic())
 
     def _hold(self, job: Job, seconds: float, reason: str) -> None:
         """Let a job wait until it may be tried again."""
-        job.state = "held"
+        job.state = JobState.HELD
         job.look_again = time.monotonic() + seconds
         if job.message != reason:
             job.message = reason
@@ -215,7 +196,7 @@ class ProcessPool:
     def _collect(self) -> None:
         """Take notice of the jobs that have ended."""
         for job in self.jobs:
-            if job.state != "running" or job.process is None:
+            if job.state != JobState.RUNNING or job.process is None:
                 continue
             job.seconds = time.monotonic() - job.started
             status = job.process.poll()
@@ -227,24 +208,25 @@ class ProcessPool:
     def _end(self, job: Job, status: int) -> None:
         """Note how a job has ended, by its exit status."""
         job.message = ""
-        if status == 0:
-            job.state = "complete"
-        else:
-            job.state = "stopped" if status == OUT_OF_TIME else "failed"
+        job.state = JobState.COMPLETE
+        if status:
+            job.state = JobState.FAILED
             reason = getattr(job.process, "reason", "")
             job.message = reason or failure_message(job.log, status)
+        if status == OUT_OF_TIME:
+            job.state = JobState.STOPPED
         self._say(job)
 
     def _stop_all(self, signals: Sequence[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
         processes: list[AnyProcess] = []
-        begun = [job for job in self.jobs if job.state == "running"]
+        begun = [job for job in self.jobs if job.state == JobState.RUNNING]
         for job in begun:
             if isinstance(job.process, RemoteProcess) and job.process.survives:
-                job.state = "left"
+                job.state = JobState.LEFT
             elif job.process is not None:
-                job.state = "stopped"
+                job.state = JobState.STOPPED
                 processes.append(job.process)
         if processes:
             self.console.print(
@@ -268,17 +250,13 @@ class ProcessPool:
             process.wait()
 
     def _say(self, job: Job) -> None:
-        """Print a line of a job that has ended, is held or was handed over.
-
-        Only where there is no terminal to draw on.
-        """
-        if self.console.is_terminal or (job.state == "running" and job.start is None):
+        """Print a line of a job that has ended, is held or was handed over."""
+        if job.state == JobState.RUNNING and job.start is None:
             return
-        if job.state == "running":
-            remark = ""
-        elif job.state == "held":
+        remark = ""
+        if job.state == JobState.HELD:
             remark = f": {job.message}"
-        else:
+        elif job.state != JobState.RUNNING:
             remark = f" after {duration(job.seconds)}  ({self._progress()})"
         self.console.print(
             f"{job.state:>8}  {job.name}{remark}", markup=False, highlight=False, soft_wrap=True
@@ -287,54 +265,20 @@ class ProcessPool:
 
     def _progress(self) -> str:
         """Say how many jobs have ended, of all that belong together, and the time left."""
-        states = self._states()
-        seconds = left_at(self.outlook, states, self.at_once)
-        return counted(states, self.outlook) + time_words(seconds)
-
-    def _states(self) -> list[JobProgress]:
-        """Return the jobs as their progress is counted."""
         self._look_at_logs()
-        progress = []
-        for job in self.jobs:
-            state = PROGRESS_STATES.get(job.state, "failed")
-            if state == "running" and job.is_in_line:
-                state = "waiting"
-            progress.append(job.progress(state))
-        return progress
+        seconds = seconds_left(self.jobs, self.at_once, self.outlook)
+        return counted(self.jobs, self.outlook) + time_words(seconds)
 
-    def _table(self) -> Group:
-        """Draw a bar for all jobs, and a line for each that runs or went wrong.
+    def _screen(self) -> Text:
+        """How far all is, and a line of each job that runs or is held, with its log's last words.
 
         None is wider than the terminal.
         """
-        return Group(self._bar(), self._job_lines())
-
-    def _bar(self) -> Table:
-        counts = Counter(job.state for job in self.jobs)
-        num_ended = sum(count for state, count in counts.items() if state not in UNFINISHED)
-        before = self.outlook.jobs_before
-        total = before + len(self.jobs) + self.outlook.jobs_after
-        wrong = "".join(f", {counts[state]} {state}" for state in WRONG if counts[state])
-        # The bar is of this sweep among all that belong to it; the words say what went wrong here.
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(
-            ProgressBar(total, before + num_ended, width=BAR_WIDTH), f"{self._progress()}{wrong}"
-        )
-        return bar
-
-    def _job_lines(self) -> Table:
-        lines = Table.grid(padding=(0, 1))
-        for justify in ("left", "left", "right"):
-            lines.add_column(justify=justify, no_wrap=True)
-        lines.add_column()  # what a narrow terminal cuts
-        shown_jobs = [job for job in self.jobs if job.state in ("running", *WRONG)]
-        for job in shown_jobs[:SHOWN_ROWS]:
-            if job.state == "held":
-                seconds = ""
-                message = job.message
-            else:
-                seconds = duration(job.seconds)
-                message = "".join(last_lines(job.log)[-1:])
-            text = Text(LOG_HEAD.sub("", message), no_wrap=True, overflow="ellipsis")
-            lines.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, seconds, text)
-        return lines
+        lines = [self._progress()]
+        for job in [job for job in self.jobs if job.state in SHOWN][:SHOWN_ROWS]:
+            words = job.message
+            if job.state == JobState.RUNNING:
+                log_line = "".join(last_lines(job.log)[-1:])
+                words = f"{duration(job.seconds)}  {LOG_HEAD.sub('', log_line)}"
+            lines.append(f"{job.state:>8}  {job.name}  {words}")
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
-from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job
 from clozelab.targets import allowed
 from clozelab.text.formatting import several
@@ -59,14 +58,7 @@ class ProcessLauncher(SweepLauncher):
         console.print(
             f"{self.verb}: {several(len(jobs), 'job')}, {at_once} at a time with {threads} each"
         )
-        ProcessPool(
-            jobs,
-            at_once=at_once,
-            grace_seconds=self.grace_seconds,
-            console=console,
-            server=self.server,
-            outlook=self.outlook,
-        ).run()
+        self.run_pool(jobs, console, at_once, self.server)
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
         """Return how many threads a job's process may have, as environment variables."""

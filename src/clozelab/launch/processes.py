@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,12 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clozelab.launch.progress import JobProgress, Pulse, steps_in
 from clozelab.training.stopping import (
     SIGNALS,
     bound_to_us,
@@ -37,6 +38,7 @@ from clozelab.training.stopping import (
 POLL_SECONDS = 0.02
 SHOWN_LINES = 8  # of one job's error
 TAIL_BYTES = 8192  # of a log, which hold its last lines
+STEP = re.compile(r"\bstep (\d+)/(\d+)")  # as training logs it
 
 
 class ForkedProcess(ForkServerProcess):
@@ -88,6 +90,24 @@ class RemoteProcess(ABC):
 AnyProcess = subprocess.Popen[bytes] | ForkedProcess | RemoteProcess
 
 
+class JobState(StrEnum):
+    """How a job of a sweep stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"  # or handed over to a batch system
+    HELD = "held"  # another launch works in its folder
+    COMPLETE = "complete"
+    SKIPPED = "skipped"  # complete before
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LEFT = "left"  # with the batch system, when we stopped
+
+    @property
+    def is_left(self) -> bool:
+        """Whether there is something to do yet."""
+        return self in (JobState.WAITING, JobState.RUNNING, JobState.HELD)
+
+
 class StepTime(NamedTuple):
     """A step of a training, how many it has, and when a log was seen to say so."""
 
@@ -110,9 +130,7 @@ class Job:
     folder: str = ""  # the run folder, where the job has one
     # hands the job over, where it is not a process of this machine
     start: Callable[[], RemoteProcess] | None = None
-    state: str = "waiting"
-    """waiting | running | complete | skipped | failed | stopped | held (another launch works in its
-    folder) | left (with the batch system, when we stopped)."""
+    state: JobState = JobState.WAITING
     seconds: float = 0.0
     look_again: float = 0.0  # when a held job's folder may be free, on the monotonic clock
     message: str = ""
@@ -121,9 +139,17 @@ class Job:
     is_resumed: bool = False  # it goes on with what an earlier launch has begun
     is_in_line: bool = False  # at a batch system, which has no machine for it yet
     seconds_in_line: float = 0.0  # of its seconds
-    # (step, of all, time) as its log said first and last
+    # as its log said first and last
     first_step: StepTime | None = None
     last_step: StepTime | None = None
+
+    @property
+    def is_working(self) -> bool:
+        return self.state == JobState.RUNNING and not self.is_in_line
+
+    @property
+    def work_seconds(self) -> float:
+        return max(0.0, self.seconds - self.seconds_in_line)
 
     def look_at_log(self, now: float) -> None:
         """Note whether it works, and how far its log says it is."""
@@ -133,40 +159,18 @@ class Job:
             if self.is_in_line:
                 self.seconds_in_line = now - self.started
                 self.first_step = None
+                self.last_step = None
                 # in line again, as its time was over or its machine went
                 if not was_in_line:
                     self.is_resumed = True
                 return
-        steps = steps_in(last_lines(self.log))
-        if steps is None:
+        steps = STEP.findall("\n".join(last_lines(self.log)))
+        if not steps:
             return
-        latest = StepTime(*steps, now)
+        self.last_step = StepTime(*map(int, steps[-1]), now)
         # A log may still be that of an earlier launch for a moment.
-        if self.first_step is None or self.last_step is None or steps[0] < self.last_step.step:
-            self.first_step = latest
-            self.last_step = latest
-        elif steps[0] > self.last_step.step:
-            self.last_step = latest
-
-    def progress(self, state: str) -> JobProgress:
-        """Return how far it is; `state` is one of JobProgress."""
-        steps = None
-        first_step = 0
-        stepping_seconds = 0.0
-        if state == "running" and self.first_step is not None and self.last_step is not None:
-            steps = (self.last_step.step, self.last_step.total)
-            first_step = self.first_step.step
-            stepping_seconds = self.last_step.time - self.first_step.time
-        return JobProgress(
-            self.name,
-            state,
-            max(0.0, self.seconds - self.seconds_in_line),
-            self.planned,
-            steps,
-            first_step,
-            stepping_seconds,
-            self.is_resumed,
-        )
+        if self.first_step is None or self.last_step.step < self.first_step.step:
+            self.first_step = self.last_step
 
 
 class ForkServer:
@@ -267,36 +271,22 @@ def send_to_groups(processes: Sequence[AnyProcess], number: int) -> None:
 def run_verb(
     arguments: Sequence[str],
     environment: Mapping[str, str] | None = None,
-    pulse: Pulse | None = None,
 ) -> int:
     """Run `clozelab ARGUMENTS` and return its exit status; it stops when we end.
 
-    The status is 128 + n where signal n has ended it or come to us. `pulse` beats while it runs,
-    for a verb that may be silent for long.
+    The status is 128 + n where signal n has ended it or come to us.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "clozelab", *arguments],
         **bound_to_us(environment or {}),
     )
     with taken_signals(process.send_signal) as signals:
-        if pulse is None:
-            status = process.wait()
-        else:
-            status = _wait_with(process, pulse)
+        status = process.wait()
     if signals:
         return 128 + signals[0]
     if status >= 0:
         return status
     return 128 - status
-
-
-def _wait_with(process: subprocess.Popen[bytes], pulse: Pulse) -> int:
-    """Return the exit status of a process, with a beat every second."""
-    while True:
-        try:
-            return process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            pulse.beat()
 
 
 def failure_message(log: Path, status: int) -> str:

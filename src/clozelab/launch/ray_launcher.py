@@ -16,7 +16,6 @@ from rich.console import Console
 
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
-from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.training.host import require_package, usable_cores
 
@@ -54,13 +53,7 @@ class RayLauncher(SweepLauncher):
                 sized_task = task.options(num_cpus=self.num_cpus, num_gpus=gpus)
                 job.start = partial(RayTask, ray, sized_task, remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
-            ProcessPool(
-                jobs,
-                at_once=len(jobs),
-                grace_seconds=self.grace_seconds,
-                console=console,
-                outlook=self.outlook,
-            ).run()
+            self.run_pool(jobs, console, len(jobs))
         finally:
             ray.shutdown()
 

@@ -21,9 +21,8 @@ from rich.console import Console
 
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
-from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import Job, RemoteProcess
-from clozelab.launch.slurm_queue import IN_LINE, JobState, SlurmQueue, SlurmSilentError, ask_slurm
+from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
 from clozelab.training.host import require_package
@@ -97,13 +96,7 @@ class SlurmLauncher(SweepLauncher):
             self.queue = SlurmQueue(self.poll_seconds, report=say)
             asking = self.queue
         with asking:
-            ProcessPool(
-                jobs,
-                at_once=self.jobs_at_once,
-                grace_seconds=self.grace_seconds,
-                console=console,
-                outlook=self.outlook,
-            ).run()
+            self.run_pool(jobs, console, self.jobs_at_once)
 
     def _refuse_secrets(self, jobs: Sequence[Job]) -> None:
         """ValueError for a word that looks like a secret: the scripts for the cluster hold it."""
@@ -314,12 +307,12 @@ class SubmittedJob(RemoteProcess):
         )
         return NO_RESULT
 
-    def _state(self) -> JobState | None:
+    def _state(self) -> SlurmState | None:
         if self.queue is not None:
             return self.queue.state(self.job.job_id)
         if self.job.done():
-            return JobState("FAILED")
-        return JobState("RUNNING")
+            return SlurmState("FAILED")
+        return SlurmState("RUNNING")
 
     def _status_of_results(self) -> int:
         """Return the first exit status of its ranks that is not 0.

@@ -66,7 +66,7 @@ HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 NO_SUCH_JOB = "Invalid job id"
 
 
-class JobState(NamedTuple):
+class SlurmState(NamedTuple):
     """Slurm's word for how a job stands (or LOST), and its reason, which may be empty."""
 
     name: str
@@ -96,7 +96,7 @@ class SlurmSilentError(Exception):
     """Slurm gave no answer. The jobs go on without its controller."""
 
 
-def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
+def ask_slurm(job_ids: Collection[str]) -> dict[str, SlurmState]:
     """Return the state of each of these jobs.
 
     Raises SlurmSilentError where the controller does not answer.
@@ -113,7 +113,7 @@ def ask_slurm(job_ids: Collection[str]) -> dict[str, JobState]:
     return states
 
 
-def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
+def _from_squeue(job_ids: Collection[str]) -> dict[str, SlurmState]:
     """Ask for the jobs of now, and for some minutes those that have ended."""
     command = ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r"]
     done = _run([*command, f"--jobs={','.join(job_ids)}"])
@@ -122,7 +122,7 @@ def _from_squeue(job_ids: Collection[str]) -> dict[str, JobState]:
     return _parse_states(done.stdout, job_ids)
 
 
-def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
+def _from_sacct(job_ids: Sequence[str]) -> dict[str, SlurmState]:
     """Ask for what the cluster's accounts say of these jobs.
 
     Empty without accounts, and where their database is down: then the controller's word counts.
@@ -137,7 +137,7 @@ def _from_sacct(job_ids: Sequence[str]) -> dict[str, JobState]:
     return _parse_states(done.stdout, job_ids)
 
 
-def _from_scontrol(job_id: str) -> JobState:
+def _from_scontrol(job_id: str) -> SlurmState:
     """Ask the controller for its last word: LOST where it does not know the job."""
     done = _run(["scontrol", "--oneliner", "show", "job", job_id])
     # One line of NAME=VALUE, such as "JobId=17 JobName=mlm JobState=PENDING Reason=Priority".
@@ -145,14 +145,14 @@ def _from_scontrol(job_id: str) -> JobState:
     reason = re.search(r"\bReason=(\S+)", done.stdout)
     if done.returncode == 0 and name is not None:
         if reason is None:
-            return _job_state(name[1])
-        return _job_state(name[1], reason[1])
+            return _slurm_state(name[1])
+        return _slurm_state(name[1], reason[1])
     if NO_SUCH_JOB in done.stderr + done.stdout:
-        return JobState(LOST)
+        return SlurmState(LOST)
     raise SlurmSilentError(f"scontrol: {_last_line(done.stderr)}")
 
 
-def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, JobState]:
+def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, SlurmState]:
     """Read lines of JOB|STATE or JOB|STATE|REASON.
 
     Those of a job's steps (17.batch) and of other jobs are left out.
@@ -161,16 +161,16 @@ def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, JobState]:
     for line in output.splitlines():
         job_id, *columns = line.split("|")
         if job_id in job_ids and columns:
-            states[job_id] = _job_state(*columns[:2])
+            states[job_id] = _slurm_state(*columns[:2])
     return states
 
 
-def _job_state(name: str, reason: str = "") -> JobState:
+def _slurm_state(name: str, reason: str = "") -> SlurmState:
     # sacct says "CANCELLED by 1000".
     first_word = "".join(name.split()[:1])
     if reason == "None":
-        return JobState(first_word)
-    return JobState(first_word, reason)
+        return SlurmState(first_word)
+    return SlurmState(first_word, reason)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -209,7 +209,7 @@ class SlurmQueue:
     def __init__(self, poll_seconds: float, report: Callable[[str], None]) -> None:
         self.poll_seconds = poll_seconds
         self.report = report
-        self._states: dict[str, JobState | None] = {}  # None: not asked yet
+        self._states: dict[str, SlurmState | None] = {}  # None: not asked yet
         self._silent_since: float | None = None
         self._stuck: set[str] = set()  # jobs of which it was said that they never start
         self._wake = threading.Event()
@@ -230,7 +230,7 @@ class SlurmQueue:
         self._states.setdefault(job_id, None)
         self._wake.set()
 
-    def state(self, job_id: str) -> JobState | None:
+    def state(self, job_id: str) -> SlurmState | None:
         """As of the last answer; None before the first one."""
         return self._states.get(job_id)
 
@@ -278,7 +278,7 @@ class SlurmQueue:
             f"Slurm does not answer ({error}); its jobs go on, and it is asked again and again"
         )
 
-    def _report_stuck(self, job_id: str, state: JobState) -> None:
+    def _report_stuck(self, job_id: str, state: SlurmState) -> None:
         if job_id in self._stuck:
             return
         self._stuck.add(job_id)

@@ -366,7 +366,7 @@ def _seed_costs(costing: Costing, tuned_seeds: int, measuring: float) -> SeedCos
     if "finetune" in costing.pools:
         finetune_at_once = costing.pools["finetune"].at_once
 
-    starts = sum(arm.starts.pretrain * arm.count for arm in costing.arms)
+    starts = sum(arm.start * arm.count for arm in costing.arms)
     pretrain = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms)
     finetune = sum((job.seconds or 0.0) * job.count for job in costing.tasks)
     jobs_of_seed = costing.num_seeds * pretrain_at_once

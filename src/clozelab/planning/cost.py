@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from clozelab.planning.jobs import (
     Words,
 )
 from clozelab.planning.measures import MeasureJob, measure_job
-from clozelab.planning.starts import Starts, constants, machine_starts, usual_starts
+from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import Step
 from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
@@ -186,11 +186,6 @@ class Costing:
             "evaluate": self.measures,
         }
         return shapes_of[verb]
-
-    @property
-    def starts(self) -> Starts:
-        """Start-ups of its jobs, as far as they are known."""
-        return next((shape.starts for shape in self.shapes), usual_starts())
 
     def wall(self, verb: str, *, only_left: bool = False) -> float | None:
         """Wall time of a stage's jobs, or of those that runs so far leave.
@@ -346,7 +341,8 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
 
     alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
-    num_readers: Counter[Words] = Counter()
+    passes: set[Words] = set()
+    num_readers = 0
     for group in groups:
         settings = group.settings
         encoder = _encoder_of(settings, arms)
@@ -360,7 +356,8 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
         )
         alike.setdefault(key, []).append((encoder, group))
         if features:
-            num_readers.update(_encoders_read(group))
+            passes |= set(_encoders_read(group))
+            num_readers += len(group.jobs)
 
     tasks = []
     for members in alike.values():
@@ -369,14 +366,11 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
         trained_length = encoder.longest
         if trained_length is None:
             trained_length = max_positions(Path(first_group.settings["encoder"]))
-        # Of each reader its part of a pass: two that share an encoder read half of it each.
-        num_passes = 0.0
-        if Features.of(first_group.settings, encoder.config):
-            for group in same:
-                num_passes += sum(1 / num_readers[words] for words in _encoders_read(group))
         samples = files.of(first_group.settings)
         task = _task_job(same, encoder.config, samples, trained_length)
-        tasks.append(replace(task, pass_share=num_passes / task.count))
+        if task.features:
+            task = replace(task, pass_share=len(passes) / num_readers)
+        tasks.append(task)
     return tasks
 
 
@@ -466,9 +460,8 @@ def with_speeds(costing: Costing, cache_dir: Path, **options: Any) -> Costing:
     problems: dict[str, None] = {}  # each once
     for (at_once, threads), verbs in verbs_of.items():
         requests: list[Request] = []
-        for verb in verbs:
-            for shape in costing.of(verb):
-                requests += shape.requests()
+        for shape in chain.from_iterable(map(costing.of, verbs)):
+            requests += shape.requests()
         speeds = measured_speeds(requests, cache_dir, at_once=at_once, threads=threads, **options)
         for request, speed in zip(requests, speeds, strict=True):
             if speed and speed.problem:
@@ -476,10 +469,10 @@ def with_speeds(costing: Costing, cache_dir: Path, **options: Any) -> Costing:
         # The answers come in the order of the requests: each shape takes as many as it asked.
         answers = iter(speeds)
         for verb in verbs:
-            starts = machine_starts(forks=costing.pools[verb].forks)
+            start = start_seconds(verb, forks=costing.pools[verb].forks)
             for shape in costing.of(verb):
-                shape_speeds = [next(answers) for _ in shape.requests()]
-                timed[verb].append(replace(shape, speeds=shape_speeds, starts=starts))
+                answered = [next(answers) for _ in shape.requests()]
+                timed[verb].append(replace(shape, speeds=answered, start=start))
     return replace(
         costing,
         arms=timed["pretrain"],
@@ -518,7 +511,7 @@ def divide(
 ) -> pandas.DataFrame:
     """What a run of each arm gets of some wall time, at equal steps, tokens, flops or time.
 
-    ValueError: an arm takes no time, or the time is gone before a first step.
+    ValueError: the time is gone before a first step.
 
     Args:
         arms: all of them, each with its runs.
@@ -530,14 +523,8 @@ def divide(
         A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the
         `steps_factor` that its configuration has to say for it.
     """
-    start = max(arm.starts.pretrain for arm in arms)
+    start = max(arm.start for arm in arms)
     planned = _planned_runs(arms, start)
-    instant = list(planned.arm[planned.time == 0.0])
-    if instant:
-        raise ValueError(
-            f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to"
-            " divide"
-        )
     counts = [arm.count for arm in arms]
     amounts = planned[matched_by]
 
@@ -571,7 +558,7 @@ def _planned_runs(arms: Iterable[Arm], start: float) -> pandas.DataFrame:
                 "steps": arm.steps,
                 "tokens": arm.tokens,
                 "flops": arm.flops,
-                "time": max((arm.seconds or 0.0) - start, 0.0),
+                "time": (arm.seconds or 0.0) - start,
                 "steps_factor": arm.settings["steps_factor"],
             }
         )
@@ -614,7 +601,7 @@ def parts_of(
             return None
         start = times[step.verb] * opening
         if costing.pools[step.verb].forks and costing.left(step.verb):
-            start = max(start, costing.starts.server)
+            start = max(start, start_seconds("server", forks=True))
         parts.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
     if is_reproduction:
         parts.append(Part("report", times["report"] * opening))

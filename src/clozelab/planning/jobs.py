@@ -7,6 +7,7 @@ run. Sums are cost.py's.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,6 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
-from clozelab.planning.starts import Starts, constants, usual_starts
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
@@ -36,6 +36,7 @@ Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
 # of English prose in a vocabulary of thousands of word pieces, special tokens included
 CHARACTERS_A_TOKEN = 4.2
 FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
+SHORTEST_PASS = 4  # tokens of an input of a pass that is timed
 FLOAT_BYTES = 4
 SENTENCE_WORDS = 15.0  # of a tagged sentence whose file is not there
 PREDICTION_BYTES = 105  # of one example in predictions.jsonl
@@ -55,7 +56,6 @@ class Speed:
     """Of one of the jobs that run side by side."""
 
     tokens_per_second: float
-    forward: float | None = None  # of an evaluation pass (fine-tuning)
     is_estimated: bool = False  # reckoned from FLOPs, nothing was timed
     problem: str = ""  # why there is none, where it is 0
     is_busy: bool = False  # the machine had other work meanwhile
@@ -80,7 +80,7 @@ class Shape(ABC):
     jobs: Sequence[Words] = ((),)
     done: int = 0  # jobs that are complete, or will be taken from another experiment
     speeds: Sequence[Speed | None] = ()  # the answers to `requests`, once those were asked
-    starts: Starts = field(default_factory=usual_starts, repr=False)
+    start: float = 0.0  # seconds of a job besides its steps and passes
 
     @property
     def count(self) -> int:
@@ -104,22 +104,20 @@ class Shape(ABC):
         return any(speed.is_busy for speed in self.speeds if speed)
 
     @property
+    def rates(self) -> list[float]:
+        """Tokens a second, an answer to each request."""
+        return [speed.tokens_per_second for speed in self.speeds if speed]
+
+    @property
     def seconds(self) -> float | None:
         """Of one run with its validations and its start; None where something is not known."""
-        parts = None
-        if self.is_timed:
-            parts = self.parts()
-        if parts is None:
+        if not self.is_timed:
             return None
-        return sum(parts.values())
+        return self.timed_seconds()
 
     @abstractmethod
-    def parts(self) -> dict[str, float] | None:
-        """Seconds of one run by its speeds, by what they go into; None: its length is unknown.
-
-        Some of: start (start-up and end), steps (of training), forward (validations, or an
-        evaluation's passes), fit (a probe's classifiers), saving (checkpoints and encoders).
-        """
+    def timed_seconds(self) -> float | None:
+        """The same by its speeds; None: its length is unknown."""
 
     @abstractmethod
     def requests(self) -> Iterator[Request]:
@@ -337,27 +335,14 @@ class Arm(Shape):
         """Of a run folder: three checkpoints at most, and the encoders."""
         return 3 * self.checkpoint_bytes + self.encoder_bytes
 
-    def parts(self) -> dict[str, float]:
+    def timed_seconds(self) -> float:
         steps = 0.0
-        speeds = [speed for speed in self.speeds if speed]
-        for tokens, speed in zip(self.phase_tokens, speeds, strict=True):
-            steps += tokens / speed.tokens_per_second
+        for tokens, rate in zip(self.phase_tokens, self.rates, strict=True):
+            steps += tokens / rate
         validation = self.settings["validation"]
         rounds = -(-self.steps // validation["interval_steps"])
         validation_tokens = rounds * validation["instances"] * validation["seq_length"]
-        return {
-            "start": self.starts.pretrain,
-            "steps": steps,
-            "forward": FORWARD_SHARE * validation_tokens * steps / self.tokens,
-            "saving": self.saved_bytes / float(constants()["saved_bytes_per_second"]),
-        }
-
-    @property
-    def saved_bytes(self) -> int:
-        """Of all checkpoints and encoders that one run writes."""
-        interval = self.settings.get("checkpoint_interval_steps") or self.steps
-        num_checkpoints = self.steps // int(interval) + 1
-        return num_checkpoints * self.checkpoint_bytes + self.encoder_bytes
+        return self.start + steps * (1.0 + FORWARD_SHARE * validation_tokens / self.tokens)
 
     def requests(self) -> Iterator[Request]:
         """One a phase."""
@@ -547,63 +532,69 @@ class TaskJob(Shape):
         number = float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])
         return max(1, round(number))
 
-    def parts(self) -> dict[str, float] | None:
-        (speed,) = self.speeds
-        if speed is None or self.train_examples is None:
+    def timed_seconds(self) -> float | None:
+        if self.train_examples is None:
             return None
-        rate = speed.tokens_per_second
-        evaluated_examples = self.validations * self.validation_examples
+        evaluated = self.validations * self.validation_examples
+        examples = self.trained_examples + FORWARD_SHARE * evaluated
         if self.features is None:
-            steps = self.trained_examples * self.tokens_per_example / rate
-            forward_rate = speed.forward or rate / FORWARD_SHARE
-            forward = evaluated_examples * self.tokens_per_example / forward_rate
-        else:
-            # The BiLSTM reads words, in training and in validations.
-            examples = self.trained_examples + evaluated_examples * FORWARD_SHARE
-            steps = examples * self.words_per_example / rate
-            # Where nothing was timed, the encoder's products are taken to be as fast as the
-            # BiLSTM's.
-            like_bilstm = rate * self.features.flops_per_word / (self.flops_per_token / 3)
-            forward = self.pass_tokens / (speed.forward or like_bilstm)
-        return {
-            "start": self.starts.finetune,
-            "steps": steps,
-            "forward": forward + self.validations * self.starts.validation,
-            "saving": self.result_bytes / float(constants()["saved_bytes_per_second"]),
-        }
+            return self.start + examples * self.tokens_per_example / self.rates[0]
+        # The BiLSTM reads words, in training and in validations.
+        words_rate, pass_rate = self.rates
+        steps = examples * self.words_per_example / words_rate
+        return self.start + steps + self.pass_tokens / pass_rate
 
     def requests(self) -> Iterator[Request]:
-        """One; lengths are rounded, so that like tasks share a measurement."""
+        """One, of a frozen encoder two: the BiLSTM's training in words, and the encoder's passes.
+
+        Lengths are rounded, so that like tasks share a measurement.
+        """
         length = self.tokens_per_example / self.inputs_per_example
         batch_size = int(self.settings["global_batch_size"])
-        step_tokens = batch_size * length
-        flops_each = self.flops_per_token
-        data = self.settings["task"]["data"]
-        question = {
-            "kind": "finetune",
+        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
+        title = f"fine-tuning {size} on {self.task} ({self.head})"
+        question: dict[str, Any] = {
             "model": self.encoder.to_dict(),
-            "head": self.head,
             "batch_size": batch_size,
-            "tokens_each": rounded_length(length),
-            "max_tokens": self.longest,
-            "evaluation_tokens": int(data.get("evaluation_tokens", 8192)),
-        }
-        question |= {
             "hardware": self.hardware(),
             "optimizer": self.settings["optimizer"],
             "schedule": self.settings["schedule"],
         }
-        if self.features:
-            # What is timed is the BiLSTM, in words; the encoder's passes are `forward`.
-            words = max(1, round(self.words_per_example))
-            question["kind"] = "features"
-            question["bilstm"] = self.features._asdict()
-            question["words_each"] = words
-            step_tokens = float(batch_size * words)
-            flops_each = self.features.flops_per_word
-        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        title = f"fine-tuning {size} on {self.task} ({self.head})"
-        yield Request(question, title, step_tokens, step_tokens * flops_each)
+        if self.features is None:
+            question |= {"kind": "finetune", "head": self.head}
+            question |= {"tokens_each": rounded_length(length), "max_tokens": self.longest}
+            tokens = batch_size * length
+            yield Request(question, title, tokens, tokens * self.flops_per_token)
+            return
+        words = max(1, round(self.words_per_example))
+        question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}
+        words *= batch_size
+        yield Request(question, title, words, words * self.features.flops_per_word)
+        # a frozen encoder's features are in fp32
+        hardware = self.hardware() | {"precision": "32-true"}
+        yield forward_request(self.encoder, length, self.settings["task"]["data"], hardware)
+
+
+def forward_request(
+    encoder: EncoderConfig, length: float, data: Mapping[str, Any], hardware: Mapping[str, Any]
+) -> Request:
+    """An encoder's passes over inputs of so many tokens, in batches as a task's data has them."""
+    # rounded up to a power of two, so that like inputs share one
+    length = max(SHORTEST_PASS, 2 ** math.ceil(math.log2(length)))
+    tokens = int(data.get("evaluation_tokens", 8192))
+    question = {
+        "kind": "forward",
+        "tokens_each": length,
+        # a mask of attention costs nothing
+        "model": encoder.to_dict() | {"is_causal": False},
+        "max_tokens": encoder.max_position_embeddings,
+        "evaluation_tokens": tokens,
+        "hardware": dict(hardware),
+    }
+    size = f"{encoder.num_hidden_layers} layers of {encoder.hidden_size}"
+    title = f"evaluating {size}, inputs of {length} tokens"
+    flops = FORWARD_SHARE * cost.training_flops_per_token(encoder, int(length), 0.0)
+    return Request(question, title, tokens, tokens * flops)
 
 
 def rounded_length(tokens: float) -> int:

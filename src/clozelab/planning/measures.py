@@ -1,4 +1,4 @@
-"""How long an evaluation takes: the tokens that pass forward, and the fits of a probe.
+"""How long an evaluation takes: the tokens that pass forward, and a probe's classifiers.
 
 A measure's data class decides how much it reads. Texts are counted in its files, or in the held-out
 part of the corpus.
@@ -6,7 +6,6 @@ part of the corpus.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +19,19 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.planning.jobs import (
     CHARACTERS_A_TOKEN,
+    FORWARD_SHARE,
     RECORD_BYTES,
     Corpus,
     Request,
     Sample,
     Samples,
     Shape,
+    forward_request,
 )
 from clozelab.planning.starts import constants
 from clozelab.targets import locate
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
-# tokens of a request; lengths are rounded up to powers of two, so that like measures share one
-SHORTEST = 4
 
 
 class Reading(NamedTuple):
@@ -42,15 +41,6 @@ class Reading(NamedTuple):
     tokens_each: float
 
 
-class Fit(NamedTuple):
-    """The classifiers of a probe."""
-
-    examples: int  # of training
-    width: int  # of a state
-    classes: int
-    fits: int  # how many classifiers
-
-
 @dataclass(frozen=True)
 class MeasureJob(Shape):
     """One measure on encoders of one size."""
@@ -58,7 +48,7 @@ class MeasureJob(Shape):
     measure: str
     encoder: EncoderConfig
     reading: Reading | None  # None: the plan does not know how much it reads
-    fit: Fit | None = None
+    fitted_values: float = 0.0  # of a probe: numbers in the states of all its classifiers
 
     @property
     def is_timed(self) -> bool:
@@ -69,71 +59,27 @@ class MeasureJob(Shape):
         """Of all forward passes; a fit is next to nothing."""
         if self.reading is None:
             return None
-        return self.reading.inputs * self.reading.tokens_each * self._flops_a_token
-
-    @property
-    def _flops_a_token(self) -> float:
-        length = 1
-        if self.reading is not None:
-            length = round(self.reading.tokens_each)
-        return training_flops_per_token(self.encoder, length, 0.0) / 3
+        tokens_each = self.reading.tokens_each
+        flops_per_token = training_flops_per_token(self.encoder, round(tokens_each), 0.0)
+        return FORWARD_SHARE * self.reading.inputs * tokens_each * flops_per_token
 
     @property
     def result_bytes(self) -> int:
         return RECORD_BYTES
 
-    def parts(self) -> dict[str, float] | None:
-        parts = {"start": self.starts.evaluate}
+    def timed_seconds(self) -> float:
         if self.reading is None:
-            parts["forward"] = float(constants()["unknown_evaluation_seconds"])
-            return parts
-        # The answers to `requests`: tokens a second, and fits a second.
-        speeds = [speed.tokens_per_second for speed in self.speeds if speed]
-        parts["forward"] = self.reading.inputs * self.reading.tokens_each / speeds[0]
-        if self.fit is not None:
-            parts["fit"] = self.fit.fits / speeds[1]
-        return parts
+            return self.start + float(constants()["unknown_evaluation_seconds"])
+        passes = self.reading.inputs * self.reading.tokens_each / self.rates[0]
+        fits = self.fitted_values / float(constants()["fitted_values_per_second"])
+        return self.start + passes + fits
 
     def requests(self) -> Iterator[Request]:
-        """The forward passes, and a probe's fit."""
-        if self.reading is None:
-            return
-        yield self._passes(self.reading)
-        if self.fit is not None:
-            yield self._classifier(self.fit)
-
-    def _passes(self, reading: Reading) -> Request:
-        length = max(SHORTEST, 2 ** math.ceil(math.log2(reading.tokens_each)))
-        measure = self.settings["measure"]
-        data = measure["data"] or measure["task"]["data"]
-        tokens = int(data["evaluation_tokens"])
-        question = {
-            "kind": "forward",
-            "head": "linear",
-            "tokens_each": length,
-            # a mask of attention costs nothing
-            "model": self.encoder.to_dict() | {"is_causal": False},
-            "max_tokens": self.encoder.max_position_embeddings,
-            "evaluation_tokens": tokens,
-            "hardware": self.hardware(),
-        }
-        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        title = f"evaluating {size}, inputs of {length} tokens"
-        return Request(question, title, tokens, tokens * self._flops_a_token)
-
-    def _classifier(self, fit: Fit) -> Request:
-        iterations = int(self.settings["measure"]["module"]["max_iterations"])
-        question = {
-            "kind": "fit",
-            "hardware": self.hardware(),
-            "examples": fit.examples,
-            "width": fit.width,
-            "classes": fit.classes,
-            "max_iterations": iterations,
-        }
-        # A product with the states forward and one backward, an iteration.
-        flops = 4.0 * fit.examples * fit.width * fit.classes * iterations
-        return Request(question, "a probe's classifier", 1.0, flops)
+        """The forward passes."""
+        if self.reading is not None:
+            measure = self.settings["measure"]
+            data = measure["data"] or measure["task"]["data"]
+            yield forward_request(self.encoder, self.reading.tokens_each, data, self.hardware())
 
 
 def measure_reading(
@@ -238,24 +184,22 @@ def measure_job(
         samples: of the task's splits, for a measure that takes a task.
     """
     measure = settings["measure"]
-    layers = encoder.num_hidden_layers
-    width = encoder.hidden_size
     is_probe = measure["module"] is not None and "max_iterations" in measure["module"]
-    fit = None
+    states = 0.0  # that a probe's classifiers are fitted to
     if measure["task"] is None:
         reading = measure_reading(settings, encoder, corpus)
         if is_probe and reading is not None:
             # Two thirds are training pairs; a classifier a layer, and of the pooled state.
-            fit = Fit(round(reading.inputs * 2 / 3), width, 2, layers + 2)
+            states = reading.inputs * 2 / 3 * (encoder.num_hidden_layers + 2)
     else:
         reading = _of_task(measure, samples, is_probe=is_probe)
         if is_probe and samples.train is not None and reading is not None:
-            fit = _fit_of_task(measure, samples.train, layers, width)
+            states = _fitted_states(measure, samples.train, encoder.num_hidden_layers)
     return MeasureJob(
         measure=str(measure["name"]),
         encoder=encoder,
         reading=reading,
-        fit=fit,
+        fitted_values=states * encoder.hidden_size,
         settings=settings,
         jobs=jobs,
     )
@@ -276,14 +220,13 @@ def _of_task(measure: Mapping[str, Any], samples: Samples, *, is_probe: bool) ->
     )
 
 
-def _fit_of_task(measure: Mapping[str, Any], train: Sample, layers: int, width: int) -> Fit:
-    """The classifiers of a probe of a task's labels.
+def _fitted_states(measure: Mapping[str, Any], train: Sample, layers: int) -> float:
+    """Of all classifiers of a probe of a task's labels.
 
-    Of words there are as many examples as words, and control labels beside the real ones; of texts
+    Of words there are as many states as words, and control labels beside the real ones; of texts
     the pooled state is one more.
     """
     examples = min(train.examples, measure["max_train_examples"] or train.examples)
-    classes = max(2, len(measure["task"]["data"].get("labels") or ()))
     if "tags" in str(measure["task"]["data"]["_target_"]):
-        return Fit(round(examples * train.words), width, max(classes, 9), 2 * (layers + 1))
-    return Fit(examples, width, classes, layers + 2)
+        return examples * train.words * 2 * (layers + 1)
+    return float(examples * (layers + 2))

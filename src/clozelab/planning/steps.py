@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
@@ -30,7 +30,6 @@ STAGES = ("prepare", *SWEEPS)
 LEAVE_OUT = {"finetune=none", "evaluate=none"}
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
-PLAIN = re.compile(r"[\w.]+=")  # an override that can only change what is there
 SEEDS_OVERRIDE = re.compile(r"seeds=(\d+(,\d+)*|range\(.*\))")
 
 
@@ -127,7 +126,7 @@ def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[s
 
 
 def split_overrides(
-    folder: Path, names: dict[str, str], words: Sequence[str]
+    folder: Path, names: Mapping[str, str], words: Sequence[str]
 ) -> dict[str, list[str]]:
     """Stage -> its overrides.
 
@@ -138,35 +137,42 @@ def split_overrides(
         names: stage -> its sweep configuration.
         words: the user's overrides.
     """
-    # Evaluations have no rows of their own: `row=a,b` names the encoders that they measure.
-    row_overrides = {}
-    for word in words:
-        if key_of(word) == "row":
-            row_overrides[word] = f"evaluate.{MEASURED}={word.partition('=')[2]}"
-    is_of_measures = "finetune" not in names and "evaluate" in names
-    addressed = [_addressed(word) for word in words]
-    if is_of_measures:
-        addressed = [_addressed(row_overrides.get(word, word)) for word in words]
-
-    overrides: dict[str, list[str]] = {}
+    addressed = [_addressed(word, names) for word in words]
+    overrides = {}
     for stage in STAGES:
-        for_stage = [override for stages, override in addressed if stage in stages]
-        if stage == "evaluate" and not is_of_measures:
-            for_stage += [word.partition(".")[2] for word in row_overrides.values()]
-        overrides[stage] = []
-        if for_stage:
-            overrides[stage] = _accepted(stage, names, folder, for_stage)
-    for word, (stages, override) in zip(words, addressed, strict=True):
-        if not any(override in overrides[stage] for stage in stages):
-            raise ValueError(_refusal(word, stages, override, names, folder, overrides))
+        for_stage = [by_stage[stage] for by_stage in addressed if stage in by_stage]
+        overrides[stage] = _accepted(stage, names, folder, for_stage)
+    for word, by_stage in zip(words, addressed, strict=True):
+        if not any(override in overrides[stage] for stage, override in by_stage.items()):
+            raise ValueError(_refusal(word, by_stage, names, folder, overrides))
     return overrides
+
+
+def _addressed(word: str, names: Mapping[str, str]) -> dict[str, str]:
+    """What an override says to each stage that it is for.
+
+    `finetune.task=mrpc` is `task=mrpc` for one.
+    """
+    bare = word.lstrip("+~")
+    sign = word[: len(word) - len(bare)]
+    stage, dot, override = bare.partition(".")
+    if dot and stage in STAGES:
+        return {stage: sign + override}
+    by_stage = dict.fromkeys(STAGES, word)
+    if key_of(word) in ("row", "seed"):
+        del by_stage["evaluate"]
+    if key_of(word) == "row" and "evaluate" in names:
+        # Evaluations have no rows of their own: `row=a,b` names the encoders that they measure.
+        if "finetune" not in names:
+            by_stage = {}
+        by_stage["evaluate"] = f"{MEASURED}={word.partition('=')[2]}"
+    return by_stage
 
 
 def _refusal(
     word: str,
-    stages: Sequence[str],
-    override: str,
-    names: dict[str, str],
+    by_stage: Mapping[str, str],
+    names: Mapping[str, str],
     folder: Path,
     accepted: Mapping[str, Sequence[str]],
 ) -> str:
@@ -174,56 +180,40 @@ def _refusal(
 
     Args:
         word: the override as the user gave it.
-        stages: those that it is for.
-        override: what it says to them.
+        by_stage: what it says to the stages that it is for.
         names: stage -> its sweep configuration.
         folder: of the experiment.
         accepted: stage -> the overrides that it takes.
     """
     subject = word
-    stage = stages[0]
-    if len(stages) > 1:
+    stage = next(iter(by_stage))
+    if len(by_stage) > 1:
         subject = f"no stage takes {word!r}"
         # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
         *_, stage = sorted(names, key=lambda name: name != "evaluate")
     config_dir = None
     if stage in names:
         config_dir = folder
-    error = _composed(stage, names, folder, [*accepted[stage], override])
+    error = _composed(stage, names, folder, [*accepted[stage], by_stage.get(stage, word)])
     assert isinstance(error, Exception)
     return f"{subject}: {explain(error, stage, config_name=names.get(stage), folder=config_dir)}"
 
 
-def _accepted(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
-    """Those of some overrides that a stage takes.
-
-    To compose takes half a second, so they are not tried one by one: mostly a stage takes them all.
-    Else those whose key is there are tried together, and a plain key that is not there after them
-    is no key of the stage.
-    """
-    if isinstance(_composed(stage, names, folder, words), DictConfig):
+def _accepted(
+    stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
+) -> list[str]:
+    """Those of some overrides that a stage takes: mostly all of them."""
+    if not words or isinstance(_composed(stage, names, folder, words), DictConfig):
         return list(words)
-    # Without any, to see which keys are there from the beginning.
-    plain = _composed(stage, names, folder, [])
-    if isinstance(plain, Exception):
-        return []
-    with_key = [word for word in words if _has(plain, key_of(word)) or key_of(word) == MEASURED]
-    together = _composed(stage, names, folder, with_key)
-    if isinstance(together, DictConfig):
-        # What they bring along may have the keys of others.
-        candidates = []
-        for word in words:
-            if word in with_key or not PLAIN.match(word) or _has(together, key_of(word)):
-                candidates.append(word)
-        if candidates == with_key:
-            return with_key
-        words = candidates
-    # One by one, each on top of those before it.
+    # One by one, each on top of those before it. The second time is for the key of a choice that
+    # only comes behind it.
     accepted: list[str] = []
-    for word in words:
+    for word in (*words, *words):
+        if word in accepted:
+            continue
         if isinstance(_composed(stage, names, folder, [*accepted, word]), DictConfig):
             accepted.append(word)
-    return accepted
+    return [word for word in words if word in accepted]
 
 
 def chooses_seeds(word: str) -> bool:
@@ -234,41 +224,8 @@ def chooses_seeds(word: str) -> bool:
     return key == "pretrain_seed"
 
 
-def _has(config: DictConfig, key: str) -> bool:
-    """Whether a dotted key, or a group of conf/, is there.
-
-    What a reference stands for counts as there.
-    """
-    node = OmegaConf.to_container(config, resolve=False)
-    for name in key.partition("@")[0].replace("/", ".").split("."):
-        if isinstance(node, list):
-            node = {str(index): value for index, value in enumerate(node)}
-        if not isinstance(node, dict):
-            return isinstance(node, str) and "${" in node
-        if name not in node:
-            return False
-        node = node[name]
-    return True
-
-
-def _addressed(word: str) -> tuple[tuple[str, ...], str]:
-    """The stages that an override is for, and what it says to them.
-
-    `finetune.task=mrpc` is `task=mrpc` for one.
-    """
-    bare = word.lstrip("+~")
-    sign = word[: len(word) - len(bare)]
-    stage, dot, override = bare.partition(".")
-    if dot and stage in STAGES:
-        return (stage,), sign + override
-    stages = STAGES
-    if key_of(word) in ("row", "seed"):
-        stages = tuple(stage for stage in STAGES if stage != "evaluate")
-    return stages, word
-
-
 def _composed(
-    stage: str, names: dict[str, str], folder: Path, words: Sequence[str]
+    stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
 ) -> DictConfig | Exception:
     """A stage's configuration with some overrides.
 

@@ -22,13 +22,6 @@ Table = tuple[list[Heading], list[list[str]]]
 
 # of a reproduction, beside its jobs
 SHORT_PARTS = {"prepare": "preparing", "doctor": "pre-flight", "report": "report"}
-PART_HEADINGS = {
-    "start": "start-up",
-    "steps": "steps",
-    "forward": "passes",
-    "fit": "fits",
-    "saving": "saving",
-}
 # Columns of numbers: name -> how soon a narrow terminal loses it.
 TIME_COLUMNS = {"tokens/s": 1, "time": 0}
 ARM_COLUMNS = {
@@ -41,7 +34,6 @@ ARM_COLUMNS = {
     **TIME_COLUMNS,
 }
 TASK_COLUMNS = {"runs": 0, "examples": 3, "tokens each": 5, "FLOPs a run": 4, **TIME_COLUMNS}
-PART_COLUMNS = {"jobs": 3, **dict.fromkeys(PART_HEADINGS.values(), 0), "fits": 2, "saving": 1}
 SHARE_COLUMNS = dict.fromkeys(("steps", "tokens", "FLOPs", "time a run", "steps_factor"), 0)
 POWER_COLUMNS = dict.fromkeys(("seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"), 0)
 POWER_BAR = 12  # characters of a power of 1
@@ -181,30 +173,6 @@ def _time_cells(shape: Shape, unit: str = "") -> list[str]:
     if shape.seconds is not None:
         time = duration(shape.seconds) + mark
     return [speed, time]
-
-
-def part_tables(costing: Costing) -> Iterator[Table]:
-    """What the seconds of one job go into, so that a wrong part shows."""
-    named: list[tuple[str, Shape]] = [(arm.name, arm) for arm in costing.arms]
-    named += [(f"{job.task}, {job.head}", job) for job in costing.tasks]
-    named += [(job.measure, job) for job in costing.measures]
-    rows = []
-    for name, shape in named:
-        parts = None
-        if shape.is_timed:
-            parts = shape.parts()
-        if parts is None:
-            continue
-        cells = [name, str(shape.count)]
-        for part in PART_HEADINGS:
-            cell = ""
-            if part in parts:
-                cell = f"{parts[part]:.1f}"
-            cells.append(cell)
-        rows.append([*cells, f"{sum(parts.values()):.1f}"])
-    if rows:
-        headings = [Heading("seconds a job"), *_headings(PART_COLUMNS), Heading("in all", True)]
-        yield headings, rows
 
 
 def disk_line(costing: Costing, usage: DiskUsage) -> str:

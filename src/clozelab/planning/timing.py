@@ -6,8 +6,7 @@ hardly changes. It does change it a little: a speed that was measured on a busy 
 not kept.
 
 Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
-of the right lengths. On a frozen encoder's features the BiLSTM alone is trained. A probe is its
-classifier's fit.
+of the right lengths. On a frozen encoder's features the BiLSTM alone is trained.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -58,7 +56,6 @@ HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
 TIMING_VERSION = 2  # raised when what is timed changes
 SECONDS = 0.8  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
-KEPT = ("tokens_per_second", "forward")  # of a speed, in the cache
 BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
 USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
@@ -128,8 +125,8 @@ def measured_speeds(
             speeds[path] = speed
             if not (speed.problem or speed.is_estimated or speed.is_busy):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                kept = {key: getattr(speed, key) for key in KEPT}
-                write_json(path, {**kept, "machine": machine, "request": dict(request.question)})
+                kept = {"tokens_per_second": speed.tokens_per_second, "machine": machine}
+                write_json(path, kept | {"request": dict(request.question)})
     return [speeds[path] for path in paths]
 
 
@@ -137,7 +134,7 @@ def _kept_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, or a damaged one."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return Speed(**{key: saved[key] for key in KEPT})
+        return Speed(float(saved["tokens_per_second"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -185,13 +182,8 @@ def _mean(speeds: Sequence[Speed]) -> Speed:
     for speed in speeds:
         if speed.problem:
             return speed
-    passes = [speed.forward for speed in speeds if speed.forward is not None]
-    forward = None
-    if passes:
-        forward = fmean(passes)
     return Speed(
         fmean(speed.tokens_per_second for speed in speeds),
-        forward=forward,
         is_estimated=any(speed.is_estimated for speed in speeds),
         is_busy=any(speed.is_busy for speed in speeds),
     )
@@ -218,9 +210,9 @@ def _timed(request: Request, hardware: Hardware) -> Speed:
 
     started = time.perf_counter()
     waited = waited_seconds()
-    speed = _measured(asked, hardware)
+    rate = _rate(TICKS_OF[asked["kind"]](asked, hardware))
     busy_seconds = (time.perf_counter() - started) * torch.get_num_threads()
-    return replace(speed, is_busy=waited_seconds() - waited > BUSY_SHARE * busy_seconds)
+    return Speed(rate, is_busy=waited_seconds() - waited > BUSY_SHARE * busy_seconds)
 
 
 def waited_seconds() -> float:
@@ -235,23 +227,6 @@ def waited_seconds() -> float:
     except (OSError, IndexError, ValueError):
         return 0.0
     return total / 1e9
-
-
-def _measured(asked: dict[str, Any], hardware: Hardware) -> Speed:
-    """Tokens a second, of a fine-tuning those of its evaluation passes too."""
-    of_passes = asked | {"seconds": asked["seconds"] / 2}
-    match asked["kind"]:
-        case "pretrain":
-            return Speed(_rate(pretraining_ticks(asked, hardware)))
-        case "forward":
-            return Speed(_rate(forward_ticks(of_passes, hardware)))
-        case "fit":
-            return Speed(_rate(fitting_ticks(asked)))
-        case "features":
-            rate = _rate(feature_ticks(asked, hardware))
-        case _:
-            rate = _rate(finetuning_ticks(asked, hardware))
-    return Speed(rate, forward=_rate(forward_ticks(of_passes, hardware)))
 
 
 class Tick(NamedTuple):
@@ -434,37 +409,6 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
 
 
-def fitting_ticks(request: Mapping[str, Any]) -> list[Tick]:
-    """Fit a probe's classifier to made-up states, again and again; a "token" is a fit.
-
-    States of encoders depend on each other, so that a fit takes many iterations: of these most of
-    the variance is in a sixth of the directions. The labels can be told apart in part.
-    """
-    from clozelab.modules.measures import logistic_regression
-
-    rng = np.random.default_rng(0)
-    width = request["width"]
-    strengths = np.exp(-6.0 * np.arange(width) / width)
-    mixed = rng.standard_normal((width, width)) * strengths[:, None]
-    states = (rng.standard_normal((request["examples"], width)) @ mixed).astype(np.float32)
-    states = (states - states.mean(0)) / states.std(0)
-    votes = states @ rng.standard_normal((width, request["classes"]))
-    labels = (votes + votes.std() * rng.standard_normal(votes.shape)).argmax(axis=1)
-
-    ticks = [Tick.now(0)]
-    end = time.process_time() + request["seconds"] / 4
-    while time.process_time() < end or len(ticks) < 2:
-        logistic_regression(
-            states,
-            labels,
-            request["classes"],
-            strength=1.0,
-            max_iterations=request["max_iterations"],
-        )
-        ticks.append(Tick.now(len(ticks)))
-    return ticks
-
-
 def feature_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     """Train a BiLSTM with its head on the words of made-up features, without a trainer around it.
 
@@ -493,13 +437,13 @@ def feature_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
 
 
 def forward_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
-    """The forward passes of an evaluation's batches, without a trainer around them."""
+    """The forward passes of an evaluation's batches, without a trainer around them.
+
+    They get half of the time.
+    """
     device = hardware.device
     config = EncoderConfig(**request["model"])
     encoder = Encoder(config).to(device)
-    lstm = None
-    if request["head"] == "bilstm" and request["kind"] != "features":
-        lstm = BiLSTM(config.hidden_size, config.hidden_size, 1, 0.0).to(device)
     # A batch of made-up sequences as one stream of T tokens.
     rng = np.random.default_rng(0)
     mean = request["tokens_each"]
@@ -509,17 +453,15 @@ def forward_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     ids = torch.from_numpy(rng.integers(5, config.vocab_size, num_tokens)).to(device)
     each = [np.arange(length) for length in lengths]
     positions = torch.from_numpy(np.concatenate(each)).to(device)
-    # A frozen encoder's features are in fp32.
-    is_half = hardware.precision == "bf16-mixed" and request["kind"] != "features"
+    is_half = hardware.precision == "bf16-mixed"
 
     def forward() -> None:
         layout = Layout.ragged(lengths)
         with torch.autocast(device.type, torch.bfloat16, enabled=is_half), torch.no_grad():
-            states = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
-            if lstm is not None:
-                lstm(states, layout)
+            encoder(ids, torch.zeros_like(ids), positions, layout)
 
-    return _repeated(forward, num_tokens, request, device)
+    half = dict(request) | {"seconds": request["seconds"] / 2}
+    return _repeated(forward, num_tokens, half, device)
 
 
 def _repeated(
@@ -534,3 +476,11 @@ def _repeated(
             torch.cuda.synchronize()
         ticks.append(Tick.now((len(ticks) + 1) * tokens))
     return ticks
+
+
+TICKS_OF: Mapping[str, Callable[[dict[str, Any], Hardware], list[Tick]]] = {
+    "pretrain": pretraining_ticks,
+    "finetune": finetuning_ticks,
+    "features": feature_ticks,
+    "forward": forward_ticks,
+}

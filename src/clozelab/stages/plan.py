@@ -17,7 +17,6 @@ from clozelab.planning.steps import Step, chooses_seeds, make_steps
 from clozelab.planning.tables import (
     busy_lines,
     disk_line,
-    part_tables,
     power_table,
     share_table,
     stage_tables,
@@ -241,7 +240,7 @@ def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
 def print_plan(plan: Plan, console: Console) -> None:
     """Print a plan below its sums: tables, what a budget buys, warnings."""
     costing = plan.costing
-    for table in [*stage_tables(costing), *part_tables(costing)]:
+    for table in stage_tables(costing):
         console.print(make_table(*table, console.width))
     flops = sum(shape.count * (shape.flops or 0.0) for shape in costing.shapes)
     say(console, f"all runs: {flops:.3g} FLOPs")

@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -196,11 +197,13 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
     for number, step in enumerate(steps, 1):
         title = f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"
         console.rule(escape(title), align="left")
-        pulse = None  # a sweep speaks for itself
+        speaking: AbstractContextManager[None] = nullcontext()  # a sweep speaks for itself
         if not step.is_sweep:
-            pulse = Pulse(console, partial(quiet_line, step.verb, time.monotonic()))
+            line = partial(quiet_line, step.verb, time.monotonic())
+            speaking = Pulse(console, line).in_background()
         # The pre-flight is a step of its own: the sweeps need not look again.
-        status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING}, pulse=pulse)
+        with speaking:
+            status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING})
         # 128 + N: a signal ended it; STOPPED is also being out of time.
         is_killed = status > 128 or status in STOPPED
         if step.verb == "plan" and not is_killed:
