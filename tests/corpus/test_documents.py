@@ -31,12 +31,12 @@ from clozelab.corpus.documents import (
     split_paragraph,
     stretches,
 )
-from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files
+from clozelab.corpus.files import CorpusCounts, Source
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
     counts = CorpusCounts()
-    files = find_files(Source("source", path, **options), 0, folder)
+    files = Source("source", path, **options).shards(0, folder)
     return [document.sentences for document in read_documents(files, counts)], counts
 
 
@@ -242,7 +242,7 @@ def test_dirt_at_the_beginning_is_no_wrong_file(tmp_path: Path) -> None:
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        check_head(find_files(Source("source", name), 0, tmp_path)[0])
+        Source("source", name).shards(0, tmp_path)[0].check()
 
 
 # Pieces

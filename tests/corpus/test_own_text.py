@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.corpus.files import Source, find_files
+from clozelab.corpus.files import Source
 from clozelab.launch.sweep import compose
 from clozelab.text.formatting import passes
 
@@ -22,9 +22,9 @@ def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.Monkey
         (place / name).write_text("one sentence\n")
     (tmp_path / "here" / "both").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    (found,) = find_files(Source("mine", "texts"), 0, tmp_path / "data")
+    (found,) = Source("mine", "texts").shards(0, tmp_path / "data")
     assert found.path.resolve() == tmp_path / "here" / "texts" / "a.txt"
-    (found,) = find_files(Source("mine", "both"), 0, tmp_path / "data")
+    (found,) = Source("mine", "both").shards(0, tmp_path / "data")
     assert found.name == "b.txt", "data_dir comes first"
 
 

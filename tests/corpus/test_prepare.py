@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import re
 import sys
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from pyarrow import parquet
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors, trainers
 
 from clozelab.corpus import prepare
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import CorpusCounts, Rows, Shard, Source, TableFile
 from clozelab.corpus.prepare import prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings, WordPieceTokenizer
@@ -439,3 +441,37 @@ def test_any_tokenizer_json_prepares_a_corpus(tmp_path: Path, data: Path, kind: 
         bounds = split.sentence_offsets.tolist()
         found |= {tuple(split.tokens[a:b].tolist()) for a, b in pairwise(bounds)}
     assert expected <= found and not (corpus.train.tokens[:] == tokenizer.unk_id).any()
+
+
+@dataclass(frozen=True)
+class RowGroup(TableFile):
+    """A row group of a Parquet file, as a shard of its own."""
+
+    group: int = 0
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "row_group": self.group}
+
+    def rows(self, counts: CorpusCounts, advance: Any) -> Rows:
+        with parquet.ParquetFile(self.path) as file:
+            column = file.read_row_group(self.group, [self.text_field])[self.text_field]
+        for number, text in enumerate(column.to_pylist(), 1):
+            yield number, counts.without_nuls(text)
+
+
+class RowGroups(Source):
+    def shards(self, index: int, data_dir: Path) -> list[Shard]:
+        (whole,) = super().shards(index, data_dir)
+        with parquet.ParquetFile(whole.path) as file:
+            return [RowGroup(**vars(whole), group=group) for group in range(file.num_row_groups)]
+
+
+def test_a_source_of_other_shards_gives_the_same_corpus(tmp_path: Path, data: Path) -> None:
+    """The corpus is what its texts are in order; the folder's name is what the shards are."""
+    texts = make_text(60).split("\n\n")
+    pandas.DataFrame({"text": texts}).to_parquet(data / "one.parquet", row_group_size=7)
+    serial = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.parquet")]))
+    sharded = PreparedCorpus.open(run(tmp_path, sources=[RowGroups("one", "one.parquet")]))
+    assert sharded.folder != serial.folder and sharded.fingerprint == serial.fingerprint
+    shards = sharded.manifest["settings"]["sources"][0]["files"]
+    assert [shard["row_group"] for shard in shards] == list(range(9))

@@ -25,7 +25,7 @@ from tests.corpus import (
     test_tables,
 )
 
-from clozelab.corpus.files import Source, TextFile, check_head, find_files
+from clozelab.corpus.files import JsonLinesFile, Source
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.random import instance_indices
@@ -77,8 +77,8 @@ def many_nuls_or_other_controls_are_binary(tmp_path: Path, content: bytes) -> No
 
 def a_wrong_file_is_known_by_its_beginning(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    (file,) = find_files(Source("source", name), 0, tmp_path)
-    check_head(file)
+    (file,) = Source("source", name).shards(0, tmp_path)
+    file.check()
 
 
 def rows_too_short_for_pairs(make_shards: test_instances.MakeShards, ids: SpecialIds) -> None:
@@ -110,13 +110,13 @@ def a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (place / name).write_text("one sentence\n")
     (tmp_path / "here" / "both").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    find_files(Source("mine", "none"), 0, tmp_path / "data")
+    Source("mine", "none").shards(0, tmp_path / "data")
 
 
 def the_fields_that_there_are_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(json.dumps({"title": "t", "body": "b"}) for _ in range(20)) + "\n")
-    check_head(TextFile(path, path.name, 0, "jsonl", "text"))
+    JsonLinesFile(path, path.name, 0, "jsonl", "text").check()
 
 
 def a_damaged_cache_folder_is_prepared_again(tmp_path: Path, data: Path) -> None:

@@ -20,7 +20,7 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files, matching_files
+from clozelab.corpus.files import CorpusCounts, Source, matching_files
 from clozelab.corpus.tables import DamagedRow, open_table
 
 TEXTS = [
@@ -69,9 +69,9 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
     counts = CorpusCounts()
-    files = find_files(Source("source", path, **options), 0, folder)
+    files = Source("source", path, **options).shards(0, folder)
     for file in files:
-        check_head(file)
+        file.check()
     return [document.sentences for document in read_documents(files, counts)], counts
 
 
@@ -199,7 +199,7 @@ def test_all_bytes_are_counted_for_the_progress_bar(tmp_path: Path) -> None:
 
 
 def _peak_megabytes(path: Path) -> float:
-    files = find_files(Source("one", str(path)), 0, path.parent)
+    files = Source("one", str(path)).shards(0, path.parent)
     for _ in read_documents(files, CorpusCounts()):
         pass
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -322,22 +321,6 @@ def test_held_out_labels_are_what_the_loss_is_over(
     assert data.held_out_labels().tolist() == asked[asked != sep].tolist()
 
 
-def test_what_the_sources_tell_is_said_before_training(
-    make: Callable[..., CorpusDataModule], corpus: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        make().setup("fit")
-    found = [
-        float(one)
-        for one in re.findall(
-            r"whether both segments are of one source tells ([\d.]+) %", caplog.text
-        )
-    ]
-    assert len(found) == 4 - 1 and all(60 < one < 90 for one in found), (
-        "two lengths of training, one of validation"
-    )
-
-
 def test_documents_that_spoil_next_sentence_prediction_are_told(
     make: Callable[..., CorpusDataModule], corpus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -354,7 +337,6 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     )
     with caplog.at_level("INFO"):
         make().instances("train", 16)
-    assert "1 documents of a single sentence" in caplog.text
     assert "train split at seq_length 16:" in caplog.text and "flatter the model" in caplog.text
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.calling import call_with_fixtures
 from tests.datamodules import (
@@ -20,26 +18,12 @@ from tests.datamodules import (
     test_tags,
 )
 
-from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.objective import Objective
 
 make_choices = test_choices.make
 make_corpus = test_corpus.make
 corpus = test_corpus.corpus
 make_tags = test_tags.make_tags
-
-
-def a_source_of_a_single_document(
-    make_corpus: Callable[..., CorpusDataModule], corpus: Any
-) -> None:
-    sources = np.array([0] * 19 + [1], dtype=np.uint8)
-    corpus.train = replace(corpus.train, document_source=sources)
-    pairs = SegmentPairs(0.5, "source")
-    pair_head = NextSentencePrediction(weight=1.0)
-    make_corpus(Objective(input=pairs, token=test_corpus.MLM, pair=pair_head)).setup("fit")
 
 
 def a_table_without_its_column_of_names(tmp_path: Path) -> None:
@@ -72,11 +56,6 @@ WARNINGS: list[tuple[str, Callable[..., Any], str]] = [
         "texts that are cut: where",
         lambda make_choices: make_choices(max_seq_length=8).setup(),
         "sequences are longer than max_seq_length=8 and were cut",
-    ),
-    (
-        "a source of a single document",
-        a_source_of_a_single_document,
-        "source books has a single document to make pairs of",
     ),
     (
         "a table without its column of names",

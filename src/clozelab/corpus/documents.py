@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 import numpy as np
 import sentencex
 
-from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, texts_of
+from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, Shard
 from clozelab.corpus.lines import Advance, ignore
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
@@ -87,27 +87,27 @@ class Document:
 
 
 def read_documents(
-    files: Sequence[TextFile],
+    shards: Iterable[Shard],
     counts: CorpusCounts,
     advance: Advance = ignore,
 ) -> Iterator[Document]:
-    """Cleaned documents of all files in order, each text once.
+    """Cleaned documents of all shards in order, each text once.
 
     `counts` grows; `advance` is told of bytes read. ValueError for a binary or damaged file, and
     where more than 1 % of all rows are unusable.
     """
     seen = SeenHashes()
-    for file in files:
-        texts = texts_of(file, counts, advance)
+    for shard in shards:
+        texts = shard.texts(counts, advance)
         split_line: Callable[[str], list[str]] = split_paragraph
-        if file.has_lines:
+        if shard.has_lines:
             texts = _paragraphs(texts)
             split_line = _whole_line
         for text in texts:
             sentences: list[str] = []
             for line in clean(text):
                 sentences += split_line(line)
-            document = Document(file.source, sentences, hash_of("\n".join(sentences)))
+            document = Document(shard.source, sentences, hash_of("\n".join(sentences)))
             if not sentences:
                 counts.dropped["empty document"] += 1
             elif not seen.add(document.hash):

@@ -1,8 +1,10 @@
-"""Files of a corpus: finding them, naming their content, and reading their rows in constant memory.
+"""Sources of a corpus: their shards, what each is, and its rows in constant memory.
 
-A row is one sentence (or the blank between documents) of a text file, one JSON object of a jsonl
-file, one row of a table (csv, tsv, Parquet, Arrow). All but the last two may be packed
-(corpus/lines.py). A row that cannot be used is counted by reason and skipped; too many end the run.
+A source is anything with a `name`, a `text_field` and `shards(index, data_dir)`; a shard is as
+`Shard` says. Here a shard is a file: of text (a row is one sentence, or the blank between
+documents), of JSON objects, or a table (csv, tsv, Parquet, Arrow). All but the last two may be
+packed (corpus/lines.py). A row that cannot be used is counted by reason and skipped; too many end
+the run.
 NUL characters are removed and counted, as BERT's cleaning does.
 """
 
@@ -13,6 +15,7 @@ import json
 import logging
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,10 +23,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from clozelab.corpus.lines import (
-    NUL,
     Advance,
     CountedFile,
     chunks_of,
@@ -34,8 +36,6 @@ from clozelab.corpus.lines import (
 from clozelab.corpus.tables import (
     COLUMNAR,
     DEFAULT_TEXT_COLUMN,
-    Record,
-    Row,
     find_text_column,
     open_table,
     table_format,
@@ -43,17 +43,15 @@ from clozelab.corpus.tables import (
 
 log = logging.getLogger(__name__)
 
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
-# what a folder is searched for besides jsonl; a file or glob may have any
-TEXT_SUFFIXES = (".txt", ".text", "")
-LINE_FORMATS = ("text", "jsonl")
+# what a folder is searched for; a file or glob may have any
+TEXT_SUFFIXES = (".txt", ".text", "", ".jsonl", ".ndjson")
 CORPUS_TABLES = ("csv", "tsv", "parquet", "arrow")
-CORPUS_FORMATS = ("auto", *LINE_FORMATS, *CORPUS_TABLES)
+CORPUS_FORMATS = ("auto", "text", "jsonl", *CORPUS_TABLES)
 # more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
 MAX_BAD_FRACTION = 0.01
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MOST_FIELDS = 12  # of a jsonl row, that an error names
-HEAD_BYTES = 4096  # by which JSON is known
+HEAD_BYTES = 4096
 JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 # a table's beginning; a beginning of fewer rows says nothing about a file
@@ -112,39 +110,6 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
-@dataclass(frozen=True)
-class Source:
-    """One named part of a corpus."""
-
-    name: str
-    path: str  # a file, a folder or a glob; a relative one starts at the data directory
-    format: str = "auto"  # auto (by file name) | text | jsonl | csv | tsv | parquet | arrow
-    text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """One file of the source of this number, named without the machine's path.
-
-    Its `format` is never "auto".
-    """
-
-    path: Path
-    name: str
-    source: int
-    format: str
-    text_field: str  # of a table the column that was found
-
-    @property
-    def is_table(self) -> bool:
-        return self.format in CORPUS_TABLES
-
-    @property
-    def has_lines(self) -> bool:
-        """Whether a row is a line of text, so that blank lines part documents."""
-        return self.format == "text"
-
-
 @dataclass
 class CorpusCounts:
     """What a pass over a corpus met.
@@ -167,28 +132,221 @@ class CorpusCounts:
         """Rows and documents that were not used, by reason."""
         return dict(sorted({**self.dropped, **self.bad}.items()))
 
+    def without_nuls(self, text: str) -> str:
+        if "\0" in text:
+            self.removed[NUL_REMOVED] += text.count("\0")
+            text = text.replace("\0", "")
+        return text
 
-def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
-    """Files of one source in the order of their names.
 
-    ValueError where there are none, and for a table that does not say which of its columns is the
-    text.
+class BadRow(NamedTuple):
+    """Stands for a text that cannot be read; `details` tell one from others of the reason."""
+
+    reason: str
+    details: str = ""
+
+
+Rows = Iterator[tuple[int, str | BadRow]]  # (number, text)
+
+
+@dataclass(frozen=True)
+class Shard(ABC):
+    """One file of the source of this number, named without the machine's path.
+
+    Its `format` is never "auto".
     """
-    paths, num_left_out = source_files(source, data_dir)
-    location = resolve_path(source.path, data_dir)
-    if num_left_out:
-        log.warning(
-            "%s: %d files are left out: no texts by their suffix, or tables beside texts (a glob as"
-            " path names them)",
-            location,
-            num_left_out,
-        )
-    if source.format not in CORPUS_FORMATS:
+
+    path: Path
+    name: str
+    source: int
+    format: str
+    text_field: str  # of a table the column that was found
+
+    has_lines: ClassVar[bool] = False  # whether a row is a line, so that blank ones part documents
+
+    @property
+    def num_bytes(self) -> int:
+        return self.path.stat().st_size
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the texts, as a manifest names it."""
+        return {"name": self.name, **file_facts(self.path), "format": self.format}
+
+    @abstractmethod
+    def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        """(number, text) of each row, in order.
+
+        `advance` is told the bytes that were read from disk. ValueError for a binary or damaged
+        file.
+        """
+
+    @abstractmethod
+    def head(self, counts: CorpusCounts) -> Rows:
+        """The first rows."""
+
+    def texts(self, counts: CorpusCounts, advance: Advance = ignore) -> Iterator[str]:
+        """Texts of all usable rows; of a text file its lines, "" between documents.
+
+        `counts` grows by what was met.
+        """
+        return self._usable(self.rows(counts, advance), counts)
+
+    def check(self) -> None:
+        """ValueError for a binary or damaged file.
+
+        The same where most rows of its beginning are unusable.
+        """
+        # Read as the whole file will be; these counts are for this check alone.
+        counts = CorpusCounts()
+        num_usable = sum(bool(text) for text in self._usable(self.head(counts), counts))
+        num_bad = counts.bad.total()
+        num_rows = num_bad + num_usable
+        if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
+            return
+        reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
-            f"source {source.name}: format={source.format!r} is unknown; known:"
-            f" {', '.join(CORPUS_FORMATS)}"
+            f"{self.path}: {num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
+            f" {counts.first_bad[0]}); check the encoding (UTF-8), the format ({self.format}) and"
+            " the text_field of this source, or leave the file out"
         )
-    return [_text_file(source, index, name, path) for name, path in sorted(paths.items())]
+
+    def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:
+        for number, text in rows:
+            counts.rows += 1
+            if isinstance(text, str):
+                yield text
+                continue
+            counts.bad[text.reason] += 1
+            if len(counts.first_bad) < NAMED_BAD_ROWS:
+                counts.first_bad.append(f"{self.name}:{number}: {text.reason}{text.details}")
+
+
+class TextFile(Shard):
+    """Lines of text: a row is one sentence, or the blank between documents."""
+
+    has_lines = True
+
+    def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        with self.path.open("rb") as raw:
+            yield from self._rows_of(lines_of(self.path, CountedFile(raw, advance)), counts)
+
+    def head(self, counts: CorpusCounts) -> Rows:
+        with self.path.open("rb") as raw:
+            beginning = next(chunks_of(self.path, raw), b"")
+        *lines, _ = beginning.split(b"\n")  # the last one may be cut
+        return self._rows_of(lines, counts)
+
+    def _rows_of(self, lines: Iterable[bytes], counts: CorpusCounts) -> Rows:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = self._read(counts.without_nuls(line.decode("utf-8-sig")))
+            except UnicodeDecodeError:
+                row = BadRow("undecodable bytes")
+            if row is not None:
+                yield number, row
+
+    def _read(self, line: str) -> str | BadRow | None:
+        """The text of a line; None: it is no row."""
+        return line.strip()
+
+
+class JsonLinesFile(TextFile):
+    """An object a line: a document."""
+
+    has_lines = False
+
+    def _read(self, line: str) -> str | BadRow | None:
+        if not line.strip():
+            return None
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return BadRow("invalid JSON")
+        problem = f"no text in field {self.text_field!r}"
+        if not isinstance(row, dict):
+            return BadRow(problem)
+        cell = row.get(self.text_field)
+        if isinstance(cell, str):
+            return cell
+        return BadRow(problem, f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})")
+
+
+class TableFile(Shard):
+    """A row of a table is a document; an empty cell is an empty one."""
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "column": self.text_field}
+
+    def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        table = open_table(self.path, self.format)
+        for number, record in table.rows([self.text_field], advance):
+            if isinstance(record, str):
+                yield number, BadRow(record)
+                continue
+            cell = record.get(self.text_field)
+            if isinstance(cell, str):
+                yield number, counts.without_nuls(cell)
+            elif cell is None:
+                yield number, ""
+            else:
+                yield number, BadRow(f"no text in column {self.text_field!r}")
+
+    def head(self, counts: CorpusCounts) -> Rows:
+        return islice(self.rows(counts, ignore), HEAD_ROWS)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One named part of a corpus."""
+
+    name: str
+    path: str  # a file, a folder or a glob; a relative one starts at the data directory
+    format: str = "auto"  # auto (by file name) | text | jsonl | csv | tsv | parquet | arrow
+    text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
+
+    def shards(self, index: int, data_dir: Path) -> list[Shard]:
+        """Its files in the order of their names, as source number `index` of a corpus.
+
+        ValueError where there are none, and for a table that does not say which of its columns is
+        the text.
+        """
+        paths, num_left_out = source_files(self, data_dir)
+        if num_left_out:
+            log.warning(
+                "%s: %d files are left out: no texts by their suffix, or tables beside texts (a"
+                " glob as path names them)",
+                resolve_path(self.path, data_dir),
+                num_left_out,
+            )
+        if self.format not in CORPUS_FORMATS:
+            raise ValueError(
+                f"source {self.name}: format={self.format!r} is unknown; known:"
+                f" {', '.join(CORPUS_FORMATS)}"
+            )
+        return [self._shard(index, name, path) for name, path in sorted(paths.items())]
+
+    def _shard(self, index: int, name: str, path: Path) -> Shard:
+        """A file with its format, and of a table with its column of texts."""
+        file_format = self.format
+        if file_format == "auto":
+            # by the suffix; what has none that is known is text
+            file_format = table_format(path) or "text"
+            if file_format == "text":
+                _refuse_json(path, index)
+        if file_format == "text":
+            return TextFile(path, name, index, file_format, self.text_field)
+        if file_format == "jsonl":
+            if JSON_ARRAY.match(_beginning_of(path)):
+                raise ValueError(
+                    f"{path} is one JSON array (it begins with [): write an object a line, without"
+                    " commas"
+                )
+            return JsonLinesFile(path, name, index, file_format, self.text_field)
+        table = open_table(path, file_format)
+        column = find_text_column(table, self.text_field, f"corpus.sources.{index}.text_field")
+        if column != self.text_field:
+            log.info("%s: the text is the column %r", path, column)
+        return TableFile(path, name, index, file_format, column)
 
 
 def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path], int]:
@@ -202,21 +360,13 @@ def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path],
     return paths, num_left_out
 
 
-def _text_file(source: Source, index: int, name: str, path: Path) -> TextFile:
-    """A file with its format, and of a table with its column of texts."""
-    file_format = source.format
-    if file_format == "auto":
-        # by the suffix; what has none that is known is text
-        file_format = table_format(path) or "text"
-        if file_format == "text":
-            _refuse_json(path, index)
-    column = source.text_field
-    if file_format in CORPUS_TABLES:
-        table = open_table(path, file_format)
-        column = find_text_column(table, source.text_field, f"corpus.sources.{index}.text_field")
-        if column != source.text_field:
-            log.info("%s: the text is the column %r", path, column)
-    return TextFile(path, name, index, file_format, column)
+def _beginning_of(path: Path) -> bytes:
+    """By which JSON is known; nothing of a file that cannot be read."""
+    try:
+        with path.open("rb") as raw:
+            return next(chunks_of(path, raw), b"")[:HEAD_BYTES]
+    except (OSError, ValueError):
+        return b""  # who reads it says what is wrong
 
 
 def _refuse_json(path: Path, index: int) -> None:
@@ -224,13 +374,8 @@ def _refuse_json(path: Path, index: int) -> None:
 
     Their brackets and keys would be trained on.
     """
-    try:
-        with path.open("rb") as raw:
-            beginning = next(chunks_of(path, raw), b"")[:HEAD_BYTES]
-    except (OSError, ValueError):
-        return  # who reads it says what is wrong
     # {"text": ... or [{"...: no sentence of a text begins so
-    if JSON_BEGINNING.match(beginning):
+    if JSON_BEGINNING.match(_beginning_of(path)):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
             f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"
@@ -280,7 +425,7 @@ def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
     texts = dict[str, Path]()
     tables = dict[str, Path]()
     for name, path in seen.items():
-        if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES):
+        if file_suffix(path) in TEXT_SUFFIXES:
             texts[name] = path
         if table_format(path) in CORPUS_TABLES:
             tables[name] = path
@@ -348,133 +493,3 @@ def resolve_path(pattern: str, data_dir: str | Path) -> Path:
     if from_here.exists() and not from_data_dir.exists():
         return from_here
     return from_data_dir
-
-
-def check_head(file: TextFile) -> None:
-    """ValueError for a binary or damaged file.
-
-    The same where most rows of its beginning are unusable.
-    """
-    # The beginning is read as the whole file will be; its counts are for this check alone.
-    counts = CorpusCounts()
-    num_usable = sum(bool(text) for text in _head_rows(file, counts))
-    num_bad = counts.bad.total()
-    num_rows = num_bad + num_usable
-    if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
-        return
-    reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
-    raise ValueError(
-        f"{file.path}: {num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
-        f" {counts.first_bad[0]}); check the encoding (UTF-8), the format ({file.format}) and the"
-        " text_field of this source, or leave the file out"
-    )
-
-
-def _head_rows(file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    if file.is_table:
-        table = open_table(file.path, file.format)
-        yield from _usable_cells(islice(table.rows([file.text_field]), HEAD_ROWS), file, counts)
-        return
-    with file.path.open("rb") as raw:
-        beginning = next(chunks_of(file.path, raw), b"")
-    if file.format == "jsonl" and JSON_ARRAY.match(beginning):
-        raise ValueError(
-            f"{file.path} is one JSON array (it begins with [): write an object a line, without"
-            " commas"
-        )
-    *lines, _ = beginning.split(b"\n")  # the last one may be cut
-    yield from usable_rows(lines, file, counts)
-
-
-def texts_of(file: TextFile, counts: CorpusCounts, advance: Advance = ignore) -> Iterator[str]:
-    """Texts of all usable rows of a file, in order; of a text file its lines, "" between documents.
-
-    `counts` grows by what was met; `advance` is told the bytes that were read from disk. ValueError
-    for a binary or damaged file.
-    """
-    if file.is_table:
-        rows = open_table(file.path, file.format).rows([file.text_field], advance)
-        yield from _usable_cells(rows, file, counts)
-        return
-    with file.path.open("rb") as raw:
-        yield from usable_rows(lines_of(file.path, CountedFile(raw, advance)), file, counts)
-
-
-def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the lines that have one; others are counted.
-
-    A line of text is one itself, "" between documents. A blank line of jsonl is no row.
-    """
-    for number, line in enumerate(lines, start=1):
-        if file.format == "jsonl" and not line.strip():
-            continue
-        counts.rows += 1
-        if NUL in line:
-            counts.removed[NUL_REMOVED] += line.count(NUL)
-            line = line.replace(NUL, b"")
-        try:
-            text = line.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            _count_bad(file, counts, number, "undecodable bytes")
-            continue
-        if file.has_lines:
-            yield text.strip()
-            continue
-        text, problem, details = _json_text(text, file.text_field)
-        if problem:
-            _count_bad(file, counts, number, problem, details)
-        else:
-            yield text
-
-
-def _json_text(line: str, field: str) -> tuple[str, str, str]:
-    """(text, what is wrong with it, which fields there are instead)."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return "", "invalid JSON", ""
-    problem = f"no text in field {field!r}"
-    if not isinstance(row, dict):
-        return "", problem, ""
-    cell = row.get(field)
-    if not isinstance(cell, str):
-        return "", problem, f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})"
-    return cell, "", ""
-
-
-def _usable_cells(rows: Iterable[Row], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of a table's rows; an empty cell is an empty document."""
-    for number, record in rows:
-        counts.rows += 1
-        text, problem = _cell_text(record, file.text_field)
-        if problem:
-            _count_bad(file, counts, number, problem)
-            continue
-        if "\0" in text:
-            counts.removed[NUL_REMOVED] += text.count("\0")
-            text = text.replace("\0", "")
-        yield text
-
-
-def _cell_text(record: Record, column: str) -> tuple[str, str]:
-    """(text, what is wrong with it)."""
-    if isinstance(record, str):
-        return "", record
-    cell = record.get(column)
-    if cell is None:
-        return "", ""
-    if not isinstance(cell, str):
-        return "", f"no text in column {column!r}"
-    return cell, ""
-
-
-def _count_bad(
-    file: TextFile,
-    counts: CorpusCounts,
-    number: int,
-    problem: str,
-    details: str = "",
-) -> None:
-    counts.bad[problem] += 1
-    if len(counts.first_bad) < NAMED_BAD_ROWS:
-        counts.first_bad.append(f"{file.name}:{number}: {problem}{details}")

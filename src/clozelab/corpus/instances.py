@@ -200,7 +200,6 @@ class BoundPairs(Instances):
         # A document of a single sentence has no place to split.
         fewest = 1 if layout.lone_sentences == "random" else 2
         sizes = np.diff(self._documents)
-        self.num_skipped_documents = int((sizes < fewest).sum())
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
@@ -208,11 +207,6 @@ class BoundPairs(Instances):
         self._single_document_groups = self._find_single_document_groups(
             np.flatnonzero(sizes >= fewest)
         )
-        # Sources with a single document to make pairs of: their random next segments are other
-        # sources'.
-        self.single_document_sources = [
-            shards.source_names[number] for number in self._single_document_groups
-        ]
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -42,12 +42,10 @@ from clozelab.corpus.documents import (
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
 from clozelab.corpus.files import (
     CorpusCounts,
+    Shard,
     Source,
-    TextFile,
-    check_head,
     digest,
     file_facts,
-    find_files,
 )
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
@@ -85,7 +83,7 @@ class _Plan:
     name: str
     folder: Path
     settings: dict[str, Any]  # what the folder's name is a hash of
-    files: list[TextFile]
+    shards: list[Shard]
     tokenizer: TokenizerSettings
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
 
@@ -161,39 +159,36 @@ def _plan(
     names = [source.name for source in sources]
     if not 1 <= len(set(names)) == len(names) <= 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-    files: list[TextFile] = []
+    shards: list[Shard] = []
     for index, source in enumerate(sources):
-        files += find_files(source, index, Path(data_dir))
-    for file in files:
-        check_head(file)
+        shards += source.shards(index, Path(data_dir))
+    for shard in shards:
+        shard.check()
     given_tokenizer = tokenizer.given(data_dir)
     settings = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
-        "sources": _source_facts(sources, files),
+        "sources": _source_facts(sources, shards),
         "tokenizer": tokenizer.identity(given_tokenizer),
         "validation_fraction": validation_fraction,
     }
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
-    return _Plan(name, folder, settings, files, tokenizer, given_tokenizer)
+    return _Plan(name, folder, settings, shards, tokenizer, given_tokenizer)
 
 
-def _source_facts(sources: Sequence[Source], files: Sequence[TextFile]) -> list[dict[str, Any]]:
+def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[dict[str, Any]]:
     """What a manifest says of each source: its name, its field of text, and its files."""
     facts: list[dict[str, Any]] = []
     for source in sources:
         facts.append({"name": source.name, "text_field": source.text_field, "files": []})
-    for file in files:
-        entry = {"name": file.name, **file_facts(file.path), "format": file.format}
-        if file.is_table:
-            entry["column"] = file.text_field
-        facts[file.source]["files"].append(entry)
+    for shard in shards:
+        facts[shard.source]["files"].append(shard.identity())
     return facts
 
 
 def _write_corpus(folder: Path, plan: _Plan) -> None:
     split = SplitRule(plan.settings["validation_fraction"])
-    counts, sample = _survey(plan.files, split, learn=plan.given_tokenizer is None)
+    counts, sample = _survey(plan.shards, split, learn=plan.given_tokenizer is None)
     tokenizer = plan.given_tokenizer or plan.tokenizer.learn(sample)
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
@@ -226,7 +221,7 @@ def _write_shards(
             folder / side, vocab_size=tokenizer.vocab_size, source_names=names
         )
     with writers["train"], writers["validation"]:
-        for batch in _batches(_read(plan.files, written, "tokenising"), BATCH_CHARACTERS):
+        for batch in _batches(_read(plan.shards, written, "tokenising"), BATCH_CHARACTERS):
             _write_batch(batch, tokenizer, split, writers, written)
     return writers
 
@@ -261,8 +256,6 @@ def _manifest_of(
         "name": plan.name,
         "settings": plan.settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
-    }
-    manifest |= {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "unknown_fraction": num_unknown / num_tokens,
@@ -272,8 +265,6 @@ def _manifest_of(
             "sentences": written.sentences,
             "characters": written.characters,
         },
-    }
-    manifest |= {
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
         "splits": splits,
@@ -291,7 +282,7 @@ def _check_beginning(plan: _Plan, max_unknown_share: float) -> None:
 
     It cannot be read in words, or a given vocabulary does not know most of it.
     """
-    documents = read_documents(plan.files, CorpusCounts())
+    documents = read_documents(plan.shards, CorpusCounts())
     # some pages are enough to see that a vocabulary does not fit
     sentences = _sentences_of(next(_batches(documents, FIT_CHARACTERS), []))
     if plan.tokenizer.kind == WordPieceTokenizer.kind:
@@ -353,7 +344,7 @@ def check_spaces(
 
 
 def _survey(
-    files: Sequence[TextFile], split: SplitRule, learn: bool
+    shards: Sequence[Shard], split: SplitRule, learn: bool
 ) -> tuple[CorpusCounts, list[str]]:
     """Counts, and text to learn a vocabulary from (none unless `learn`).
 
@@ -361,7 +352,7 @@ def _survey(
     """
     counts = CorpusCounts()
     sample = TextSample(VOCABULARY_SAMPLE_CHARACTERS)
-    for document in _read(files, counts, "reading"):
+    for document in _read(shards, counts, "reading"):
         split.observe(document)
         if learn:
             sample.add(document)
@@ -467,7 +458,7 @@ def _write_batch(
         )
 
 
-def _read(files: Sequence[TextFile], counts: CorpusCounts, description: str) -> Iterator[Document]:
+def _read(shards: Sequence[Shard], counts: CorpusCounts, description: str) -> Iterator[Document]:
     """The documents, with a progress bar over the bytes on disk."""
     progress = Progress(
         TextColumn("{task.description}"),
@@ -477,7 +468,7 @@ def _read(files: Sequence[TextFile], counts: CorpusCounts, description: str) -> 
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
-    num_bytes = sum(file.path.stat().st_size for file in files)
+    num_bytes = sum(shard.num_bytes for shard in shards)
     with progress:
         task = progress.add_task(description, total=num_bytes)
-        yield from read_documents(files, counts, partial(progress.advance, task))
+        yield from read_documents(shards, counts, partial(progress.advance, task))

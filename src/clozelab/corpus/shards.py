@@ -35,6 +35,12 @@ FORMAT_VERSION = 2
 # of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file
 MAX_SHARD_TOKENS = 2**28
 SPLITS = ("train", "validation")
+ARRAYS = {  # name -> type, beside the tokens
+    "sentence_offsets": "<i8",
+    "document_offsets": "<i8",
+    "document_source": "u1",
+    "document_origin": "<i8",
+}
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
 
@@ -128,16 +134,10 @@ class TokenShards:
         dtype = token_dtype(facts["vocab_size"])
         names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
         tokens = TokenStream([_map(folder / name, dtype) for name in names])
-        sentence_offsets = _map(folder / "sentence_offsets.bin", "<i8")
-        document_offsets = _map(folder / "document_offsets.bin", "<i8")
-        document_source = _map(folder / "document_source.bin", "u1")
-        document_origin = _map(folder / "document_origin.bin", "<i8")
+        arrays = {name: _map(folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         return cls(
             tokens=tokens,
-            sentence_offsets=sentence_offsets,
-            document_offsets=document_offsets,
-            document_source=document_source,
-            document_origin=document_origin,
+            **arrays,
             source_names=tuple(facts["source_names"]),
             vocab_size=facts["vocab_size"],
             unigram_entropy=facts["unigram_entropy"],
@@ -200,16 +200,16 @@ class ShardWriter:
         self.facts: dict[str, Any] = {}
         self._dtype = token_dtype(vocab_size)
         self._tokens = [self._create("tokens-00000")]
-        self._sentence_offsets = self._create("sentence_offsets")
-        self._document_offsets = self._create("document_offsets")
-        self._document_source = self._create("document_source")
-        self._document_origin = self._create("document_origin")
+        self._arrays = {name: self._create(name) for name in ARRAYS}
         # Offsets begin with a zero.
-        for file in (self._sentence_offsets, self._document_offsets):
-            _append(file, np.zeros(1), "<i8")
+        self._append("sentence_offsets", np.zeros(1))
+        self._append("document_offsets", np.zeros(1))
 
     def _create(self, name: str) -> BinaryIO:
         return (self.folder / f"{name}.bin").open("wb")
+
+    def _append(self, name: str, values: np.ndarray) -> None:
+        self._arrays[name].write(values.astype(ARRAYS[name]).tobytes())
 
     def add(
         self,
@@ -228,20 +228,16 @@ class ShardWriter:
             sources: [D] indices into source_names.
             origins: [D] numbers of the whole documents.
         """
-        assert len(ids) == sentences.sum() and len(sentences) == documents.sum()
-        assert len(documents) == len(sources) == len(origins)
-        # an id beyond the vocabulary would make the counts longer
-        counts = np.bincount(ids, minlength=self.vocab_size)
-        assert len(counts) == self.vocab_size, "token id outside the vocabulary"
-        self.token_counts += counts
+        # an id beyond the vocabulary would make the counts longer, and is refused
+        self.token_counts += np.bincount(ids, minlength=self.vocab_size)
         # A new file begins between two calls, so between two documents.
         if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
             self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
-        _append(self._tokens[-1], ids, self._dtype)
-        _append(self._sentence_offsets, self.num_tokens + np.cumsum(sentences), "<i8")
-        _append(self._document_offsets, self.num_sentences + np.cumsum(documents), "<i8")
-        _append(self._document_source, sources, "u1")
-        _append(self._document_origin, origins, "<i8")
+        self._tokens[-1].write(ids.astype(self._dtype).tobytes())
+        self._append("sentence_offsets", self.num_tokens + np.cumsum(sentences))
+        self._append("document_offsets", self.num_sentences + np.cumsum(documents))
+        self._append("document_source", sources)
+        self._append("document_origin", origins)
         self.num_tokens += len(ids)
         self.num_sentences += len(sentences)
         self.num_documents += len(documents)
@@ -251,13 +247,7 @@ class ShardWriter:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         files = {}
-        for file in (
-            *self._tokens,
-            self._sentence_offsets,
-            self._document_offsets,
-            self._document_source,
-            self._document_origin,
-        ):
+        for file in (*self._tokens, *self._arrays.values()):
             file.close()
             path = Path(file.name)
             files[path.name] = file_facts(path)
@@ -275,10 +265,6 @@ class ShardWriter:
         if error is None:
             text = json.dumps(self.facts, indent=2) + "\n"
             (self.folder / SHARDS_FILE).write_text(text, encoding="utf-8")
-
-
-def _append(file: BinaryIO, values: np.ndarray, dtype: np.dtype[Any] | str) -> None:
-    file.write(values.astype(dtype).tobytes())
 
 
 def unigram_entropy(counts: np.ndarray) -> float:

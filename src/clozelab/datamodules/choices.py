@@ -15,7 +15,6 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from clozelab.datamodules.examples import (
     TokenSequences,
     encode_examples,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
@@ -181,10 +180,7 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def _load(self, path: Path, role: str, max_examples: int | None = None) -> LabelledSplit:
         """One split; the class of an example is its right ending's number."""
-        settings = self.reading | {"role": role, "max_examples": max_examples}
-        arrays, facts, _ = self.cached(
-            path, settings, partial(self._encode, path, role, max_examples)
-        )
+        arrays, facts, _ = self.cached(path, self._encode, role=role, max_examples=max_examples)
         return LabelledSplit(
             sequences=TokenSequences.of(arrays),
             ids=arrays["ids"],
@@ -228,12 +224,10 @@ class ChoiceDataModule(FinetuningDataModule):
         guesses = guess_choices(_choices(train), train.label_values(kind), _choices(validation))
         return {BAG: kind.score(["accuracy"], guesses, validation.label_values(kind))}
 
-    def preview(self) -> TaskPreview:
-        train = self._preview(self.train_path, "training")
-        validation = self._preview(self.validation_path, "validation")
-        return TaskPreview(train, validation, Classes(self.layout.label_names))
+    def preview_facts(self, train: Preview) -> dict[str, Any]:  # noqa: ARG002
+        return {"kind": Classes(self.layout.label_names)}
 
-    def _preview(self, path: Path, role: str) -> Preview:
+    def preview_of(self, path: Path, role: str) -> Preview:
         examples = self._read(path, role)
         contexts: list[str] = []
         endings: list[str] = []

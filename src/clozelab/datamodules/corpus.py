@@ -20,7 +20,7 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import InputFormat, Instances, source_rule
+from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
@@ -172,36 +172,14 @@ class ValidationStream(IterableDataset[TorchBatch]):
             yield to_torch(batch | facts)
 
 
-def _check_pairs(instances: Instances, where: str) -> None:
-    """Log what the sources tell of the labels.
-
-    Warns where random next segments are too rare, or too far away.
-    """
-    if skipped := getattr(instances, "num_skipped_documents", 0):
-        log.info(
-            "%s: %d documents of a single sentence make no pair and are left out", where, skipped
-        )
+def _warn_of_fallbacks(instances: Instances, where: str) -> None:
+    """Where too many pairs that should get a random next segment find none, and stay IsNext."""
     count = min(len(instances), SAMPLED_INSTANCES)
     _, sample = instance_indices(0, len(instances), np.arange(count))
     packed = instances.pack(0, 0, sample)
-    num_random = 0
+    num_negatives = packed.num_fallbacks
     if packed.next_sentence_label is not None:
-        num_random = int(packed.next_sentence_label.sum())
-        if packed.one_source is not None:
-            log.info(
-                "%s: whether both segments are of one source tells %.1f %% of the pairs",
-                where,
-                100 * source_rule(packed.next_sentence_label, packed.one_source),
-            )
-    if sources := getattr(instances, "single_document_sources", ()):
-        log.warning(
-            "%s: source %s has a single document to make pairs of, so their random next segments"
-            " are other sources'",
-            where,
-            ", ".join(sources),
-        )
-    # Pairs that should get a random next segment, whether they find one or not.
-    num_negatives = packed.num_fallbacks + num_random
+        num_negatives += int(packed.next_sentence_label.sum())
     if packed.num_fallbacks > MAX_FALLBACK_FRACTION * num_negatives:
         log.warning(
             "%s: %d of %d sampled pairs that should get a random next segment find none in another"
@@ -293,7 +271,7 @@ class CorpusDataModule(LightningDataModule):
                 ) from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(instances))
             if objective.pair is not None:
-                _check_pairs(instances, f"{split} split at seq_length {seq_length}")
+                _warn_of_fallbacks(instances, f"{split} split at seq_length {seq_length}")
             self._bound[key] = instances
         return self._bound[key]
 

@@ -21,8 +21,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +242,7 @@ def _checked_facts(folder: Path) -> Facts | None:
         return None
 
 
-HUB_VERSION = 2  # raised when this code writes other files from the same rows of the hub
+HUB_VERSION = 3  # raised when this code writes other files from the same rows of the hub
 
 
 @dataclass(frozen=True)
@@ -341,7 +339,7 @@ def _write_hub_file(source: HubSource, config_and_split: str, file: str, folder:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if source.format == "squad":
-            _write_squad(path, rows, source)
+            rows.to_json(path, force_ascii=False)  # a question a line, which the reader knows
         else:
             _write_table(path, rows, source, split)
     except (KeyError, IndexError, TypeError) as problem:
@@ -427,28 +425,3 @@ def _class_names(numbers: Iterable[int], labels: Sequence[str], path: Path) -> l
             f"{path.name}: {len(odd)} rows have a class such as {odd[0]}, outside of {labels}"
         )
     return [labels[number] for number in numbers]
-
-
-def _write_squad(path: Path, rows: Any, source: HubSource) -> None:
-    """Turn rows of questions into articles of passages again; neighbours share a passage."""
-    articles = []
-    # `datasets` has one row a question, with its title and its passage in it.
-    for title, rows_of_title in groupby(rows, key=itemgetter("title")):
-        paragraphs = []
-        for context, rows_of_context in groupby(rows_of_title, key=itemgetter("context")):
-            questions = [_squad_question(row) for row in rows_of_context]
-            paragraphs.append({"context": context, "qas": questions})
-        articles.append({"title": title, "paragraphs": paragraphs})
-    content = {"version": f"{source.name} {source.revision}", "data": articles}
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-
-
-def _squad_question(row: Mapping[str, Any]) -> dict[str, Any]:
-    pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-    answers = [{"text": text, "answer_start": start} for text, start in pairs]
-    return {
-        "id": row["id"],
-        "question": row["question"],
-        "answers": answers,
-        "is_impossible": not answers,
-    }

@@ -33,7 +33,7 @@ from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
-from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
@@ -255,21 +255,31 @@ class FinetuningDataModule(LightningDataModule):
         ]
 
     def cached(
-        self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
+        self, path: Path, build: Callable[..., tuple[Arrays, Facts]], **settings: Any
     ) -> tuple[Arrays, Facts, str]:
-        """Arrays and facts of one file, built once, and the key that they are stored under.
+        """What `build(path, **settings)` gives, built once, and the key that it is stored under.
 
-        The key is of the file, `tokenization` and `settings`.
+        The key is of the file, `reading`, `tokenization` and `settings`.
         """
-        content = {"code": self.inputs.code, "file": file_sha256(path)}
+        content = {"code": self.inputs.code, "file": file_sha256(path), "reading": self.reading}
         key = files.content_key({**content, **self.tokenization, **settings})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
-        arrays, facts = files.cached_arrays(folder, build)
+        arrays, facts = files.cached_arrays(folder, partial(build, path, **settings))
         return arrays, facts, key
 
-    @abstractmethod
     def preview(self) -> TaskPreview:
         """Texts and labels of both splits as written, without tokenising."""
+        train = self.preview_of(self.train_path, "training")
+        validation = self.preview_of(self.validation_path, "validation")
+        return TaskPreview(train, validation, **self.preview_facts(train))
+
+    @abstractmethod
+    def preview_of(self, path: Path, role: str) -> Preview:
+        """One split; its `role` is training or validation."""
+
+    @abstractmethod
+    def preview_facts(self, train: Preview) -> dict[str, Any]:
+        """What a TaskPreview says of both."""
 
     @property
     def num_first_sequences(self) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, Source, check_head, file_sha256, find_files
+from clozelab.corpus.files import CorpusCounts, Shard, Source, file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
@@ -125,14 +125,14 @@ class HeldOutMeasure(MeasureDataModule):
                 "measure.data.sources: two sources have one name, and a score each; give each"
                 " its own"
             )
-        files = []
+        shards: list[Shard] = []
         for number, source in enumerate(sources):
-            files += find_files(source, number, self.inputs.data_dir)
-        for file in files:
-            check_head(file)
-        self.content = [file_sha256(file.path) for file in files]
+            shards += source.shards(number, self.inputs.data_dir)
+        for shard in shards:
+            shard.check()
+        self.content = [file_sha256(shard.path) for shard in shards]
         self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
-        documents = read_documents(files, CorpusCounts())
+        documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
         return ((document.source, encode(document.sentences)) for document in documents)
 

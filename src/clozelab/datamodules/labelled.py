@@ -17,7 +17,7 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from clozelab.datamodules.files import (
     Facts,
     Preview,
     Scores,
-    TaskPreview,
     refuse_wrong_file,
 )
 from clozelab.datamodules.finetuning import FinetuningDataModule
@@ -481,19 +480,18 @@ class LabelledDataModule(FinetuningDataModule):
 
         ValueError where two rows to predict have one id.
         """
-        layout = asdict(self.layout if has_labels else self.test_layout)
-        # An empty list of names stays one, and a list is what JSON writes of any sequence.
-        listed_names = names and list(names)
-        settings = {
-            "layout": [layout, self.numeric_labels, listed_names, has_labels],
-            "max_examples": max_examples,
-            "window_stride": self.window_stride,
-        }
-        encode = partial(self._encode, path, names, max_examples, has_labels)
-        arrays, facts, _ = self.cached(path, settings, encode)
+        layout = self.layout if has_labels else self.test_layout
+        arrays, facts, _ = self.cached(
+            path,
+            self._encode,
+            names=names,
+            max_examples=max_examples,
+            has_labels=has_labels,
+            id_column=layout.id_column,
+        )
         # An oversampled training file has rows twice, and no prediction carries their names.
         if not is_training:
-            _refuse_ids_twice(path, arrays["ids"], layout["id_column"])
+            _refuse_ids_twice(path, arrays["ids"], layout.id_column)
         pooling = "mean"
         if self.window_stride is not None:
             pooling = self.window_pooling
@@ -512,6 +510,7 @@ class LabelledDataModule(FinetuningDataModule):
         names: Sequence[str] | None,
         max_examples: int | None,
         has_labels: bool,
+        id_column: str | None,  # noqa: ARG002  # of the layout, for the cache's key
     ) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = self._read(path, names, has_labels)
@@ -592,15 +591,13 @@ class LabelledDataModule(FinetuningDataModule):
             start = end
         return {BAG: scores}
 
-    def preview(self) -> TaskPreview:
-        train = self._preview(self.train_path)
-        validation = self._preview(self.validation_path)
+    def preview_facts(self, train: Preview) -> dict[str, Any]:
         kind: LabelKind = Number()
         if not self.numeric_labels:
             kind = Classes(self.labels or sorted(set(train.labels or ())))
-        return TaskPreview(train, validation, kind, aligned=True)
+        return {"kind": kind, "aligned": True}
 
-    def _preview(self, path: Path) -> Preview:
+    def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
         examples = self._read(path)
         columns = zip(*examples.texts, strict=True)
         texts = dict(zip(self.layout.text_columns, columns, strict=True))

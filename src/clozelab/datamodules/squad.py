@@ -47,7 +47,7 @@ from clozelab.datamodules.examples import (
     subset,
     window_ranges,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.squad import score_v1, score_v2
 
@@ -100,9 +100,12 @@ def read_squad(
     """
     examples = SquadExamples()
     seen: dict[str, Any] = {}
-    for passage, record in _questions(path, examples):
+    for text, record in _questions(path):
+        # neighbours with the same passage share it
+        if not examples.passages or examples.passages[-1] != text:
+            examples.passages.append(text)
+            examples.counts["empty_passage"] += not text.strip()
         identifier = _value(path, record, "id")
-        text = examples.passages[passage]
         # An oversampled training file repeats questions; two of one id are a mistake.
         if for_training and seen.get(identifier) == (text, record):
             examples.counts["question_repeated"] += 1
@@ -120,6 +123,7 @@ def read_squad(
         if for_training and start < 0 and not is_unanswerable:
             continue
         question = _value(path, record, "question")
+        passage = len(examples.passages) - 1
         examples.questions.append(SquadQuestion(identifier, question, passage, answers, start))
     if not examples.questions:
         raise ValueError(
@@ -191,30 +195,36 @@ def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
-def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of its passage, question) in file order; passages are put into `examples`."""
+def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(passage, question) in file order."""
     # A file of rows by its name, then by its content: articles are one JSON object.
+    rows: Iterable[Any] = ()
+    content: Any = None
     if table_format(path) is not None:
-        yield from _questions_of_rows(path, _rows_of(open_table(path)), examples)
-        return
-    try:
-        content = parse_json(path.read_bytes())
-    except ValueError as problem:  # also undecodable bytes
-        if not _is_jsonl(path):
-            raise ValueError(f"{path} is not a JSON file: {problem}") from problem
-        yield from _questions_of_rows(path, _rows_of(open_table(path, "jsonl")), examples)
-        return
+        rows = _rows_of(open_table(path))
+    else:
+        try:
+            content = parse_json(path.read_bytes())
+        except ValueError as problem:  # also undecodable bytes
+            if not _is_jsonl(path):
+                raise ValueError(f"{path} is not a JSON file: {problem}") from problem
+            rows = _rows_of(open_table(path, "jsonl"))
     if isinstance(content, list) and content:
-        yield from _questions_of_rows(path, content, examples)
-        return
-    if isinstance(content, dict) and "data" not in content and "context" in content:
-        yield from _questions_of_rows(path, [content], examples)  # jsonl of one line
-        return
-    for article in _value(path, content, "data", list):
+        rows = content
+    elif isinstance(content, dict) and "data" not in content and "context" in content:
+        rows = [content]  # jsonl of one line
+    elif content is not None:
+        yield from _questions_of_articles(path, _value(path, content, "data", list))
+    for row in rows:
+        yield _value(path, row, "context"), row
+
+
+def _questions_of_articles(path: Path, articles: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for article in articles:
         for paragraph in _value(path, article, "paragraphs", list):
-            _add_passage(path, paragraph, examples)
+            context = _value(path, paragraph, "context")
             for question in _value(path, paragraph, "qas", list):
-                yield len(examples.passages) - 1, question
+                yield context, question
 
 
 def _is_jsonl(path: Path) -> bool:
@@ -236,23 +246,6 @@ def _rows_of(table: Table) -> Iterator[dict[str, Any]]:
         if isinstance(record, str):
             raise ValueError(f"{table.path}:{number}: {record}")
         yield record
-
-
-def _questions_of_rows(
-    path: Path, rows: Iterable[Any], examples: SquadExamples
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of id, context, question and answers; neighbours with the same passage share it."""
-    for row in rows:
-        context = _value(path, row, "context")
-        if not examples.passages or examples.passages[-1] != context:
-            _add_passage(path, row, examples)
-        yield len(examples.passages) - 1, row
-
-
-def _add_passage(path: Path, node: Any, examples: SquadExamples) -> None:
-    passage = _value(path, node, "context")
-    examples.passages.append(passage)
-    examples.counts["empty_passage"] += not passage.strip()
 
 
 def _value(path: Path, node: Any, key: str, expected: type = str) -> Any:
@@ -557,12 +550,13 @@ class SquadDataModule(FinetuningDataModule):
         """
         # The file is read at most once: for what is not in the cache, and for its texts.
         read = cache(partial(self._read, path, for_training, max_examples, is_test))
-        settings = {
-            "for_training": for_training,
-            "max_examples": max_examples,
-            "squad_2": self.with_unanswerable,
-        }
-        arrays, facts, _ = self.cached(path, settings, lambda: self._encode(*read()))
+
+        def encode(_: Path, **__: Any) -> tuple[Arrays, Facts]:
+            return self._encode(*read())
+
+        arrays, facts, _ = self.cached(
+            path, encode, for_training=for_training, max_examples=max_examples
+        )
         examples = SquadExamples()
         if not for_training:
             examples, _ = read()
@@ -629,12 +623,10 @@ class SquadDataModule(FinetuningDataModule):
         reported = [name for name in ("exact", "exact_match", "f1") if name in scores]
         return {OVERLAP: {name: scores[name] for name in reported}}
 
-    def preview(self) -> TaskPreview:
-        train = self._preview(self.train_path)
-        validation = self._preview(self.validation_path)
-        return TaskPreview(train, validation, None, expects_unanswerable=self.with_unanswerable)
+    def preview_facts(self, train: Preview) -> dict[str, Any]:  # noqa: ARG002
+        return {"kind": None, "expects_unanswerable": self.with_unanswerable}
 
-    def _preview(self, path: Path) -> Preview:
+    def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
         examples = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
         texts = {
             "question": [question.text for question in examples.questions],

@@ -26,7 +26,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,6 @@ from clozelab.datamodules.files import (
     Facts,
     Preview,
     Scores,
-    TaskPreview,
     refuse_wrong_file,
     text_lines,
 )
@@ -552,15 +550,13 @@ class TagDataModule(FinetuningDataModule):
         require_tags: bool = True,
     ) -> TaggedSplit:
         """One split. `label_names` None: those of its file."""
-        if label_names is not None:
-            label_names = list(label_names)
-        settings = {
-            "labels": label_names,
-            "max_examples": max_examples,
-            "require_tags": require_tags,
-        }
-        encode = partial(self._encode, path, label_names, max_examples, require_tags)
-        arrays, facts, key = self.cached(path, self.reading | settings, encode)
+        arrays, facts, key = self.cached(
+            path,
+            self._encode,
+            label_names=label_names,
+            max_examples=max_examples,
+            require_tags=require_tags,
+        )
         lengths = np.diff(arrays["offsets"])
         tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths.astype(np.int32))
         sequences = TaggedSequences(
@@ -660,12 +656,10 @@ class TagDataModule(FinetuningDataModule):
         guesses = most_frequent_tags(examples, validation.words, unknown)
         return {TAGS: score(guesses, gold_tags)}
 
-    def preview(self) -> TaskPreview:
-        train = self._preview(self.train_path)
-        validation = self._preview(self.validation_path)
-        return TaskPreview(train, validation, Classes(sorted(set(train.labels or ()))))
+    def preview_facts(self, train: Preview) -> dict[str, Any]:
+        return {"kind": Classes(sorted(set(train.labels or ())))}
 
-    def _preview(self, path: Path) -> Preview:
+    def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
         """Labels are the tags of all words; of entity tags their types, whatever the scheme."""
         sentences = read_conll(path, self.layout, require_tags=True)
         labels = list(itertools.chain.from_iterable(sentences.tags or ()))

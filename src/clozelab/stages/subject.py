@@ -16,7 +16,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
-from clozelab.corpus.files import Source, find_files
+from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.files import TaskPreview
@@ -167,8 +167,8 @@ def text_bytes(settings: Mapping[str, Any]) -> int:
     total = 0
     try:
         for index, source in enumerate(settings["corpus"]["sources"]):
-            for file in find_files(Source(**source), index, data_dir):
-                total += file.path.stat().st_size
+            for shard in Source(**source).shards(index, data_dir):
+                total += shard.num_bytes
     except (OSError, ValueError, TypeError):
         return 0
     return total
