@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import zstandard
 
-from clozelab.corpus.files import file_sha256
+from clozelab.corpus.files import file_sha256, one_at_a_time
 from clozelab.corpus.generated import MANIFEST
 from clozelab.datamodules.files import (
     baselines_of,
     cached_arrays,
     cached_folder,
     content_key,
-    one_at_a_time,
     refuse_wrong_file,
     require_file,
     text_lines,

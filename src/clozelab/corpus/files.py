@@ -25,6 +25,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
+from filelock import FileLock, Timeout
+
 from clozelab.corpus.lines import (
     Advance,
     CountedFile,
@@ -108,6 +110,31 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
     """Write a text file of these lines, whole or not at all."""
     with whole_file(path) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold back other processes that want to write there.
+
+    Who waits finds the work of the first one done. The lock ends with the process that holds it;
+    one that hangs is waited for, and that is said. ValueError where nothing can be written.
+    """
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        log.info("another process is writing %s; waiting for it", folder)
+        lock.acquire()
+    except OSError as error:
+        raise ValueError(
+            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the"
+            " environment variable CLOZELAB_CACHE, to a folder that can be written"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass

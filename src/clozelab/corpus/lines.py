@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
 CHUNK_BYTES = 2**20
+PACKED_BYTES = 2**12  # read at a time: so few unpack to some 128 MiB at most
 # a packed file may become so many times larger, or so large
 MAX_EXPANSION = 200
 MIN_BOMB_BYTES = 2**24
@@ -212,7 +213,8 @@ def is_binary(head: bytes) -> bool:
 
 def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
     if suffix == ".zst":
-        yield from _zstd_chunks(raw)
+        library = zstandard.ZstdDecompressor(max_window_size=2**31)
+        yield from _stream_chunks(raw, library.decompressobj)
     elif suffix == ".xz":
         # Between two streams xz may write zeros.
         yield from _stream_chunks(raw, lzma.LZMADecompressor, padding=b"\0")
@@ -229,58 +231,32 @@ def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
 def _stream_chunks(
     raw: Readable, new_decompressor: Callable[[], Any], padding: bytes = b""
 ) -> Iterator[bytes]:
-    """Decompressed chunks of all streams of an xz or bzip2 file.
+    """Decompressed chunks of all streams (or frames) of an xz, bzip2 or Zstandard file.
 
-    Where a later stream is damaged, the library's own readers end in silence; this does not.
+    Where a later one is damaged, or the last one cut off, the libraries' own readers end in
+    silence; this does not.
     """
     stream = None
     num_streams = 0
-    packed = b""
-    while True:
-        if not packed and (stream is None or stream.needs_input):
-            packed = raw.read(CHUNK_BYTES)
-            if not packed:
-                break
-        if stream is None:
-            packed = packed.lstrip(padding)
-            if not packed:
-                continue
-            stream = new_decompressor()
-            num_streams += 1
-        # No more than this at a time: a few bytes may unpack to gigabytes.
-        chunk = stream.decompress(packed, CHUNK_BYTES)
-        packed = b""
-        if stream.eof:
-            packed = stream.unused_data
-            stream = None
-        if chunk:
-            yield chunk
-    if stream is not None or not num_streams:
-        raise EOFError("the compressed stream ends early")
-
-
-def _zstd_chunks(raw: Readable) -> Iterator[bytes]:
-    """Decompressed chunks of all frames.
-
-    The library's own reader ends a cut-off file in silence; this does not.
-    """
-    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-    frame = None
     text = b""
-    while data := raw.read(CHUNK_BYTES // 256):  # 4 KiB unpack to 128 MiB at most
-        # Behind a frame's end another one may begin.
-        while data:
-            if frame is None:
-                frame = decompressor.decompressobj()
-            text += frame.decompress(data)
-            data = b""
-            if frame.eof:
-                data = frame.unused_data
-                frame = None
+    while packed := raw.read(PACKED_BYTES):
+        # Behind a stream's end another one may begin.
+        while packed:
+            if stream is None:
+                packed = packed.lstrip(padding)
+                if not packed:
+                    break
+                stream = new_decompressor()
+                num_streams += 1
+            text += stream.decompress(packed)
+            packed = b""
+            if stream.eof:
+                packed = stream.unused_data
+                stream = None
         if len(text) >= CHUNK_BYTES // 8:
             yield text
             text = b""
     if text:
         yield text
-    if frame is not None:
+    if stream is not None or not num_streams:
         raise EOFError("the compressed stream ends early")

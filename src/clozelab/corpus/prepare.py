@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -46,6 +45,7 @@ from clozelab.corpus.files import (
     Source,
     digest,
     file_facts,
+    one_at_a_time,
 )
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
@@ -100,20 +100,7 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
     folder = plan.folder
     if not folder.exists():
         _check_beginning(plan, max_unknown_share)
-    # One process at a time per folder; the others wait and then find it prepared.
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        log.info("another process is preparing %s; waiting for it", folder)
-        lock.acquire()
-    except OSError as error:
-        raise ValueError(
-            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the"
-            " environment variable CLOZELAB_CACHE, to a folder that can be written"
-        ) from error
-    try:
+    with one_at_a_time(folder):
         if folder.exists():
             try:
                 return PreparedCorpus.open(folder).folder
@@ -125,8 +112,6 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
         shutil.rmtree(temporary, ignore_errors=True)
         _write_corpus(temporary, plan)
         return temporary.rename(folder)
-    finally:
-        lock.release()
 
 
 def find_prepared_corpus(**arguments: Any) -> Path | None:

@@ -18,17 +18,15 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import file_sha256
+from clozelab.corpus.files import file_sha256, one_at_a_time
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
@@ -183,6 +181,7 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
     facts = _checked_facts(folder)
     if facts is not None:
         return facts
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(folder.parent):
         # Another process may have written it while this one waited.
         facts = _checked_facts(folder)
@@ -208,26 +207,6 @@ def _write_meta(folder: Path, facts: Facts) -> None:
     checksums = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
     (folder / "meta.json").write_text(meta, encoding="utf-8")
-
-
-@contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold back other processes that want to write there.
-
-    Who waits finds the work of the first one done.
-    The lock ends with the process that holds it; one that hangs is waited for, and that is said.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.parent / f".{folder.name}.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        log.info("another process is writing below %s; waiting for it", folder)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _checked_facts(folder: Path) -> Facts | None:

@@ -71,20 +71,32 @@ class LabelKind(ABC):
         """What the outputs say, as `encode` has labels."""
 
     @abstractmethod
-    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
-        """An example's prediction and label as people read them."""
+    def shown(self, value: Any) -> Any:
+        """A prediction or a label as people read it."""
 
-    @abstractmethod
+    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
+        """An example's prediction, label and outputs as people read them."""
+        return {
+            "prediction": self.shown(prediction),
+            "label": self.shown(label),
+            "logits": [round(float(logit), 5) for logit in logits],
+        }
+
     def majority(self, labels: Values) -> Values | None:
-        """The answer that is right most often, for every example; None: there is none."""
+        """The answer that is right most often, for every example; None: there is none.
+
+        Of equally frequent ones it is the lowest.
+        """
+        answers, counts = np.unique(labels, axis=0, return_counts=True)
+        return np.broadcast_to(answers[counts.argmax()], labels.shape)
 
     @abstractmethod
     def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
         """What a bag of words predicts of `test`."""
 
-    @abstractmethod
-    def is_collapsed(self, predictions: Values, labels: Values) -> bool:
+    def is_collapsed(self, predictions: Values, labels: Values) -> bool:  # noqa: ARG002
         """Whether nearly every example has the same answer, and should not."""
+        return len(np.unique(predictions, axis=0)) <= 1
 
 
 class Classes(LabelKind):
@@ -109,17 +121,8 @@ class Classes(LabelKind):
     def predict(self, logits: NDArray[np.floating]) -> Values:
         return logits.argmax(axis=1)
 
-    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
-        return {
-            "prediction": self.names[prediction],
-            "label": self.names[label],
-            "logits": [round(float(logit), 5) for logit in logits],
-        }
-
-    def majority(self, labels: Values) -> Values:
-        """Of equally frequent ones it is the lowest."""
-        values, counts = np.unique(labels, return_counts=True)
-        return np.full_like(labels, values[counts.argmax()])
+    def shown(self, value: Any) -> str:
+        return self.names[value]
 
     def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
         return guess_classes(train, labels, test, len(self.names))
@@ -148,8 +151,11 @@ class Number(LabelKind):
     def predict(self, logits: NDArray[np.floating]) -> Values:
         return logits[:, 0]
 
+    def shown(self, value: Any) -> float:
+        return float(value)
+
     def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:  # noqa: ARG002
-        return {"prediction": round(float(prediction), 5), "label": float(label)}
+        return {"prediction": round(float(prediction), 5), "label": self.shown(label)}
 
     def majority(self, labels: Values) -> None:  # noqa: ARG002
         return None
@@ -199,21 +205,8 @@ class LabelSet(LabelKind):
     def predict(self, logits: NDArray[np.floating]) -> Values:
         return (logits > 0).astype(np.int64)
 
-    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
-        names = np.array(self.names)
-        return {
-            "prediction": names[np.flatnonzero(prediction)].tolist(),
-            "label": names[np.flatnonzero(label)].tolist(),
-            "logits": [round(float(logit), 5) for logit in logits],
-        }
-
-    def majority(self, labels: Values) -> Values:
-        """The most frequent set; of equally frequent ones the lowest."""
-        sets, counts = np.unique(labels, axis=0, return_counts=True)
-        return np.broadcast_to(sets[counts.argmax()], labels.shape)
+    def shown(self, value: Any) -> list[str]:
+        return [self.names[number] for number in np.flatnonzero(value)]
 
     def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
         return np.stack([guess_classes(train, column, test, 2) for column in labels.T], axis=1)
-
-    def is_collapsed(self, predictions: Values, labels: Values) -> bool:  # noqa: ARG002
-        return len(np.unique(predictions, axis=0)) <= 1
