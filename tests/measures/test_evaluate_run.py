@@ -137,7 +137,7 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
         ),
         (
             ["measure=cloze_by_side", "measure.data.sides=[up]"],
-            "measure.data.sides: up is unknown; known: left, right",
+            "measure.data.sides='up' is unknown; known: left, right",
         ),
         ([*PAIRS, "encoder=null"], "encoder is not set: no encoder here .* pre-train it first"),
         (

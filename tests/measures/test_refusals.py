@@ -214,12 +214,12 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         r"of the tokens of measure text .*\[UNK\]",
     ),
     (
-        "bad input: measure.data.sides: middle is unknown known",
+        "bad input: measure.data.sides='middle' is unknown known",
         lambda folder, tokenizer: test_held_out.made(
             ClozeBySide, folder, tokenizer, **test_held_out.CLOZE | {"sides": ["middle"]}
         ),
         ValueError,
-        "measure.data.sides: middle is unknown; known: left, right, both",
+        "measure.data.sides='middle' is unknown; known: left, right, both",
     ),
     (
         "bad input: question= why is unknown known",

@@ -42,6 +42,7 @@ from clozelab.corpus.tables import (
     open_table,
     table_format,
 )
+from clozelab.text.did_you_mean import check_choice
 
 log = logging.getLogger(__name__)
 
@@ -345,11 +346,7 @@ class Source:
                 resolve_path(self.path, data_dir),
                 num_left_out,
             )
-        if self.format not in CORPUS_FORMATS:
-            raise ValueError(
-                f"source {self.name}: format={self.format!r} is unknown; known:"
-                f" {', '.join(CORPUS_FORMATS)}"
-            )
+        check_choice(f"source {self.name}: format", self.format, CORPUS_FORMATS)
         return [self._shard(index, name, path) for name, path in sorted(paths.items())]
 
     def _shard(self, index: int, name: str, path: Path) -> Shard:

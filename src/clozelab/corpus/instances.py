@@ -51,6 +51,7 @@ from clozelab.corpus.packing import (
     pack_windows,
 )
 from clozelab.corpus.random import integers, uniform01
+from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenShards
@@ -92,6 +93,12 @@ class Instances(ABC):
         self._origins = np.arange(shards.num_documents)
         if shards.document_origin is not None:
             self._origins = np.asarray(shards.document_origin)
+        self._layout = layout
+        self._find()
+
+    @abstractmethod
+    def _find(self) -> None:
+        """Find the instances; ValueError where there are none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A worker process that is not forked finds the instances again.
@@ -189,14 +196,12 @@ class NegativeSampler:
 class BoundPairs(Instances):
     """What both ways to cut segment pairs share: where a random next segment may come from."""
 
+    _layout: SegmentPairs
     _starts: I64
 
-    def __init__(
-        self, layout: SegmentPairs, shards: TokenShards, ids: SpecialIds, seq_length: int
-    ) -> None:
-        super().__init__(layout, shards, ids, seq_length)
-        self._layout = layout
-        self._budget = seq_length - 2 - ids.pair_separators
+    def _find(self) -> None:
+        layout = self._layout
+        self._budget = self.seq_length - 2 - self.ids.pair_separators
         # A document of a single sentence has no place to split.
         fewest = 1 if layout.lone_sentences == "random" else 2
         sizes = np.diff(self._documents)
@@ -241,10 +246,8 @@ class BoundPairs(Instances):
 class PairInstances(BoundPairs):
     """Instances of `SegmentPairs` by our cuts; stores one sentence number an instance."""
 
-    def __init__(
-        self, layout: SegmentPairs, shards: TokenShards, ids: SpecialIds, seq_length: int
-    ) -> None:
-        super().__init__(layout, shards, ids, seq_length)
+    def _find(self) -> None:
+        super()._find()
         self._starts = self._find_starts()
         document = self._document_of(self._starts)
         group = self._groups[document]
@@ -440,10 +443,9 @@ class ReleasedInstances(BoundPairs):
     Of each it stores copy * number of sentences + sentence.
     """
 
-    def __init__(
-        self, layout: SegmentPairs, shards: TokenShards, ids: SpecialIds, seq_length: int
-    ) -> None:
-        super().__init__(layout, shards, ids, seq_length)
+    def _find(self) -> None:
+        super()._find()
+        layout = self._layout
         number = len(self._sentences)
         starts = [copy * number + self._find_starts(copy) for copy in range(layout.copies)]
         self._starts = np.concatenate(starts).astype(np.min_scalar_type(layout.copies * number))
@@ -591,9 +593,9 @@ class SegmentPairs(InputFormat):
         for key in ("random_next_prob", "short_seq_prob"):
             if not 0.0 <= getattr(self, key) <= 1.0:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must lie in [0, 1].")
-        _check_choice("negative_scope", self.negative_scope, ("corpus", "source"))
-        _check_choice("cuts", self.cuts, ("ours", "released"))
-        _check_choice("lone_sentences", self.lone_sentences, ("left_out", "random"))
+        check_choice("negative_scope", self.negative_scope, ("corpus", "source"))
+        check_choice("cuts", self.cuts, ("ours", "released"))
+        check_choice("lone_sentences", self.lone_sentences, ("left_out", "random"))
         released_only = (self.put_back_unused, self.lone_sentences, self.copies)
         plain = (False, "left_out", 1)
         if self.copies < 1 or (self.cuts == "ours" and released_only != plain):
@@ -618,21 +620,13 @@ class SegmentPairs(InputFormat):
         return np.where(is_short, short_budget, budget)
 
 
-def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{key} is {value!r}; choose {' or '.join(choices)}.")
-
-
 class WindowInstances(Instances):
     """Instances of `FullSentences`."""
 
     shortest = 4
 
-    def __init__(
-        self, layout: FullSentences, shards: TokenShards, ids: SpecialIds, seq_length: int
-    ) -> None:
-        super().__init__(layout, shards, ids, seq_length)
-        budget = seq_length - 2
+    def _find(self) -> None:
+        budget = self.seq_length - 2
         # A sentence that is longer than a window is cut into pieces of a window each: the cuts are
         # further offsets between those of the sentences.
         lengths = np.diff(self._sentences)

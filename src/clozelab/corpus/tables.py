@@ -44,6 +44,7 @@ from clozelab.corpus.lines import (
     text_lines,
     warn_of_nuls,
 )
+from clozelab.text.did_you_mean import check_choice
 
 log = logging.getLogger(__name__)
 
@@ -155,10 +156,7 @@ def open_table(
     stands between cells of csv; None: a comma, or a tab in a file called .tsv. ValueError for an
     unknown format, an empty or binary file, and one that is not of its format.
     """
-    if file_format not in ("auto", *TABLE_FORMATS):
-        raise ValueError(
-            f"file_format={file_format!r} is unknown; known: auto, {', '.join(TABLE_FORMATS)}",
-        )
+    check_choice("file_format", file_format, ("auto", *TABLE_FORMATS))
     if file_format == "auto":
         file_format = table_format(path) or "tsv"
     if file_format == "jsonl":

@@ -11,7 +11,6 @@ checksums is built anew with a warning.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import logging
@@ -31,6 +30,7 @@ from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
 from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
+from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
     from clozelab.datamodules.label_kinds import LabelKind
@@ -271,10 +271,7 @@ class HubSource:
                 f"task.hub.revision={source.revision!r} is no commit of {source.name}: give one (40"
                 " hex digits; its page on the hub lists them), since a branch or a tag may move"
             )
-        if source.format not in ("tsv", "csv", "squad"):
-            raise ValueError(
-                f"task.hub.format={source.format!r} is unknown; known: tsv, csv, squad"
-            )
+        check_choice("task.hub.format", source.format, ("tsv", "csv", "squad"))
         return source
 
 
@@ -368,30 +365,27 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     has_header = is_test or not source.headerless
     if not has_header:
         frame = frame.reindex(columns=source.headerless, fill_value="")
-    if source.format == "csv":
-        rows_of_cells = list(frame.itertuples(index=False, name=None))
+    line_of = csv_line
+    if source.format == "tsv":
+        line_of = _tsv_line
+        # TSV is not CSV: what would break a field becomes a space, as the originals have none.
+        mended = frame.replace(r"[\t\r\n]+", " ", regex=True)
+        num_changed = int((mended != frame).any(axis=1).sum())
+        frame = mended
+        if num_changed:
+            log.warning(
+                "%s: tabs or line breaks inside the texts of %d rows became spaces",
+                path.name,
+                num_changed,
+            )
+    with path.open("w", encoding="utf-8", newline="") as file:
         if has_header:
-            rows_of_cells.insert(0, tuple(frame.columns))
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(map(csv_line, rows_of_cells))
-        return
-    # TSV is not CSV: what would break a field becomes a space, as the originals have none.
-    mended = frame.replace(r"[\t\r\n]+", " ", regex=True)
-    num_changed = int((mended != frame).any(axis=1).sum())
-    if num_changed:
-        log.warning(
-            "%s: tabs or line breaks inside the texts of %d rows became spaces",
-            path.name,
-            num_changed,
-        )
-    mended.to_csv(
-        path,
-        index=False,
-        header=has_header,
-        lineterminator="\n",
-        sep="\t",
-        quoting=csv.QUOTE_NONE,
-    )
+            file.write(line_of(frame.columns))
+        file.writelines(map(line_of, frame.astype(str).itertuples(index=False, name=None)))
+
+
+def _tsv_line(cells: Iterable[str]) -> str:
+    return "\t".join(cells) + "\n"
 
 
 def _class_names(numbers: Iterable[int], labels: Sequence[str], path: Path) -> list[str]:

@@ -39,6 +39,7 @@ from clozelab.datamodules.scoring import (
     inner_tokens,
     token_ranges,
 )
+from clozelab.text.did_you_mean import check_choice
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -317,11 +318,8 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
         self.sides = tuple(sides or readable)
         self.max_words = max_words
         self.min_tokens = max(min_tokens, 5)
-        unknown = set(self.sides) - set(self.SIDES)
-        if unknown:
-            raise ValueError(
-                f"measure.data.sides: {min(unknown)} is unknown; known: {', '.join(self.SIDES)}"
-            )
+        for side in self.sides:
+            check_choice("measure.data.sides", side, self.SIDES)
         unreadable = set(self.sides) - set(readable)
         if unreadable:
             raise ValueError(
@@ -450,10 +448,7 @@ class SentencePairs(HeldOutMeasure):
         max_validation_pairs: int,
         **common: Any,
     ) -> None:
-        if question not in self.QUESTIONS:
-            raise ValueError(
-                f"measure.data.question={question!r} is unknown; known: {', '.join(self.QUESTIONS)}"
-            )
+        check_choice("measure.data.question", question, self.QUESTIONS)
         if sentences < 1:
             raise ValueError(f"measure.data.sentences={sentences}: a text has at least one")
         super().__init__(**common)

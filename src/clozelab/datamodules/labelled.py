@@ -57,6 +57,7 @@ from clozelab.datamodules.labels import (
     warn_of_lacking_classes,
 )
 from clozelab.metrics import glue
+from clozelab.text.did_you_mean import check_choice
 
 log = logging.getLogger(__name__)
 
@@ -620,10 +621,8 @@ def _check_columns_and_labels(
 
 def _reads_windows(long_documents: str, window_pooling: str, text_columns: Sequence[str]) -> bool:
     """Whether long texts are read in windows; ValueError for settings that do not exist."""
-    if long_documents not in ("truncate", "windows"):
-        raise ValueError(f"long_documents={long_documents!r} is unknown; known: truncate, windows")
-    if window_pooling not in ("mean", "max"):
-        raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: mean, max")
+    check_choice("long_documents", long_documents, ("truncate", "windows"))
+    check_choice("window_pooling", window_pooling, ("mean", "max"))
     if long_documents == "windows" and len(text_columns) != 1:
         raise ValueError(
             f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}"

@@ -44,6 +44,7 @@ from clozelab.datamodules.examples import (
 from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
+from clozelab.text.did_you_mean import check_choice
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
@@ -222,8 +223,7 @@ class MinimalPairs(ScoringDataModule):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        if masking not in ("token", "word"):
-            raise ValueError(f"measure.data.masking={masking!r} is unknown; known: token, word")
+        check_choice("measure.data.masking", masking, ("token", "word"))
         self.masking = masking
         self.max_pairs = max_pairs
         self.has_groups = columns["group"] is not None

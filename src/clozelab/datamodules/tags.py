@@ -63,6 +63,7 @@ from clozelab.metrics.entities import (
     tag_scores,
     to_iob2,
 )
+from clozelab.text.did_you_mean import check_choice
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +84,7 @@ class ColumnFormat:
     tag_column: int
 
     def __post_init__(self) -> None:
-        if self.file_format not in ("columns", "conllu"):
-            raise ValueError(f"file_format={self.file_format!r} is unknown; known: columns, conllu")
+        check_choice("file_format", self.file_format, ("columns", "conllu"))
 
     @property
     def is_conllu(self) -> bool:

@@ -10,12 +10,11 @@ sentences first.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, SpecialIds, pack_pairs
+from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, pack_pairs
 from clozelab.corpus.random import uniform01
 from clozelab.objectives.objective import PairObjective
 
@@ -73,12 +72,9 @@ class SentenceOrderPrediction(PairObjective):
 class SentencePairInstances(Instances):
     """Instances of `SentencePairs`: at least two sentences each, as many as fit."""
 
-    def __init__(
-        self, layout: SentencePairs, shards: Any, ids: SpecialIds, seq_length: int
-    ) -> None:
-        super().__init__(layout, shards, ids, seq_length)
+    def _find(self) -> None:
         number = len(self._sentences) - 1
-        budget = seq_length - 2 - ids.pair_separators
+        budget = self.seq_length - 2 - self.ids.pair_separators
         first, end = _chunks(self._sentences, self._documents, budget)
         # From the end: the same walk over the mirrored text.
         mirrored_sentences = self._sentences[-1] - self._sentences[::-1]
@@ -96,8 +92,8 @@ class SentencePairInstances(Instances):
         self._end = ends[has_two]
         if not len(self):
             raise ValueError(
-                f"no two sentences of a document fit into {seq_length} tokens: add text, or raise"
-                " the phase's seq_length (corpus.validation_fraction if this is the validation"
+                f"no two sentences of a document fit into {self.seq_length} tokens: add text, or"
+                " raise the phase's seq_length (corpus.validation_fraction if this is the validation"
                 " split)."
             )
 

@@ -45,3 +45,9 @@ def hint(word: str, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = 
 def key_of(word: str) -> str:
     """Return the key of an override: `seed` of `seed=1` and of `++seed=1`."""
     return word.partition("=")[0].lstrip("+~")
+
+
+def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
+    """ValueError for a value of a key that is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{key}={value!r} is unknown; known: {', '.join(choices)}")
