@@ -161,7 +161,8 @@ class Tokenizer:
         self._cut, self._uncut = files.word_splitter(self._rules, self.added_tokens)
         # With byte-level BPE words of running text have a space before them, and what is cut out of
         # a text brings its own.
-        self._spaced, self._caches = False, {}
+        self._spaced = False
+        self._caches: dict[bool, WordCache] = {}
         for value in (True, False):
             word_rules = files.with_prefix_space(self._rules, value)
             library = self._library

@@ -13,7 +13,7 @@ import json
 import logging
 import lzma
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -214,18 +214,30 @@ def is_binary(head: bytes) -> bool:
 def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
     if suffix == ".zst":
         library = zstandard.ZstdDecompressor(max_window_size=2**31)
-        yield from _stream_chunks(raw, library.decompressobj)
+        yield from _gathered(_stream_chunks(raw, library.decompressobj))
     elif suffix == ".xz":
         # Between two streams xz may write zeros.
-        yield from _stream_chunks(raw, lzma.LZMADecompressor, padding=b"\0")
+        yield from _gathered(_stream_chunks(raw, lzma.LZMADecompressor, padding=b"\0"))
     elif suffix == ".bz2":
-        yield from _stream_chunks(raw, bz2.BZ2Decompressor)
+        yield from _gathered(_stream_chunks(raw, bz2.BZ2Decompressor))
     else:
         stream: Any = raw
         if suffix == ".gz":
             stream = gzip.GzipFile(fileobj=stream)
         while chunk := stream.read(CHUNK_BYTES):
             yield chunk
+
+
+def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Larger chunks, so that the first one is enough to know a file by."""
+    text = b""
+    for chunk in chunks:
+        text += chunk
+        if len(text) >= CHUNK_BYTES // 8:
+            yield text
+            text = b""
+    if text:
+        yield text
 
 
 def _stream_chunks(
@@ -238,7 +250,6 @@ def _stream_chunks(
     """
     stream = None
     num_streams = 0
-    text = b""
     while packed := raw.read(PACKED_BYTES):
         # Behind a stream's end another one may begin.
         while packed:
@@ -248,15 +259,10 @@ def _stream_chunks(
                     break
                 stream = new_decompressor()
                 num_streams += 1
-            text += stream.decompress(packed)
+            yield stream.decompress(packed)
             packed = b""
             if stream.eof:
                 packed = stream.unused_data
                 stream = None
-        if len(text) >= CHUNK_BYTES // 8:
-            yield text
-            text = b""
-    if text:
-        yield text
     if stream is not None or not num_streams:
         raise EOFError("the compressed stream ends early")

@@ -241,6 +241,8 @@ def _manifest_of(
         "name": plan.name,
         "settings": plan.settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
+    }
+    manifest |= {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "unknown_fraction": num_unknown / num_tokens,
@@ -250,6 +252,8 @@ def _manifest_of(
             "sentences": written.sentences,
             "characters": written.characters,
         },
+    }
+    manifest |= {
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
         "splits": splits,

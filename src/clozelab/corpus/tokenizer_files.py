@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,22 +219,7 @@ def _with_added_tokens(
         if repr(token) not in present:
             to_add.append(token)
             names.add(token.content)
-    # Special tokens by their part; one that the vocabulary lacks would be an id without an
-    # embedding.
-    by_name = []
-    for role in (*ROLES, "bos", "eos"):
-        value = config.get(f"{role}_token")
-        if content_of(value) in vocabulary:
-            by_name.append(_added_token(value, special=True))
-    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
-    if isinstance(extra, dict):
-        extra = extra.values()
-    special = [_added_token(value, special=True) for value in extra]
-    older = config.get(ADDED_TOKENS) or {}
-    for content in sorted(older, key=older.__getitem__):
-        is_special = any(token.content == content for token in special)
-        by_name.append(AddedToken(content, normalized=not is_special, special=is_special))
-    for token in by_name + special:
+    for token in _named_tokens(config, vocabulary):
         if token.content not in names:
             to_add.append(token)
             names.add(token.content)
@@ -242,6 +227,25 @@ def _with_added_tokens(
         return settled
     library.add_tokens(to_add)
     return {**settled, "added_tokens": json.loads(library.to_str())["added_tokens"]}
+
+
+def _named_tokens(config: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Iterator[AddedToken]:
+    """Special tokens by their part, then older files' added tokens, then further special ones."""
+    for role in (*ROLES, "bos", "eos"):
+        value = config.get(f"{role}_token")
+        # One that the vocabulary lacks would be an id without an embedding.
+        if content_of(value) in vocabulary:
+            yield _added_token(value, special=True)
+    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    if isinstance(extra, dict):
+        extra = extra.values()
+    special = [_added_token(value, special=True) for value in extra]
+    special_names = [token.content for token in special]
+    older = config.get(ADDED_TOKENS) or {}
+    for content in sorted(older, key=older.__getitem__):
+        is_special = content in special_names
+        yield AddedToken(content, normalized=not is_special, special=is_special)
+    yield from special
 
 
 def _added_token(value: Any, special: bool | None = None) -> AddedToken:

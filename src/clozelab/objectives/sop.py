@@ -93,8 +93,8 @@ class SentencePairInstances(Instances):
         if not len(self):
             raise ValueError(
                 f"no two sentences of a document fit into {self.seq_length} tokens: add text, or"
-                " raise the phase's seq_length (corpus.validation_fraction if this is the validation"
-                " split)."
+                " raise the phase's seq_length (corpus.validation_fraction if this is the"
+                " validation split)."
             )
 
     def __len__(self) -> int:
