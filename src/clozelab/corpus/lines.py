@@ -99,37 +99,40 @@ def text_lines(
     order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a
     packed file is unpacked on the way.
     """
-    empty = num_nuls = 0
+    empty = 0
+    for number, raw in plain_lines(path, advance):
+        raw = raw.rstrip(b"\r")
+        if not raw and not keeps_empty_end:
+            empty += 1
+            continue
+        # Empty lines are kept once it is known that they are not the last ones.
+        for skipped in range(number - empty, number):
+            yield skipped, ""
+        empty = 0
+        try:
+            yield number, raw.decode("utf-8")
+        except UnicodeDecodeError:
+            yield number, None
+
+
+def plain_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, line) without a byte order mark and NULs; a warning counts these."""
+    num_nuls = 0
     with path.open("rb") as file:
-        for number, raw in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
-            if NUL in raw:
-                num_nuls += raw.count(NUL)
-                raw = raw.replace(NUL, b"")
+        for number, line in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
             if number == 1:
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-            raw = raw.rstrip(b"\r")
-            if not raw and not keeps_empty_end:
-                empty += 1
-                continue
-            # Empty lines are kept once it is known that they are not the last ones.
-            for skipped in range(number - empty, number):
-                yield skipped, ""
-            empty = 0
-            try:
-                yield number, raw.decode("utf-8")
-            except UnicodeDecodeError:
-                yield number, None
-    warn_of_nuls(path, num_nuls)
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if NUL in line:
+                num_nuls += line.count(NUL)
+                line = line.replace(NUL, b"")
+            yield number, line
+    if num_nuls:
+        log.warning("%s: %d NUL characters were removed", path, num_nuls)
 
 
 def is_decoded(text: str) -> bool:
     """Whether all of it was UTF-8: no byte stands as a surrogate (errors="surrogateescape")."""
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
-
-
-def warn_of_nuls(path: Path, number: int) -> None:
-    if number:
-        log.warning("%s: %d NUL characters were removed", path, number)
 
 
 def parse_json(text: str | bytes) -> Any:

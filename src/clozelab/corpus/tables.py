@@ -19,7 +19,6 @@ lists, dictionaries, None. What a cell means is for the reader to say.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import json
@@ -33,16 +32,13 @@ from typing import Any, Literal
 
 from clozelab.corpus.lines import (
     COMPRESSIONS,
-    NUL,
     Advance,
-    CountedFile,
     file_suffix,
     ignore,
     is_decoded,
-    lines_of,
     parse_json,
+    plain_lines,
     text_lines,
-    warn_of_nuls,
 )
 from clozelab.text.did_you_mean import check_choice
 
@@ -268,38 +264,19 @@ def _csv_fields(
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
     # the limit is the whole process's, and is only ever raised
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
-    with path.open("rb") as file:
-        reader = csv.reader(
-            _csv_lines(path, CountedFile(file, advance)),
-            delimiter=delimiter,
-            strict=True,
-        )
-        try:
-            for fields in reader:
-                if not fields:  # a blank line is no row
-                    continue
-                if all(map(is_decoded, fields)):
-                    yield reader.line_num, fields
-                else:
-                    yield reader.line_num, None
-        except csv.Error as problem:
-            raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
-
-
-def _csv_lines(path: Path, raw: CountedFile) -> Iterator[str]:
-    """Lines with their ends.
-
-    Bytes that are not UTF-8 become surrogates, so that only their row is lost.
-    """
-    num_nuls = 0
-    for number, line in enumerate(lines_of(path, raw)):
-        if number == 0:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if NUL in line:
-            num_nuls += line.count(NUL)
-            line = line.replace(NUL, b"")
-        yield line.decode("utf-8", "surrogateescape") + "\n"
-    warn_of_nuls(path, num_nuls)
+    # Bytes that are not UTF-8 become surrogates, so that only their row is lost.
+    lines = (line.decode("utf-8", "surrogateescape") for _, line in plain_lines(path, advance))
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            if not fields:  # a blank line is no row
+                continue
+            if all(map(is_decoded, fields)):
+                yield reader.line_num, fields
+            else:
+                yield reader.line_num, None
+    except csv.Error as problem:
+        raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
 
 
 def csv_line(cells: Iterable[Any], delimiter: str = ",", *, quotes_all: bool = False) -> str:
