@@ -35,6 +35,7 @@ from clozelab.corpus.lines import (
 from clozelab.corpus.tables import (
     COLUMNAR,
     DamagedRow,
+    Record,
     Table,
     csv_line,
     json_record,
@@ -69,9 +70,11 @@ class RowFile:
     name: str
     form: str  # one of FORMATS
     columns: list[str]  # of jsonl: the keys of the first object
+    # (number, cells) of each row; DamagedRow goes on where its place ends
+    _records: Callable[[], Iterator[tuple[int, Record]]] = field(repr=False)
     delimiter: str = ","  # of csv, and of tsv
     is_quoted: bool = True  # whether a quotation mark in it is more than a character
-    _rows: Callable[[], Iterator[Row]] = field(default=lambda: iter(()), repr=False)
+    _unit: str = ":"  # what stands between the file's name and a row's number
 
     @property
     def is_table(self) -> bool:
@@ -80,7 +83,13 @@ class RowFile:
 
     def rows(self) -> Iterator[Row]:
         """From the first one on, however often it is asked for."""
-        return self._rows()
+        for number, record in self._records():
+            problem = None
+            cells: Any = record
+            if isinstance(record, DamagedRow):
+                problem = str(record)
+                cells = record.cells
+            yield Row(f"{self.name}{self._unit}{number}", cells, problem, number)
 
 
 def open_rows(name: str, form: str = "auto") -> RowFile:
@@ -149,12 +158,12 @@ def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
         if isinstance(json_record(first), dict):
             form = "jsonl"
     if form == "jsonl":
-        return RowFile(name, form, _first_keys(name, lines), _rows=lambda: _json_rows(name, lines))
+        return RowFile(name, form, _first_keys(name, lines), lambda: _json_records(lines))
     has_pairs = _has_pairs(name, lines)
     columns = ["text"]
     if has_pairs:
         columns = ["text", "pair"]
-    return RowFile(name, form, columns, _rows=lambda: _text_rows(name, lines, has_pairs))
+    return RowFile(name, form, columns, lambda: _text_records(lines, has_pairs))
 
 
 def _refuse_json_list(name: str, lines: Lines) -> None:
@@ -169,12 +178,11 @@ def _refuse_json_list(name: str, lines: Lines) -> None:
 
 def _first_keys(name: str, lines: Lines) -> list[str]:
     """Keys of the first object; ValueError where there is none."""
-    for row in _json_rows(name, lines):
-        if row.problem is None:
-            return list(row.record)
-    raise ValueError(
-        f"{next(_json_rows(name, lines)).place} is no JSON object, nor is any line below it",
-    )
+    for _, record in _json_records(lines):
+        if isinstance(record, dict):
+            return list(record)
+    number, _ = next(_json_records(lines))
+    raise ValueError(f"{name}:{number} is no JSON object, nor is any line below it")
 
 
 def _has_pairs(name: str, lines: Lines) -> bool:
@@ -199,35 +207,31 @@ def _has_pairs(name: str, lines: Lines) -> bool:
     return 2 * pairs > total
 
 
-def _text_rows(name: str, lines: Lines, has_pairs: bool) -> Iterator[Row]:
+def _text_records(lines: Lines, has_pairs: bool) -> Iterator[tuple[int, Record]]:
     for number, line in lines():
-        place = f"{name}:{number}"
+        record: Record = {"text": line}
         if line is None:
-            yield Row(place, {"text": ""}, "is not UTF-8 text", number)
-        elif not has_pairs:
-            yield Row(place, {"text": line}, None, number)
-        elif line.count(TAB) == 1:
+            record = DamagedRow.of("is not UTF-8 text", {"text": ""})
+        elif has_pairs and line.count(TAB) == 1:
             first, second = line.split(TAB)
-            yield Row(place, {"text": first, "pair": second}, None, number)
-        elif not line.strip():
-            yield Row(place, {"text": "", "pair": ""}, None, number)
-        else:
+            record = {"text": first, "pair": second}
+        elif has_pairs and not line.strip():
+            record = {"text": "", "pair": ""}
+        elif has_pairs:
             reason = f"has {line.count(TAB)} tabs: two texts between a tab were expected"
-            yield Row(place, {"text": line}, reason, number)
+            record = DamagedRow.of(reason, {"text": line})
+        yield number, record
 
 
-def _json_rows(name: str, lines: Lines) -> Iterator[Row]:
+def _json_records(lines: Lines) -> Iterator[tuple[int, Record]]:
     for number, line in lines():
         if line is not None and not line.strip():
             continue
-        place = f"{name}:{number}"
         record = json_record(line)
-        if isinstance(record, dict):
-            yield Row(place, record, None, number)
-        elif line is None:
-            yield Row(place, {}, f"is {record}", number)
-        else:
-            yield Row(place, {"line": line}, f"is {record}", number)
+        if isinstance(record, str):
+            cells = {} if line is None else {"line": line}
+            record = DamagedRow.of(f"is {record}", cells)
+        yield number, record
 
 
 def _open_json(path: Path) -> RowFile:
@@ -244,15 +248,13 @@ def _open_json(path: Path) -> RowFile:
     if not content or not isinstance(content[0], dict):
         raise ValueError(f'{path}: a list of objects was expected, such as [{{"text": ...}}]')
 
-    def rows() -> Iterator[Row]:
+    def records() -> Iterator[tuple[int, Record]]:
         for number, record in enumerate(content, 1):
-            place = f"{path}, object {number}"
-            if isinstance(record, dict):
-                yield Row(place, record, None, number)
-            else:
-                yield Row(place, {}, "is no JSON object", number)
+            if not isinstance(record, dict):
+                record = DamagedRow.of("is no JSON object", {})
+            yield number, record
 
-    return RowFile(str(path), "jsonl", list(content[0]), _rows=rows)
+    return RowFile(str(path), "jsonl", list(content[0]), records, _unit=", object ")
 
 
 # Tables
@@ -274,26 +276,17 @@ def _open_table(path: Path, form: str) -> RowFile:
     if form == "csv":
         _read_through(table)
     return RowFile(
-        str(path),
-        form,
-        table.columns,
-        delimiter,
-        is_quoted,
-        lambda: _table_rows(path, table),
+        str(path), form, table.columns, lambda: _table_records(table), delimiter, is_quoted
     )
 
 
-def _table_rows(path: Path, table: Table) -> Iterator[Row]:
+def _table_records(table: Table) -> Iterator[tuple[int, Record]]:
     for number, record in table.rows():
-        place = f"{path}:{number}"
         if isinstance(record, str):
             # A damaged row keeps its cells as far as they stand there.
-            cells = dict[str, Any].fromkeys(table.columns)
-            if isinstance(record, DamagedRow):
-                cells |= record.cells
-            yield Row(place, cells, f"is damaged: {record}", number)
-        else:
-            yield Row(place, record, None, number)
+            cells = dict.fromkeys(table.columns) | getattr(record, "cells", {})
+            record = DamagedRow.of(f"is damaged: {record}", cells)
+        yield number, record
 
 
 def _read_through(table: Table) -> None:

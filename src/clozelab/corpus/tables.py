@@ -80,20 +80,14 @@ Row = tuple[int, Record]
 
 
 class DamagedRow(str):
-    """What is wrong with a row of too few or too many cells.
+    """What is wrong with a row, and the `cells` that stand there all the same, by column."""
 
-    `cells` are those that stand there, by column. What stands behind the last column is a part of
-    the last cell, so that nothing of the row is lost.
-    """
-
-    cells: dict[str, str]
+    cells: dict[str, Any]
 
     @classmethod
-    def of(cls, columns: list[str], fields: list[str], delimiter: str) -> DamagedRow:
-        row = cls(f"{len(fields)} fields, expected {len(columns)}")
-        row.cells = dict(zip(columns, fields, strict=False))
-        if len(fields) > len(columns) > 0:
-            row.cells[columns[-1]] = delimiter.join(fields[len(columns) - 1 :])
+    def of(cls, problem: str, cells: dict[str, Any]) -> DamagedRow:
+        row = cls(problem)
+        row.cells = cells
         return row
 
 
@@ -295,9 +289,13 @@ def csv_line(cells: Iterable[Any], delimiter: str = ",", *, quotes_all: bool = F
 def _delimited_record(columns: list[str], fields: list[str] | None, delimiter: str) -> Record:
     if fields is None:
         return "not UTF-8 text"
-    if len(fields) != len(columns):
-        return DamagedRow.of(columns, fields, delimiter)
-    return dict(zip(columns, fields, strict=True))
+    cells = dict(zip(columns, fields, strict=False))
+    if len(fields) == len(columns):
+        return cells
+    # What stands behind the last column is a part of the last cell, so that nothing is lost.
+    if len(fields) > len(columns) > 0:
+        cells[columns[-1]] = delimiter.join(fields[len(columns) - 1 :])
+    return DamagedRow.of(f"{len(fields)} fields, expected {len(columns)}", cells)
 
 
 # jsonl

@@ -163,11 +163,5 @@ def _assembled(
     singles = [sides[0] for sides in readable]
     if stride is None:
         return Encoded(examples.assemble(tokenizer, singles), one_window_each, reasons)
-    windows: list[Int32s] = []
-    num_windows = []
-    for ids in singles:
-        text_windows = examples.cut_windows(ids, max_length - 2, stride)
-        windows += text_windows
-        num_windows.append(len(text_windows))
-    sequences = examples.assemble(tokenizer, windows)
-    return Encoded(sequences, examples.offsets_of(num_windows), reasons)
+    sequences, offsets = examples.assemble_windows(tokenizer, singles, max_length - 2, stride)
+    return Encoded(sequences, offsets, reasons)

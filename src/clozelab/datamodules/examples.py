@@ -250,21 +250,22 @@ def encode_windows(
             f"window_stride={stride} tokens: sequences of {max_seq_length} hold {room} beside the"
             f" special tokens, so give 1 to {max(1, room)} (half of a sequence is usual)"
         )
+    return assemble_windows(tokenizer, tokenizer.encode_batch(list(texts)), room, stride)
+
+
+def assemble_windows(
+    tokenizer: Tokenizer, texts: Sequence[Int32s], room: int, stride: int
+) -> tuple[TokenSequences, Ints]:
+    """As `encode_windows`, of texts that are tokens already; an empty one is one empty window."""
     windows: list[Int32s] = []
     num_windows = []
-    for ids in tokenizer.encode_batch(list(texts)):
-        text_windows = cut_windows(ids, room, stride)
-        windows += text_windows
-        num_windows.append(len(text_windows))
+    for ids in texts:
+        ranges = window_ranges(len(ids), room, stride)
+        if not ranges:
+            ranges = [(0, 0)]
+        windows += [ids[start : start + length] for start, length in ranges]
+        num_windows.append(len(ranges))
     return assemble(tokenizer, windows, None, [0] * len(windows)), offsets_of(num_windows)
-
-
-def cut_windows(ids: Int32s, room: int, stride: int) -> list[Int32s]:
-    """The windows over a text's tokens; an empty text is one empty window."""
-    ranges = window_ranges(len(ids), room, stride)
-    if not ranges:
-        return [ids]
-    return [ids[start : start + length] for start, length in ranges]
 
 
 def assemble(

@@ -55,6 +55,14 @@ log = logging.getLogger(__name__)
 
 # more questions without a usable answer than this: another data set (2.0, say), not dirt
 MAX_UNUSABLE_FRACTION = 0.1
+# of SquadFeatures, a value a window
+WINDOW_COLUMNS = (
+    "question",
+    "passage_starts",
+    "window_starts",
+    "start_positions",
+    "end_positions",
+)
 
 
 @dataclass(frozen=True)
@@ -343,7 +351,7 @@ class _WindowBuilder:
     tokenizer: Tokenizer
     settings: WindowSettings
     sequences: list[Int32s] = field(default_factory=list)
-    # One row a window: question, passage_starts, window_starts, start_positions, end_positions.
+    # One row a window, of WINDOW_COLUMNS.
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     max_context: list[NDArray[np.bool_]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -396,11 +404,11 @@ def build_features(
 
     input_ids, offsets = concatenate(builder.sequences)
     # Rows of five become five contiguous columns; the shape holds for no window, too.
-    columns = np.array(builder.rows, dtype=np.int32).reshape(-1, 5).T.copy()
-    question_index, passage_starts, window_starts, start_positions, end_positions = columns
+    values = np.array(builder.rows, dtype=np.int32).reshape(-1, len(WINDOW_COLUMNS)).T.copy()
+    columns = dict(zip(WINDOW_COLUMNS, values, strict=True))
     second_starts = np.diff(offsets).astype(np.int32)
     if tokenizer.has_token_types:
-        second_starts = passage_starts
+        second_starts = columns["passage_starts"]
     # Passages without a question have no tokens here. The empty arrays serve where there is none.
     all_spans = [np.zeros((0, 2))] + [spans for _, spans in passages]
     passage_lengths = np.zeros(len(examples.passages), dtype=np.int64)
@@ -412,11 +420,7 @@ def build_features(
     sequences = TokenSequences(input_ids, offsets, second_starts)
     features = SquadFeatures(
         sequences=sequences,
-        question=question_index,
-        passage_starts=passage_starts,
-        window_starts=window_starts,
-        start_positions=start_positions,
-        end_positions=end_positions,
+        **columns,
         max_context=max_context,
         passage_spans=passage_spans,
         passage_offsets=offsets_of(passage_lengths),
