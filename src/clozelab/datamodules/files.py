@@ -365,7 +365,7 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     has_header = is_test or not source.headerless
     if not has_header:
         frame = frame.reindex(columns=source.headerless, fill_value="")
-    line_of = csv_line
+    line_of: Callable[[Iterable[Any]], str] = csv_line
     if source.format == "tsv":
         line_of = _tsv_line
         # TSV is not CSV: what would break a field becomes a space, as the originals have none.
