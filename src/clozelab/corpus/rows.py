@@ -40,6 +40,7 @@ from clozelab.corpus.tables import (
     csv_line,
     json_record,
     open_table,
+    refuse_twins,
     table_format,
 )
 
@@ -74,7 +75,7 @@ class RowFile:
     _records: Callable[[], Iterator[tuple[int, Record]]] = field(repr=False)
     delimiter: str = ","  # of csv, and of tsv
     is_quoted: bool = True  # whether a quotation mark in it is more than a character
-    _unit: str = ":"  # what stands between the file's name and a row's number
+    _place: str = "{name}:{number}"  # of a row
 
     @property
     def is_table(self) -> bool:
@@ -89,7 +90,8 @@ class RowFile:
             if isinstance(record, DamagedRow):
                 problem = str(record)
                 cells = record.cells
-            yield Row(f"{self.name}{self._unit}{number}", cells, problem, number)
+            place = self._place.format(name=self.name, number=number)
+            yield Row(place, cells, problem, number)
 
 
 def open_rows(name: str, form: str = "auto") -> RowFile:
@@ -254,7 +256,7 @@ def _open_json(path: Path) -> RowFile:
                 record = DamagedRow.of("is no JSON object", {})
             yield number, record
 
-    return RowFile(str(path), "jsonl", list(content[0]), records, _unit=", object ")
+    return RowFile(str(path), "jsonl", list(content[0]), records, _place="{name}, object {number}")
 
 
 # Tables
@@ -270,7 +272,7 @@ def _open_table(path: Path, form: str) -> RowFile:
         delimiter = TAB
         is_quoted = _is_quoted(path)
     table = open_table(path, "csv" if is_quoted else form, delimiter=delimiter)
-    table.refuse_twins(table.columns)
+    refuse_twins(table.columns, table.columns, path)
     if form not in COLUMNAR and not any(True for _ in table.rows()):
         raise ValueError(f"{path} has a header and no row below it")
     if form == "csv":

@@ -96,11 +96,8 @@ class Table:
     """A table that was opened: its header was read, its rows were not."""
 
     path: Path
-    file_format: str
     columns: list[str]  # in file order; of jsonl those of the first object
-    # of Parquet and Arrow: columns that hold no text
-    other_types: dict[str, str] = field(default_factory=dict)
-    num_rows: int | None = None  # where the file says it
+    types: dict[str, Any] = field(default_factory=dict)  # of the columns of Parquet and Arrow
     # of Parquet and Arrow: what a column's 0, 1, ... mean
     class_names: dict[str, list[str]] = field(default_factory=dict)
     _rows: Callable[[list[str] | None, Advance], Iterator[Row]] = lambda *_: iter(())
@@ -119,11 +116,16 @@ class Table:
             columns = list(columns)
         return self._rows(columns, advance)
 
-    def refuse_twins(self, names: Iterable[str]) -> None:
-        """ValueError where one of these is the name of two columns."""
-        for name in names:
-            if self.columns.count(name) > 1:
-                raise ValueError(f"{self.path} has two columns {name!r}; rename one")
+    def holds_text(self, column: str) -> bool:
+        """False where its type says otherwise."""
+        return column not in self.types or _is_text(self.types[column])
+
+
+def refuse_twins(columns: Sequence[str], names: Iterable[str], where: object) -> None:
+    """ValueError where one of these is the name of two columns."""
+    for name in names:
+        if columns.count(name) > 1:
+            raise ValueError(f"{where} has two columns {name!r}; rename one")
 
 
 def table_format(path: Path) -> str | None:
@@ -191,7 +193,7 @@ def _open_delimited(
         if num_quoted >= max(MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION * num_rows):
             _warn_of_quotes(path, num_quoted, num_rows)
 
-    return Table(path, file_format, columns, _rows=rows)
+    return Table(path, columns, _rows=rows)
 
 
 def _header_of(
@@ -307,7 +309,7 @@ def _open_jsonl(path: Path) -> Table:
         raise ValueError(f"{path} has no examples")
     if isinstance(first, str):
         raise ValueError(f"{path}:{number}: {first}")
-    return Table(path, "jsonl", list(first), _rows=lambda _, advance: _json_rows(path, advance))
+    return Table(path, list(first), _rows=lambda _, advance: _json_rows(path, advance))
 
 
 def _json_rows(path: Path, advance: Advance) -> Iterator[Row]:
@@ -338,7 +340,6 @@ def _open_columnar(path: Path, file_format: str) -> Table:
             " inside)"
         )
     schema, num_rows = _columnar_schema(path, file_format)
-    other_types = {column.name: str(column.type) for column in schema if not _is_text(column.type)}
 
     def rows(columns: list[str] | None, advance: Advance) -> Iterator[Row]:
         number = num_bytes = 0
@@ -354,10 +355,8 @@ def _open_columnar(path: Path, file_format: str) -> Table:
 
     return Table(
         path,
-        file_format,
         columns=list(schema.names),
-        other_types=other_types,
-        num_rows=num_rows,
+        types={column.name: column.type for column in schema},
         class_names=_class_names(schema),
         _rows=rows,
     )
@@ -380,12 +379,6 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
         if isinstance(feature.get("names"), list):
             names[column] = [str(name) for name in feature["names"]]
     return names
-
-
-def column_types(path: Path, file_format: str) -> dict[str, Any]:
-    """Column -> its type, of Parquet and Arrow."""
-    schema, _ = _columnar_schema(path, file_format)
-    return {column.name: column.type for column in schema}
 
 
 def _columnar_schema(path: Path, file_format: str) -> tuple[Any, int | None]:
@@ -480,7 +473,7 @@ def find_text_column(
     is the setting that names the column.
     """
     columns = table.columns
-    table.refuse_twins([name])
+    refuse_twins(columns, [name], table.path)
     if name in columns:
         _refuse_other_than_text(table, name, key)
         return name
@@ -500,9 +493,9 @@ def find_text_column(
 
 
 def _refuse_other_than_text(table: Table, column: str, key: str) -> None:
-    if column in table.other_types:
+    if not table.holds_text(column):
         raise ValueError(
-            f"{table.path}: the column {column!r} holds {table.other_types[column]}, no text; "
+            f"{table.path}: the column {column!r} holds {table.types[column]}, no text; "
             f"its columns are {', '.join(map(repr, table.columns))}: name another by {key}"
         )
     values = _sampled(table, [column])[column]
@@ -531,7 +524,7 @@ def _plausible_columns(table: Table) -> list[str]:
 
     Of several, those whose cells are mostly more than a word.
     """
-    candidates = [name for name in table.columns if name not in table.other_types]
+    candidates = list(filter(table.holds_text, table.columns))
     texts = dict[str, list[str]]()
     for name, values in _sampled(table, candidates).items():
         if values and not all(map(_is_number, values)):

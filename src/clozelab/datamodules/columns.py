@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from clozelab.corpus.tables import refuse_twins
 from clozelab.text.did_you_mean import hint, nearest
 
 ROLES = ("text", "pair", "question", "words", "passages")
@@ -204,13 +205,6 @@ def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) ->
         if name not in columns:
             raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
     refuse_twins(columns, named, where)
-
-
-def refuse_twins(columns: Sequence[str], names: Sequence[str], where: str) -> None:
-    """ValueError where one of these is the name of two columns."""
-    for name in names:
-        if columns.count(name) > 1:
-            raise ValueError(f"{where} has two columns {name!r}; rename one")
 
 
 def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.tables import Record, Table, open_table
+from clozelab.corpus.tables import Record, Table, open_table, refuse_twins
 from clozelab.datamodules.baselines import BAG
 from clozelab.datamodules.examples import (
     GroupedSequences,
@@ -203,7 +203,7 @@ class TableFormat:
             id_column = None
         if id_column is not None:
             columns.append(id_column)
-        table.refuse_twins(columns)
+        refuse_twins(table.columns, columns, table.path)
         return list(dict.fromkeys(columns)), id_column
 
     def _cells_of(

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clozelab.corpus.tables import refuse_twins
 from clozelab.datamodules.columns import (
     LISTS,
     SINGLE,
     choose_columns,
     is_enough,
-    refuse_twins,
     refuse_unknown_keys,
     roles_of,
     say_in_python,

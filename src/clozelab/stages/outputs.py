@@ -19,7 +19,7 @@ import numpy as np
 
 from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
-from clozelab.corpus.tables import COLUMNAR, column_types, csv_line
+from clozelab.corpus.tables import COLUMNAR, csv_line, open_table
 from clozelab.datamodules.labels import is_missing
 from clozelab.modules.answers import Result, Unanswered, columns_of
 
@@ -252,7 +252,7 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     # Of a table without types (.csv) pyarrow finds them by the values, as of the answers.
     types = {}
     if file.form in COLUMNAR:
-        types = column_types(Path(file.name), file.form)
+        types = dict(open_table(Path(file.name), file.form).types)
     for name in answer_columns:
         types.pop(name, None)
     columns |= answer_columns

@@ -163,7 +163,7 @@ def row_of_command_line(values: Mapping[str, str]) -> RowFile:
     """The one text of a command line, as a file of one row."""
     # A terminal's bytes that are not UTF-8 come as halves of characters.
     record = {key: whole_characters(values[key]) for key in TEXT_KEYS if key in values}
-    return RowFile("text=", "jsonl", list(record), _rows=lambda: iter([Row("text", record)]))
+    return RowFile("text=", "jsonl", list(record), lambda: iter([(1, record)]), _place="text")
 
 
 def roles_of_command_line(file: RowFile, act: str) -> dict[str, str]:
