@@ -204,7 +204,9 @@ def make_plan(args: ParsedArgs) -> Plan:
         measures = "no-measure" not in args.flags
         # A generated world that is not there yet is written small, to count what it and its tasks
         # hold.
-        corpora = Corpora(strict=False, world=Path(world) if measures else None)
+        corpora = Corpora(strict=False)
+        if measures:
+            corpora.world = Path(world)
         costing = analyse(steps, corpora, runs)
         # All until here is what opening the experiment takes: imports, and composing each kind of
         # job.
