@@ -114,9 +114,9 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
         room = path.parent.name
         if name.startswith("."):
             # of a preparation, which holds its lock while it fills it
-            with held(path.with_name(name.removesuffix(".tmp") + ".lock")) as is_free:
-                if is_free:
-                    yield Garbage("leftovers", path, "a killed process left it")
+            lock = path.with_name(name.removesuffix(".tmp") + ".lock")
+            if not is_held(lock):
+                yield Garbage("leftovers", path, "a killed process left it", lock)
         elif room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
             lock = path.with_name(f".{name}.lock")
             yield Garbage("cache", path, "no run was trained on it", lock)
@@ -190,6 +190,11 @@ def _remove(path: Path) -> None:
     # with it.
     (path / RUN_FILE).unlink(missing_ok=True)
     shutil.rmtree(path.rename(path.with_name(f".{path.name}.deleted.tmp")))
+
+
+def is_held(lock: Path) -> bool:
+    with held(lock) as is_free:
+        return not is_free
 
 
 @contextmanager

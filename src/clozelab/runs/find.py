@@ -195,7 +195,9 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
 def _record_by_place(folder: Path, problem: str) -> Record:
     """Make the record of a folder without one: what its place tells, and why there is no more."""
     match = PLACE.search(folder.resolve().as_posix())
-    experiment, scale, stage, _ = match.groups() if match else ("", "", "", "")
+    experiment = scale = stage = ""
+    if match:
+        experiment, scale, stage, _ = match.groups()
     return Record.model_construct(
         stage=stage,
         scale=scale,

@@ -511,18 +511,21 @@ def new_record(
     # of each module, so that arms that use others may be compared in those of both
     modules = {name: module_hash[:8] for name, module_hash in code.items()}
     made_by = {"code": digest(code), "modules": modules, **hydra_provenance(), **host_facts()}
+    identity = {
+        "config": plain,
+        "inputs": dict(inputs),
+        "results_version": version,
+        "fingerprint": fingerprint_of(plain, inputs, version),
+    }
     return Record(
         status="running",
         stage=stage,
         scale=str(OmegaConf.select(config, "scale.name", default="")),
         metric=metric,
         scores=dict(scores),
-        fingerprint=fingerprint_of(plain, inputs, version),
-        results_version=version,
-        config=plain,
-        inputs=dict(inputs),
         started=now(),
         folder=folder,
+        **identity,
         **_place_of(folder, config),
         **made_by,
     )

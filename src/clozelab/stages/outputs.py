@@ -57,10 +57,12 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
 def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json: bool) -> None:
     """Print as a table what came as one, and lines of anything else."""
     if file.is_table and not is_json:
-        suffix = ".tsv" if file.form == "tsv" else ".csv"
+        suffix = {"tsv": ".tsv"}.get(file.form, ".csv")
         write_delimited(sys.stdout, file, answered, array_name, suffix)
         return
-    lines = json_lines(file, answered) if is_json else _text_lines(answered)
+    lines = _text_lines(answered)
+    if is_json:
+        lines = json_lines(file, answered)
     for line in lines:
         print(line, flush=True)
 

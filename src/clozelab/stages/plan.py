@@ -204,7 +204,9 @@ def make_plan(args: ParsedArgs) -> Plan:
         measures = "no-measure" not in args.flags
         # A generated world that is not there yet is written small, to count what it and its tasks
         # hold.
-        corpora = Corpora(strict=False, world=Path(world) if measures else None)
+        corpora = Corpora(strict=False)
+        if measures:
+            corpora.world = Path(world)
         costing = analyse(steps, corpora, runs)
         # All until here is what opening the experiment takes: imports, and composing each kind of
         # job.
@@ -314,13 +316,11 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
     finetune_seeds = 0
     if "finetune" in plan.sweeps:
         finetune_seeds = len(plan.sweeps["finetune"].groups(lambda key: key == "seed"))
-    measures: list[str] = []
-    num_evaluations = 0
+    evaluations: list[Sequence[str]] = []
     if "evaluate" in plan.sweeps:
-        jobs = plan.sweeps["evaluate"].jobs
-        num_evaluations = len(jobs)
-        words = chain.from_iterable(jobs)
-        measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
+        evaluations = list(plan.sweeps["evaluate"].jobs)
+    words = chain.from_iterable(evaluations)
+    measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     question = choice.power_study(plan.experiment, tasks, plan.difference)
     if not question.claims:
@@ -330,7 +330,9 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
             " reckon",
         )
         return
-    table = build_table(plan.experiment, plan.runs) if plan.runs.runs else None
+    table = None
+    if plan.runs.runs:
+        table = build_table(plan.experiment, plan.runs)
     std_devs = choice.std_devs_of(tasks, table)
     for measure in measures:
         # one number a pre-training seed
@@ -339,6 +341,9 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
     num_measured = sum(measure.count for measure in costing.measures)
     measured_seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
     seconds_each = measured_seconds / max(1, num_measured)
+    measuring = seconds_each * len(evaluations) / costing.num_seeds
+    # Arms with lengths of their own keep them.
+    may_shorten = all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms)
     rule = plan.experiment.stopping
     analyses = None
     if rule:
@@ -349,10 +354,9 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
         std_devs,
         budget,
         tuned_seeds=max(1, finetune_seeds),
-        measuring=seconds_each * num_evaluations / costing.num_seeds,
+        measuring=measuring,
         analyses=analyses,
-        # Arms with lengths of their own keep them.
-        may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms),
+        may_shorten=may_shorten,
     )
     _print_allocations(plan, question, std_devs, allocations, finetune_seeds, console)
 

@@ -128,7 +128,7 @@ def predict_texts(args: Words) -> None:
         inference.answer_rows(predictor, act, rows, options, roles=roles, errors=errors)
     )
     # What the column of a table is called, where an answer is an array.
-    array_name = "embedding" if act == "embed" else act
+    array_name = {"embed": "embedding"}.get(act, act)
     if out is not None:
         write_answers(out, file, answered, array_name)
     else:

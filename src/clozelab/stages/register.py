@@ -54,7 +54,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
     settings: dict[str, set[str]] = {}
     for step in sweeps:
         # What a job's pre-training seed is called.
-        pretrain_seed = "seed" if step.verb == "pretrain" else "pretrain_seed"
+        pretrain_seed = {"pretrain": "seed"}.get(step.verb, "pretrain_seed")
         for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
             # They differ by their seeds alone: one of them has the settings of all.
             config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))

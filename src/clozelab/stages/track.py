@@ -84,7 +84,9 @@ def send(record: Record, logger: str, console: Console) -> None:
     from clozelab.training.background import note_unsent, reason
 
     folder = record.folder
-    overrides = [f"logger={logger}"] if logger else []
+    overrides = []
+    if logger:
+        overrides.append(f"logger={logger}")
     with factory.recompose_config(record, overrides) as cfg:
         job = job_of_record(cfg, record)
         trackers = factory.build_trackers(cfg, job)

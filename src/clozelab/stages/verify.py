@@ -444,7 +444,7 @@ def check_one_run(
         further["share_runs"] = "false"
     else:
         further["encoder"] = str(encoders[record.inputs["encoder"]])
-    further |= {"runs_dir": str(folder), "trainer.progress_bar": "false"}
+    further |= {"runs_dir": str(folder), "trainer.progress_bar": "false", "hydra.mode": "RUN"}
     try:
         command = _safe_command(record, archive, folder)
         comparison = rerun_from_beginning(command, folder, further)

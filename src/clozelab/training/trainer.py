@@ -111,9 +111,13 @@ def resolve_accelerator(requested: str, devices: int) -> str:
 
     ValueError for what this machine cannot give.
     """
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if requested == "auto":
-        requested = "gpu" if num_gpus else "cpu"
+    num_gpus = 0
+    if torch.cuda.is_available():
+        num_gpus = torch.cuda.device_count()
+    if requested == "auto" and num_gpus:
+        requested = "gpu"
+    elif requested == "auto":
+        requested = "cpu"
     if requested == "gpu" and devices > num_gpus:
         raise ValueError(
             f"this trainer needs a CUDA device for each of trainer.devices={devices}, and torch"
