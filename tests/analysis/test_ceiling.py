@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from scipy import stats
+from tests.results.words import read_claim
 
-from clozelab.analysis.claims import read_claim
 from clozelab.analysis.score_file import ScoreLine, make_score_table
 from clozelab.analysis.verdicts import Judgement, Verdict, detectable_difference, judge
 

@@ -8,13 +8,13 @@ from scipy import stats
 
 from clozelab.analysis.multiplicity import holm
 from clozelab.analysis.power import minimum_detectable_difference, required_seeds
-from clozelab.analysis.sequential import sequential_p
 from clozelab.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
     PRETRAINING_SEEDS,
     estimate,
     estimate_contrast,
+    sequential_p,
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.report.commands import commands
+from clozelab.report.provenance import commands
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName

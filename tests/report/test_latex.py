@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.report.latex import escape, mark
+from clozelab.report.render import escape, mark
 from clozelab.stages.report import main
 
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")

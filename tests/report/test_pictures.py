@@ -16,6 +16,7 @@ from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.report.plots import (
     LEAST_PERCENT,
     _draw_column,
+    _draw_losses,
     draw_sizes,
     draw_table,
     look,
@@ -24,7 +25,6 @@ from clozelab.report.plots import (
 )
 from clozelab.report.render import write_report
 from clozelab.report.summaries import encoder_sizes, rows_by_size
-from clozelab.report.training_plots import _draw_losses
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -65,7 +65,8 @@ def test_a_curve_of_one_point_has_a_mark() -> None:
         curve = [(count, 4.0) for count in tokens]
         runs.append(SimpleNamespace(name=arm, curves={"validation/loss": curve}))
     figure, axes = plt.subplots()
-    _draw_losses(axes, runs, {"short": "red", "long": "blue"})
+    for run, colour in zip(runs, ("red", "blue"), strict=True):
+        _draw_losses(axes, [run], colour)
     marked = {line.get_color() for line in axes.lines if line.get_marker() == "o"}
     plt.close(figure)
     assert marked == {"red"}
@@ -109,14 +110,14 @@ def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -
     root = make_runs(MEANS, pretrain_seeds=(1, 2))
     experiment = load_experiment(find_experiment(TABLE_5))
     resize(root, "ltr", 1_530_000)  # a head of its own is no other size
-    assert rows_by_size(build_table(experiment, find(root))) == []
+    alike = build_table(experiment, find(root))
+    assert rows_by_size(alike) == [] and draw_sizes(alike) is None
     resize(root, "mlm", 5_000_000)
     table = build_table(experiment, find(root))
     rows = rows_by_size(table)
     # no floor: it has no pre-training
     assert [row.name for row in rows] == ["mlm_nsp", "mlm", "ltr", "ltr_bilstm"]
     assert encoder_sizes(table) == {"mlm_nsp": 1_527_680, "mlm": 5_000_000, "ltr": 1_530_000}
-    assert draw_sizes([], {}, table) is None
     report = write_report(experiment, root, root / "report", scale="demo")
     assert (report.folder / "sizes.svg").is_file() and (report.folder / "sizes-dark.png").is_file()
     assert 'src="sizes.png"' in (report.folder / "report.md").read_text()

@@ -158,7 +158,7 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
     assert verb(words(mine, "--again")) == 0 and len(read_registration(root(mine))) == 2
     found = status(mine)
     assert found.entry.date.startswith("2026-11-22"), "the one that came before counts"
-    assert found.is_before_runs
+    assert found.num_early == 0
     assert "claim new added" in found.changes
     assert said(mine).endswith("; registered again on 2026-11-24")
 

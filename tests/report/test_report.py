@@ -10,16 +10,16 @@ import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
-from itertools import chain, pairwise, product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from clozelab.report.page import CellView
+from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
-from clozelab.report.tables import CellView
-from clozelab.report.training_plots import known_heights, spread
 from clozelab.report.wording import verdict_label
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
@@ -470,13 +470,6 @@ def test_only_pretraining_so_far(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({}))
     assert (report.folder / "curves.png").is_file() and not (report.folder / "table.png").exists()
     assert "no run" in texts(report)["report.html"]
-
-
-def test_labels_move_apart_and_no_further() -> None:
-    assert spread([0.1, 0.5, 0.9], 0.05) == [0.1, 0.5, 0.9]
-    placed = spread([0.50, 0.51, 0.10, 0.505], 0.05)
-    assert all(above - below > 0.049 for below, above in pairwise(sorted(placed)))
-    assert sorted(range(4), key=placed.__getitem__) == [2, 0, 3, 1] and max(placed) < 0.57
 
 
 def test_wording() -> None:

@@ -9,26 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import incomparability_of, judgement_note, why_barred
-
-from clozelab.analysis.reasons import (
-    DifferentCode,
-    DifferentProtocol,
-    NoPretraining,
-    NoScoresOfMetric,
-    ProvenanceDifference,
-    SettingDifference,
-    SeveralVersions,
-    SharedEncoder,
-    Stage,
-    UnknownAmount,
-    UnmatchedAmount,
-    WrongEncoder,
+from tests.results.words import (
+    NOTHING,
+    incomparability_of,
+    judgement_note,
+    missing_in,
+    why_barred,
 )
+
+from clozelab.analysis.comparability import Reason
 from clozelab.analysis.verdicts import Judgement, Verdict, judge
 from clozelab.launch import sweep
-from clozelab.report.inconsistencies import inconsistencies
-from clozelab.report.summaries import problems
+from clozelab.report.problems import inconsistencies, problems
 from clozelab.results.evidence import derived_settings, treatment_factors
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -101,21 +93,25 @@ def mrpc(experiment: Experiment, root: Path) -> Judgement:
     return next(one for one in found if one.claim.id == "ltr_hurts_mrpc")
 
 
-def protocol_differences(
-    experiment: Experiment, root: Path, stage: Stage = Stage.FINETUNED
-) -> dict[str, tuple[str, str]]:
-    """The settings that bar the claim on MRPC: key -> what left to right and MLM have of it."""
+def protocol_differences(experiment: Experiment, root: Path, stage: str = "fine-tuned") -> str:
+    """The settings that bar the claim on MRPC, and what left to right and MLM have of them."""
     reason = incomparability_of(mrpc(experiment, root))
-    assert isinstance(reason, DifferentProtocol)
-    assert reason.stage is stage
-    return {one.key: ("/".join(one.first), "/".join(one.second)) for one in reason.differences}
+    assert reason.code == "other protocol"
+    return differences_in(reason, stage)
+
+
+def differences_in(reason: Reason, stage: str) -> str:
+    before = f"another protocol: {stage} with "
+    after = ", which differ_in in paper.yaml does not allow for"
+    assert reason.text.startswith(before) and reason.text.endswith(after)
+    return reason.text.removeprefix(before).removesuffix(after)
 
 
 def unequal(experiment: Experiment, root: Path) -> list[str]:
     return inconsistencies(experiment, find(root))
 
 
-def provenance_of(judgement: Judgement) -> tuple[ProvenanceDifference, ...]:
+def provenance_of(judgement: Judgement) -> str:
     return judgement.placed.contrasts[0].context.provenance
 
 
@@ -146,7 +142,7 @@ def test_another_protocol(
     change(root, "finetune/ltr/*/*/*", **{key: value})
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert protocol_differences(experiment, root) == {setting: (str(value), "none")}
+    assert protocol_differences(experiment, root) == f"{setting} {value} against none"
     # The difference is there to see, and decides nothing: nor is it one of the table's tests.
     assert found.difference is not None and found.corrected_p is None and found.num_tests == 0
     (line,) = unequal(experiment, root)
@@ -161,7 +157,7 @@ def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) 
     for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
         change(root, f"finetune/{row}/*/*/seed-1", config__epochs=first)
         change(root, f"finetune/{row}/*/*/seed-2", config__epochs=second)
-    assert protocol_differences(experiment, root) == {"epochs": ("1.0/3.0", "3.0/1.0")}
+    assert protocol_differences(experiment, root) == "epochs 1.0/3.0 against 3.0/1.0"
     for seed, epochs in ((1, 1.0), (2, 3.0)):
         change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
     # the control: unequal runs (a problem of its own), equal pairs
@@ -177,7 +173,7 @@ def test_another_search_over_learning_rates(experiment: Experiment, root: Path) 
         config__learning_rate=5e-5,
         config__optimizer={"learning_rate": 5e-5},
     )
-    assert protocol_differences(experiment, root) == {"learning_rate": ("5e-05", "0.0001")}
+    assert protocol_differences(experiment, root) == "learning_rate 5e-05 against 0.0001"
 
 
 def test_rates_that_were_tried_for_every_row_are_one_search(
@@ -237,8 +233,8 @@ def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
         )
     assert mrpc(experiment, root).verdict == Verdict.HOLDS
     change(root, "pretrain/ltr/*", config__model__hidden_act="other")
-    differences = protocol_differences(experiment, root, Stage.PRETRAINED)
-    assert differences == {"model.hidden_act": ("other", "none")}
+    differences = protocol_differences(experiment, root, "pre-trained")
+    assert differences == "model.hidden_act other against none"
 
 
 @pytest.mark.parametrize(
@@ -254,11 +250,11 @@ def test_what_no_arm_is_about_has_to_be_equal(
 ) -> None:
     change(root, "pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
     other = "mlm_nsp" if arm == "mlm" else "mlm"
-    assert why_barred(build_table(experiment, find(root)), arm, other, ()) is None
+    assert why_barred(build_table(experiment, find(root)), arm, other, ()) == NOTHING
     change(root, f"pretrain/{arm}/*", **{f"config__{key}": "other"})
     reason = why_barred(build_table(experiment, find(root)), arm, other, ())
-    assert isinstance(reason, DifferentProtocol) and reason.stage is Stage.PRETRAINED
-    assert [one.key for one in reason.differences] == [key.replace("__", ".")]
+    (found,) = differences_in(reason, "pre-trained").split("; ")
+    assert found.split()[0] == key.replace("__", ".")
 
 
 def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, root: Path) -> None:
@@ -269,8 +265,8 @@ def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, 
     assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     change(root, "pretrain/ltr/*", config__model__hidden_size=256)
     assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
-    differences = protocol_differences(experiment, root, Stage.PRETRAINED)
-    assert differences == {"model.hidden_size": ("256", "128")}
+    differences = protocol_differences(experiment, root, "pre-trained")
+    assert differences == "model.hidden_size 256 against 128"
 
 
 def test_another_tokenizer_brings_another_corpus_of_the_same_text(
@@ -290,8 +286,8 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(
     assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     for arm in ("mlm", "ltr"):
         change(root, f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
-    differences = protocol_differences(experiment, root, Stage.PRETRAINED)
-    assert differences == {"input corpus": ("byte_bpe's s", "wordpiece's ")}  # as a hash is cut
+    differences = protocol_differences(experiment, root, "pre-trained")
+    assert differences == "input corpus byte_bpe's s against wordpiece's "  # as a hash is cut
 
 
 def test_what_the_shipped_configuration_derives() -> None:
@@ -321,7 +317,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
     change(root, "finetune/mlm/*/*/*", config__head="linear")
     assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
     change(root, "finetune/ltr/*/*/*", config__task__data={"max_length": 64})
-    assert protocol_differences(experiment, root) == {"task.data.max_length": ("64", "none")}
+    assert protocol_differences(experiment, root) == "task.data.max_length 64 against none"
     change(
         root,
         "finetune/ltr/*/*/*",
@@ -329,7 +325,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
         row_delta=FEATURES | {"epochs": 9},
         config__epochs=9,
     )
-    assert protocol_differences(experiment, root) == {"epochs": ("9", "none")}
+    assert protocol_differences(experiment, root) == "epochs 9 against none"
     # Two such rows differ in which layers, and in what refers to that.
     change(
         root,
@@ -366,7 +362,7 @@ def test_arms_that_saw_more(
     change(root, "pretrain/ltr/*", **{f"facts__{fact}": other})
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == verdict
-    is_unmatched = isinstance(incomparability_of(found), UnmatchedAmount)
+    is_unmatched = incomparability_of(found).code == "unmatched amount"
     assert is_unmatched == (verdict == Verdict.NOT_COMPARABLE)
 
 
@@ -377,14 +373,19 @@ def test_what_is_not_known_is_not_matched(
     change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert incomparability_of(found) == UnknownAmount(amount, ("ltr",))
+    name = "training time (seconds x devices)" if amount == "training_seconds" else amount
+    assert incomparability_of(found) == Reason(
+        "unknown amount",
+        f"{name} of pre-training not known for ltr, so nobody can say the arms match",
+    )
 
 
 def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
     shutil.rmtree(root / "pretrain" / "ltr")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert incomparability_of(found) == NoPretraining(("ltr",))
+    reason = Reason("no pre-training", "no complete pre-training run of ltr")
+    assert incomparability_of(found) == reason
     assert mrpc(allowing(experiment, matched_by="none"), root).verdict == Verdict.HOLDS
 
 
@@ -421,8 +422,8 @@ def train(
     [
         ("flops", None),
         ("none", None),
-        ("tokens", ("tokens", 960_000.0)),
-        (None, ("steps", 960.0)),
+        ("tokens", "960 k against 2.4 M tokens"),
+        (None, "960 against 2.4 k steps"),
     ],
 )
 def test_an_arm_of_other_steps(
@@ -430,7 +431,7 @@ def test_an_arm_of_other_steps(
     root: Path,
     is_its_own: bool,
     matched_by: str | None,
-    unmatched: tuple[str, float] | None,
+    unmatched: str | None,
 ) -> None:
     ours = allowing(experiment, matched_by=matched_by)
     shorter = composed(experiment, "ltr", "steps_factor=0.4")
@@ -441,11 +442,14 @@ def test_an_arm_of_other_steps(
     reason = incomparability_of(found)
     if unmatched is None:
         assert found.verdict == Verdict.HOLDS
-        assert reason is None
+        assert reason == NOTHING
     else:
         assert found.verdict == Verdict.NOT_COMPARABLE
-        assert isinstance(reason, UnmatchedAmount)
-        assert (reason.amount, reason.first) == unmatched
+        assert reason == Reason(
+            "unmatched amount",
+            f"arms not matched: {unmatched} of pre-training, and matched_by in paper.yaml does not"
+            " say that this is meant",
+        )
     # The length is an arm's own where its lines say so, or where arms are not matched by it.
     assert bool(unequal(ours, root)) == (not is_its_own and matched_by is None)
 
@@ -512,8 +516,9 @@ def test_another_metric(experiment: Experiment, root: Path) -> None:
         path.write_text(json.dumps(state))
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    reason = NoScoresOfMetric(6, "validation/accuracy", "LTR & No NSP")
-    assert found.placed.contrasts[0].obstacles.missing == reason
+    assert missing_in(found) == (
+        "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy"
+    )
 
 
 def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root: Path) -> None:
@@ -522,9 +527,11 @@ def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root:
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
     reason = incomparability_of(found)
-    assert isinstance(reason, WrongEncoder)
-    assert (reason.row, reason.arm, reason.actual_arm) == ("ltr", "ltr", "mlm_nsp")
-    assert (reason.count, reason.num_runs) == (3, 6)
+    assert reason.code == "wrong encoder"
+    assert reason.text.startswith(
+        "not what it is called: paper.yaml says arm ltr of the row ltr, and 3 of 6 runs have the"
+        " encoder of mlm_nsp (e.g. finetune/ltr/"
+    )
 
 
 @pytest.mark.parametrize(
@@ -534,8 +541,8 @@ def test_lines_that_changed_between_runs_bar_the_row(
     experiment: Experiment, root: Path, kind: str, pattern: str
 ) -> None:
     change(root, pattern, **{f"{kind}_delta__new": 1})
-    reason = SeveralVersions(is_arm=kind == "arm", name="ltr", count=2)
-    assert incomparability_of(mrpc(experiment, root)) == reason
+    text = f"the runs of ltr were made from 2 versions of its {kind}"
+    assert incomparability_of(mrpc(experiment, root)) == Reason("several versions", text)
 
 
 def test_two_rows_of_one_arm_from_different_encoders(
@@ -554,7 +561,8 @@ def test_two_rows_of_one_arm_from_different_encoders(
         )
         table = build_table(experiment, find(root))
         reason = why_barred(table, "ltr", "ltr_bilstm", ("squad_v1",))
-        is_shared = reason == SharedEncoder(should_share=True, pretrain_seed=1)
+        text = "the rows stand for one encoder, and began from different ones (pre-training seed 1)"
+        is_shared = reason == Reason("shared encoder", text)
         assert is_shared == (encoder == "another")
 
 
@@ -619,6 +627,11 @@ def made(root: Path, pattern: str, **environment: str) -> None:
     )
 
 
+def other_code(stage: str, module: str) -> Reason:
+    text = f"other code: {stage} with two versions of {module}, and differ_in does not say code"
+    return Reason("other code", text)
+
+
 def test_arms_of_two_versions_of_the_code_are_not_compared(
     experiment: Experiment, root: Path
 ) -> None:
@@ -628,16 +641,14 @@ def test_arms_of_two_versions_of_the_code_are_not_compared(
     made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    reason = DifferentCode(Stage.PRETRAINED, ("objectives.mlm",))
-    assert incomparability_of(found) == reason
+    assert incomparability_of(found) == other_code("pre-trained", "objectives.mlm")
     allowed = experiment.model_copy(update={"differ_in": ("code",)})
     found = mrpc(allowed, root)
     assert found.verdict == Verdict.HOLDS
-    versions = SettingDifference("objectives.mlm", ("a2",), ("a1",))
-    assert provenance_of(found) == (ProvenanceDifference(Stage.PRETRAINED, (versions,)),)
+    assert provenance_of(found) == "pre-trained with objectives.mlm a2 against a1"
     made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
     made(root, "finetune/ltr/*/*/*", modules__spans="c2")
-    reason = DifferentCode(Stage.FINETUNED, ("modules.spans",))
+    reason = other_code("fine-tuned", "modules.spans")
     assert incomparability_of(mrpc(experiment, root)) == reason
 
 
@@ -653,7 +664,7 @@ def test_a_run_that_went_on_under_other_code_is_of_both_versions(
     change(root, "pretrain/ltr/*", earlier_sessions=[begun])
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert incomparability_of(found) == DifferentCode(Stage.PRETRAINED, ("objectives.mlm",))
+    assert incomparability_of(found) == other_code("pre-trained", "objectives.mlm")
     assert any(
         "objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root)
     )
@@ -671,7 +682,7 @@ def test_modules_that_one_arm_does_not_use_are_no_difference(
     made(root, "pretrain/ltr/*", models__encoder="b2")
     made(root, "pretrain/ltr/seed-1")
     # by the seeds that are known
-    reason = DifferentCode(Stage.PRETRAINED, ("models.encoder",))
+    reason = other_code("pre-trained", "models.encoder")
     assert incomparability_of(mrpc(experiment, root)) == reason
     made(root, "pretrain/ltr/*")
     assert mrpc(experiment, root).verdict == Verdict.HOLDS
@@ -684,7 +695,7 @@ def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
         made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.HOLDS
-    assert provenance_of(found) == ()
+    assert provenance_of(found) == ""
     (line,) = unequal(experiment, root)  # but said
     versions = {
         "torch": ("2.1", "2.2", "2.3"),
@@ -702,18 +713,13 @@ def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
 def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> None:
     made(root, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
     made(root, "finetune/*/*/*/*", torch="2.13.0")
-    assert provenance_of(mrpc(experiment, root)) == ()
+    assert provenance_of(mrpc(experiment, root)) == ""
     made(root, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.HOLDS
-    older = SettingDifference("torch", ("2.11.0",), ("2.13.0",))
-    pretrained = ProvenanceDifference(Stage.PRETRAINED, (older,))
-    assert provenance_of(found) == (pretrained,)
+    assert provenance_of(found) == "pre-trained with torch 2.11.0 against 2.13.0"
     made(root, "finetune/mlm/*/*/*", torch="2.11.0")
-    newer = SettingDifference("torch", ("2.13.0",), ("2.11.0",))
-    finetuned = ProvenanceDifference(Stage.FINETUNED, (newer,))
     found = mrpc(experiment, root)
-    assert provenance_of(found) == (pretrained, finetuned)
     assert judgement_note(found) == (
         "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0"
     )

@@ -16,9 +16,7 @@ from scipy import stats
 from tests.results.words import crossover_interval, crossover_place, judgement_note, missing_in
 
 from clozelab.analysis.crossover import find_sign_changes
-from clozelab.analysis.reasons import NoCheckpoints
-from clozelab.analysis.verdicts import Judgement, Verdict, judge
-from clozelab.results.analyses import run_interim_analysis
+from clozelab.analysis.verdicts import Judgement, Verdict, judge, run_interim_analysis
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
@@ -256,7 +254,7 @@ def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) 
     for count, is_exploratory in ((3, False), (4, True)):
         leads = (np.linspace(-4.0, 26.0, 6) + WOBBLE)[:count]
         runs = Runs(root, [*(one for one in both if one.seed <= count), *finetuned(leads)])
-        (found,) = run_interim_analysis(build_table(experiment, runs)).judgements
+        (found,) = run_interim_analysis(build_table(experiment, runs), root).judgements
         assert found.verdict == Verdict.HOLDS and found.is_exploratory == is_exploratory
 
 
@@ -265,7 +263,7 @@ def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> Non
     few = [one for one in found if one.name in ("new_100", "old_100", "old_50")]
     (one,) = judge(build_table(experiment, Runs(Path("none"), few)))
     assert one.verdict == Verdict.NOT_COMPARABLE
-    assert missing_in(one) == NoCheckpoints()
+    assert missing_in(one) == "no runs at two or more fractions of both arms' steps"
 
 
 def test_the_set_is_that_of_t_tests_at_every_place() -> None:

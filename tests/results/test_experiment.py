@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 from tests import forked
+from tests.results.words import read_claim
 
-from clozelab.analysis.claims import (
+from clozelab.analysis.schema import (
     ContrastClaim,
     EquivalenceClaim,
     OrderClaim,
+    Part,
     TrendClaim,
-    read_claim,
 )
-from clozelab.analysis.schema import Part
 from clozelab.launch.experiments import inline_configs
 from clozelab.report.wording import statistic
 from clozelab.results.experiment import (

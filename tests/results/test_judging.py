@@ -9,21 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results.words import forecast, judgement_note, missing_in, role_of
+from tests.results.words import forecast, judgement_note, missing_in, read_claim, role_of
 
-from clozelab.analysis.claims import read_claim
 from clozelab.analysis.contrasts import Contrast
-from clozelab.analysis.reasons import (
-    BelowFloor,
-    CellCaution,
-    DuplicateSeeds,
-    NoCompleteRun,
-    NoRunInColumn,
-)
 from clozelab.analysis.scores import Origin
 from clozelab.analysis.statistics import FINETUNING_SEEDS
-from clozelab.analysis.verdicts import Judgement, OtherData, OtherStatistic, Verdict, judge
-from clozelab.report.summaries import problems
+from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.report.problems import problems
 from clozelab.report.wording import summarise
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -62,24 +54,24 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     (nsp,) = found["nsp_helps_qnli"]
     assert nsp.verdict == Verdict.HOLDS
     assert nsp.judged_on == "QNLI-derived"
-    assert isinstance(nsp.size_obstacle, OtherData)
-    assert nsp.size_obstacle.column.origin is Origin.STAND_IN
+    assert nsp.column is not None and nsp.column.origin is Origin.STAND_IN
+    assert nsp.size_obstacle == "stand-in: direction only"
     rows = [one.model_copy(update={"cells": []}) for one in experiment.rows]
     unpublished = experiment.model_copy(update={"source": "", "rows": rows})
     for one in judged(unpublished, root)["nsp_helps_qnli"]:
-        assert one.size_obstacle is None
+        assert one.size_obstacle == ""
     assert nsp.difference is not None and nsp.difference.mean == pytest.approx(-10.0, abs=1.0)
     (mrpc,) = found["ltr_hurts_mrpc"]
     assert (mrpc.verdict, mrpc.judged_on) == (Verdict.CONTRADICTED, "MRPC")
     (squad,) = found["ltr_hurts_squad"]
     assert squad.verdict == Verdict.NOT_COMPARABLE
-    assert missing_in(squad) == NoRunInColumn("SQuAD F1")
+    assert missing_in(squad) == "no run on SQuAD F1 or a stand-in for it"
 
 
 def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     (one,) = judged(experiment, make_runs({("ltr", "mrpc"): 70.0}))["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.NOT_COMPARABLE
-    assert missing_in(one) == NoCompleteRun(("No NSP",))
+    assert missing_in(one) == "no complete run of No NSP"
 
 
 def test_one_pretraining_seed_shows_the_difference(
@@ -193,13 +185,10 @@ def test_a_row_that_only_collapsed_decides_nothing(
         )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == verdict
-    (caution,) = contrast_of(one).context.cells
-    assert caution == CellCaution(
-        "LTR & No NSP",
-        num_missing=0,
-        num_collapsed=len(collapsed),
-        every_run_collapsed=verdict == Verdict.INCONCLUSIVE,
-    )
+    cautions = [f"{len(collapsed)} collapsed run(s) of LTR & No NSP"]
+    if verdict == Verdict.INCONCLUSIVE:
+        cautions.append("every run of LTR & No NSP collapsed: it has measured nothing")
+    assert list(contrast_of(one).context.cells) == cautions
 
 
 def test_missing_and_unfinished(
@@ -237,15 +226,14 @@ def test_a_row_below_its_floor_decides_nothing(
     assert one.verdict == Verdict.BELOW_FLOOR and one.difference is not None and not forecast(one)
     assert one.difference.mean == pytest.approx(36.3, abs=0.3)
     assert one.corrected_p is not None and one.corrected_p < 0.05, "only the floor withholds it"
-    (below,) = contrast_of(one).context.below_floor
-    assert (below.row, below.dataset) == ("No NSP", "SQuAD F1")
-    assert below.is_random_weights
+    below = contrast_of(one).context.below_floor
+    assert below.startswith("No NSP has 12.9 on SQuAD F1, where the same head on random weights")
     assert BELOW in problems(table)["Below the floor"]
     # On real runs it failed before, as it does where the row has cleared its floor.
     root = make_runs(means | {("mlm", "squad_v1"): 25.9}, finetune_seeds=(2,), below="other")
     (one,) = judged(experiment, root)["ltr_hurts_squad"]
     assert one.verdict == Verdict.CONTRADICTED
-    assert contrast_of(one).context.below_floor == ()
+    assert contrast_of(one).context.below_floor == ""
 
 
 def test_what_pretraining_gives_is_judged_against_the_floor(
@@ -262,7 +250,7 @@ def test_what_pretraining_gives_is_judged_against_the_floor(
         build_table(against, find(make_runs({("mlm", "mrpc"): 60.0, ("random", "mrpc"): 70.0})))
     )
     assert one.verdict == Verdict.CONTRADICTED
-    assert contrast_of(one).context.below_floor == ()
+    assert contrast_of(one).context.below_floor == ""
 
 
 def test_without_a_floor_one_answer_is_the_floor(
@@ -276,10 +264,9 @@ def test_without_a_floor_one_answer_is_the_floor(
             )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.BELOW_FLOOR
-    (below,) = contrast_of(one).context.below_floor
-    mean = pytest.approx(65.0, abs=0.05)
-    floor = pytest.approx(68.4)
-    assert below == BelowFloor("LTR & No NSP", mean, "MRPC", floor, is_random_weights=False)
+    assert contrast_of(one).context.below_floor == (
+        "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4"
+    )
 
 
 def test_methods_that_beat_rows_are_named_and_withhold_nothing(
@@ -336,7 +323,7 @@ def test_a_verdict_says_which_runs_it_lacks(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.count == 2
     (caution,) = contrast_of(one).context.cells
-    assert (caution.row, caution.num_missing) == ("LTR & No NSP", 2)
+    assert caution == "2 run(s) of LTR & No NSP missing"
 
 
 def test_generated_tasks_are_synthetic_without_any_pretraining_run(
@@ -381,9 +368,7 @@ def test_a_difference_with_and_without_collapsed_runs(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
     contrast = contrast_of(one)
-    assert [(cell.row, cell.num_collapsed) for cell in contrast.context.cells] == [
-        ("LTR & No NSP", 3)
-    ]
+    assert contrast.context.cells == ("3 collapsed run(s) of LTR & No NSP",)
     assert contrast.without_collapsed is not None
     assert -3.0 < contrast.without_collapsed.mean < -1.0
 
@@ -454,7 +439,7 @@ def test_seeds_with_one_encoder_are_copies(
         path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
-    copies = (DuplicateSeeds("LTR & No NSP", (1, 2)),)
+    copies = "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder"
     assert contrast_of(one).obstacles.duplicates == copies
 
 
@@ -563,10 +548,13 @@ def test_a_size_is_held_against_means_only(
     assert mrpc.verdict == Verdict.HOLDS and mnli.paper_size is None  # a stand-in's never is
     if averaging in ("", "mean"):
         assert mrpc.paper_size == -9.0
-        assert mrpc.size_obstacle is None
+        assert mrpc.size_obstacle == ""
     else:
         assert mrpc.paper_size is None
-        assert mrpc.size_obstacle == OtherStatistic(averaging)
+        averages = {"median": "medians", "best": "the best"}[averaging]
+        assert mrpc.size_obstacle == (
+            f"the paper's numbers are {averages} of its runs, ours means: direction only"
+        )
 
 
 def _forecast(experiment: Experiment, root: Path) -> str:

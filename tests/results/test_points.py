@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.report.render import Report, write_latex, write_report
+from clozelab.report.render import DRAWINGS, Report, write_latex, write_report
 from clozelab.report.summaries import arm_labels
 from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.results.series import find_series
-from clozelab.results.table import build_table
+from clozelab.results.table import build_table, find_series
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page
 
@@ -36,8 +35,8 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test about the picture of lines the other ones."""
-    for other in ("draw_table", "draw_sizes", "draw_curves"):
-        monkeypatch.setattr(f"clozelab.report.render.{other}", lambda *_: None)
+    for other in ("table", "sizes", "curves"):
+        monkeypatch.setitem(DRAWINGS, other, lambda _: None)
 
 
 def make_figure(

@@ -13,15 +13,8 @@ import pytest
 from scipy import stats
 from tests.results.words import judgement_note, verdict_label
 
-from clozelab.analysis.sequential import sequential_p
-from clozelab.analysis.verdicts import (
-    FirstAnalysisAhead,
-    Judgement,
-    SeedsNeeded,
-    TooManySeedsNeeded,
-    Verdict,
-)
-from clozelab.results.analyses import run_interim_analysis
+from clozelab.analysis.statistics import sequential_p
+from clozelab.analysis.verdicts import Forecast, Judgement, Verdict, run_interim_analysis
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
@@ -52,7 +45,8 @@ def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) ->
     records = [
         one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out
     ]
-    (found,) = run_interim_analysis(build_table(experiment, Runs(root, records))).judgements
+    table = build_table(experiment, Runs(root, records))
+    (found,) = run_interim_analysis(table, root).judgements
     return found
 
 
@@ -93,7 +87,8 @@ def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
 def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
     found = looked(experiment, tmp_path, 2)
     assert found.verdict == Verdict.INCONCLUSIVE
-    assert found.forecast == FirstAnalysisAhead(3, additional_seeds=1)
+    text = "the first look is at 3 pre-training seeds"
+    assert found.forecast == Forecast(text, "waits", additional_seeds=1)
 
 
 def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
@@ -169,7 +164,10 @@ def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
     ):
         (found,) = simulation.judged(made(tmp_path / name, **rule), shape + 1.6, 3)
         assert found.verdict == Verdict.INCONCLUSIVE
-        forecasts[name] = found.forecast
-    assert forecasts["free"] == SeedsNeeded(6, additional_seeds=3)
-    assert forecasts["eight"] == SeedsNeeded(8, additional_seeds=5)
-    assert forecasts["seven"] == TooManySeedsNeeded(7, additional_seeds=4)
+        assert found.forecast is not None
+        forecasts[name] = (found.forecast.short, found.forecast.additional_seeds)
+    assert forecasts == {
+        "free": ("~6 seeds", 3),
+        "eight": ("~8 seeds", 5),
+        "seven": (">7 seeds", 4),
+    }

@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.analysis.schema import Column
 from clozelab.report.claims import differences
-from clozelab.report.summaries import problems
+from clozelab.report.problems import problems
 from clozelab.results.adhoc import infer_table
 from clozelab.results.table import ResultTable
 from clozelab.runs.find import find

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clozelab.analysis.claims import BaseClaim, read_claim
-from clozelab.analysis.comparability import find_incomparability, provenance_differences
-from clozelab.analysis.reasons import Incomparability, Missing
+from pydantic import TypeAdapter
+
+from clozelab.analysis.comparability import Reason, find_incomparability, provenance
+from clozelab.analysis.schema import BaseClaim, Claim
+from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.verdicts import Judgement
 from clozelab.report import claims, wording
 from clozelab.report.wording import (
-    cell_note,
     crossover_interval,
     crossover_place,
     judgement_note,
-    role_of,
     verdict_label,
 )
 from clozelab.results.table import ResultTable
@@ -30,11 +30,29 @@ __all__ = [
     "made_apart",
     "make_claim",
     "missing_in",
+    "read_claim",
     "role_of",
     "verdict_label",
     "why_barred",
     "why_not",
 ]
+
+
+NOTHING = Reason("", "")
+CLAIMS: TypeAdapter[BaseClaim] = TypeAdapter(Claim)
+
+
+def read_claim(entry: Any) -> BaseClaim:
+    """One entry of `claims:`. ValidationError: what it cannot mean."""
+    return CLAIMS.validate_python(entry)
+
+
+def role_of(column: DataColumn) -> str:
+    return column.role
+
+
+def cell_note(cell: Cell) -> str:
+    return "; ".join(cell.notes)
 
 
 def make_claim(**entry: Any) -> BaseClaim:
@@ -49,35 +67,29 @@ def forecast(judgement: Judgement, table: ResultTable | None = None) -> str:
     return claims.needs_of(judgement, table)
 
 
-def incomparability_of(judgement: Judgement) -> Incomparability | None:
-    """Why the claim's first contrast is barred; None where it is not."""
-    return judgement.placed.contrasts[0].obstacles.incomparability
+def incomparability_of(judgement: Judgement) -> Reason:
+    """Why the claim's first contrast is barred; NOTHING where it is not."""
+    return judgement.placed.contrasts[0].obstacles.incomparability or NOTHING
 
 
-def missing_in(judgement: Judgement) -> Missing | None:
+def missing_in(judgement: Judgement) -> str:
     """What the claim, or else its first contrast that lacks something, has no scores of."""
-    if judgement.placed.missing:
-        return judgement.placed.missing
-    for contrast in judgement.placed.contrasts:
-        if contrast.obstacles.missing:
-            return contrast.obstacles.missing
-    return None
+    lacks = [judgement.placed.missing]
+    lacks += [contrast.obstacles.missing for contrast in judgement.placed.contrasts]
+    return next((reason.text for reason in lacks if reason), "")
 
 
-def why_barred(
-    table: ResultTable, first: str, second: str, tasks: Sequence[str]
-) -> Incomparability | None:
-    """Why two rows are not comparable; None where they are."""
+def why_barred(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Reason:
+    """Why two rows are not comparable; NOTHING where they are."""
     pair = table.evidence(first, second, tuple(tasks))
-    return find_incomparability(pair) if pair else None
+    return (find_incomparability(pair) if pair else None) or NOTHING
 
 
 def why_not(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> str:
     """Why two rows are not comparable; empty where they are."""
-    reason = why_barred(table, first, second, tasks)
-    return wording.incomparability(reason) if reason else ""
+    return why_barred(table, first, second, tasks).text
 
 
 def made_apart(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> str:
     pair = table.evidence(first, second, tuple(tasks))
-    return wording.provenance(provenance_differences(pair)) if pair else ""
+    return provenance(pair) if pair else ""

@@ -65,7 +65,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
         in say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1]
     )
     assert contents(tmp_path / "pooled") == before
-    monkeypatch.setattr("clozelab.report.summaries.datetime", Noon)
+    monkeypatch.setattr("clozelab.report.provenance.datetime", Noon)
     reports = []
     for root in (joint, tmp_path / "pooled" / NAME / "demo"):
         render.write_report(

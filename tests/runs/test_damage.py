@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
 from clozelab.launch.launcher import _fail_incomplete
 from clozelab.launch.processes import Job, JobState
-from clozelab.report.summaries import problems
+from clozelab.report.problems import problems
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find

@@ -106,7 +106,6 @@ def judgement(
         num_tests=1,
         gated_by="",
         forecast=None,
-        size_obstacle=None,
         seeds={"key": f"{seed_numbers}/1"},
     )
 

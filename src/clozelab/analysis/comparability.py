@@ -11,29 +11,15 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from statistics import fmean
-from typing import TypeVar
+from typing import NamedTuple
 
-from clozelab.analysis.reasons import (
-    DifferentCode,
-    DifferentProtocol,
-    Incomparability,
-    NoPretraining,
-    OutdatedRuns,
-    ProvenanceDifference,
-    SettingDifference,
-    SeveralVersions,
-    SharedEncoder,
-    Stage,
-    UnknownAmount,
-    UnmatchedAmount,
-    WrongEncoder,
-)
 from clozelab.analysis.schema import RATE_KEYS
 from clozelab.analysis.statistics import Seeds
-
-T = TypeVar("T")
-K = TypeVar("K")
+from clozelab.grouping import group_by
+from clozelab.text.formatting import rough, some
 
 # how far amounts of two arms may be apart, as a share of the larger one
 TOLERANCE = 0.02
@@ -51,8 +37,16 @@ PROTOCOL = (
     "schedule",
 )
 NO_VALUE = "none"
+UNKNOWN = frozenset({"", NO_VALUE})
 
 Facts = Mapping[str, str]
+
+
+class Reason(NamedTuple):
+    """Why there is no verdict: a word that programs may ask for, and a sentence for people."""
+
+    code: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -109,8 +103,8 @@ class Pair:
     # settings that the two arms' own lines set differently, and those of the two rows
     arm_factors: frozenset[str]
     row_factors: frozenset[str]
-    # why an arm or a row has no run that may be compared, though it has some
-    outdated: OutdatedRuns | None = None
+    # why an arm or a row has no run that may be compared, though it has some; empty where none is
+    outdated: str = ""
 
     @property
     def sides(self) -> tuple[RowEvidence, RowEvidence]:
@@ -120,18 +114,18 @@ class Pair:
     def has_two_arms(self) -> bool:
         return bool(self.first.arm and self.second.arm and self.first.arm != self.second.arm)
 
-    def stages_apart(self) -> Iterator[tuple[Stage, Runs, Runs]]:
+    def stages_apart(self) -> Iterator[tuple[str, Runs, Runs]]:
         """(stage, runs, runs) of all that two rows' scores come from apart from each other."""
         if self.has_two_arms:
-            yield Stage.PRETRAINED, self.first.pretraining, self.second.pretraining
+            yield "pre-trained", self.first.pretraining, self.second.pretraining
         for task, runs in self.first.by_task.items():
-            yield Stage.FINETUNED, runs, self.second.by_task[task]
+            yield "fine-tuned", runs, self.second.by_task[task]
 
 
-Rule = Callable[[Pair], Incomparability | None]
+Rule = Callable[[Pair], Reason | None]
 
 
-def find_incomparability(pair: Pair) -> Incomparability | None:
+def find_incomparability(pair: Pair) -> Reason | None:
     """The first reason for which two rows' scores are not comparable; None where they are."""
     for rule in RULES:
         reason = rule(pair)
@@ -140,111 +134,104 @@ def find_incomparability(pair: Pair) -> Incomparability | None:
     return None
 
 
-def provenance_differences(pair: Pair) -> tuple[ProvenanceDifference, ...]:
+def provenance(pair: Pair) -> str:
     """What two rows' runs of the same seeds were made with unequally, where that bars nothing."""
-    found: list[ProvenanceDifference] = []
+    texts: dict[str, None] = {}
     for stage, first, second in pair.stages_apart():
         differences = _known_differences(first, second, lambda run: run.environment)
         if differences:
-            found.append(ProvenanceDifference(stage, differences))
-    return tuple(dict.fromkeys(found))
+            texts[f"{stage} with {_named(differences)}"] = None
+    return "; ".join(texts)
 
 
 # -- the rules, in the order in which they are asked --------------------------------------------
 
 
-def results_are_current(pair: Pair) -> OutdatedRuns | None:
-    return pair.outdated
+def results_are_current(pair: Pair) -> Reason | None:
+    return Reason("older version", pair.outdated) if pair.outdated else None
 
 
-def arms_are_pretrained(pair: Pair) -> NoPretraining | None:
+def arms_are_pretrained(pair: Pair) -> Reason | None:
     """Both arms have a complete run, where something of it has to agree."""
     if not pair.has_two_arms or not pair.matched:
         return None
-    absent = [str(side.arm) for side in pair.sides if not side.pretraining]
-    return NoPretraining(tuple(absent)) if absent else None
+    absent = " and ".join(str(side.arm) for side in pair.sides if not side.pretraining)
+    if not absent:
+        return None
+    return Reason("no pre-training", f"no complete pre-training run of {absent}")
 
 
-def amounts_match(pair: Pair) -> UnknownAmount | UnmatchedAmount | None:
+def amounts_match(pair: Pair) -> Reason | None:
     """Two arms saw equally many tokens, or whatever `matched_by` asks for."""
     if not pair.has_two_arms:
         return None
-    for amount in pair.matched:
-        means = [_mean_amount(side.pretraining, amount) for side in pair.sides]
-        unknown = [
-            str(side.arm) for side, mean in zip(pair.sides, means, strict=True) if mean is None
-        ]
-        if unknown:
-            return UnknownAmount(amount, tuple(unknown))
-        first, second = (mean or 0.0 for mean in means)
-        if abs(first - second) > TOLERANCE * max(first, second):
-            return UnmatchedAmount(amount, first, second)
-    return None
+    return next(filter(None, (_unmatched(pair, amount) for amount in pair.matched)), None)
 
 
-def arms_are_of_one_version(pair: Pair) -> SeveralVersions | None:
+def arms_are_of_one_version(pair: Pair) -> Reason | None:
     if not pair.has_two_arms:
         return None
-    for side in pair.sides:
-        versions = _num_versions(side.pretraining)
-        if versions > 1:
-            return SeveralVersions(is_arm=True, name=str(side.arm), count=versions)
-    return None
+    versions = (_several_versions(str(side.arm), "arm", side.pretraining) for side in pair.sides)
+    return next(filter(None, versions), None)
 
 
-def arms_are_pretrained_alike(pair: Pair) -> DifferentProtocol | None:
+def arms_are_pretrained_alike(pair: Pair) -> Reason | None:
     if not pair.has_two_arms:
         return None
     allowed = pair.free_keys | pair.arm_factors
-    return _protocol_difference(
-        Stage.PRETRAINED, pair.first.pretraining, pair.second.pretraining, allowed
-    )
+    return _other_protocol("pre-trained", pair.first.pretraining, pair.second.pretraining, allowed)
 
 
-def rows_are_finetuned_alike(pair: Pair) -> DifferentProtocol | None:
+def rows_are_finetuned_alike(pair: Pair) -> Reason | None:
     factors = {key for key in pair.row_factors if key.split(".")[0] not in PROTOCOL}
     allowed = pair.free_keys | factors
     for task, runs in pair.first.by_task.items():
-        reason = _protocol_difference(Stage.FINETUNED, runs, pair.second.by_task[task], allowed)
+        reason = _other_protocol("fine-tuned", runs, pair.second.by_task[task], allowed)
         if reason is not None:
             return reason
     return None
 
 
-def code_is_the_same(pair: Pair) -> DifferentCode | None:
+def code_is_the_same(pair: Pair) -> Reason | None:
     if CODE in pair.free_keys:
         return None
     for stage, first, second in pair.stages_apart():
-        differences = _known_differences(first, second, lambda run: run.code)
-        if differences:
-            return DifferentCode(stage, tuple(difference.key for difference in differences))
+        modules = _known_differences(first, second, lambda run: run.code)
+        if modules:
+            return Reason(
+                "other code",
+                f"other code: {stage} with two versions of {some(list(modules))}, and differ_in"
+                " does not say code",
+            )
     return None
 
 
-def rows_are_what_they_are_called(pair: Pair) -> WrongEncoder | SeveralVersions | None:
+def rows_are_what_they_are_called(pair: Pair) -> Reason | None:
     """A row's runs have the encoder of its arm, and are of one version of the row's own lines."""
-    for runs_of in (lambda side: side.finetuning, lambda side: side.evaluation):
+    for runs_of in (attrgetter("finetuning"), attrgetter("evaluation")):
         for side in pair.sides:
             runs = runs_of(side)
-            reason = _wrong_encoder(side, runs)
+            reason = _wrong_encoder(side, runs) or _several_versions(side.name, "row", runs)
             if reason is not None:
                 return reason
-            versions = _num_versions(runs)
-            if versions > 1:
-                return SeveralVersions(is_arm=False, name=side.name, count=versions)
     return None
 
 
-def encoders_are_shared_as_arms_are(pair: Pair) -> SharedEncoder | None:
+def encoders_are_shared_as_arms_are(pair: Pair) -> Reason | None:
     """Two rows of one arm are about one encoder, those of two arms about two."""
     if not pair.first.arm or not pair.second.arm:
         return None
     should_share = pair.first.arm == pair.second.arm
+    stand_for = "two encoders, and began from one and the same"
+    if should_share:
+        stand_for = "one encoder, and began from different ones"
     first, second = (_encoders((*side.finetuning, *side.evaluation)) for side in pair.sides)
     for seed, fraction in sorted(first.keys() & second.keys()):
         is_shared = first[seed, fraction] == second[seed, fraction]
         if is_shared != should_share:
-            return SharedEncoder(should_share, seed)
+            return Reason(
+                "shared encoder", f"the rows stand for {stand_for} (pre-training seed {seed})"
+            )
     return None
 
 
@@ -264,6 +251,25 @@ RULES: tuple[Rule, ...] = (
 # -- what the rules ask of runs ------------------------------------------------------------------
 
 
+def _unmatched(pair: Pair, amount: str) -> Reason | None:
+    name = "training time (seconds x devices)" if amount == "training_seconds" else amount
+    means = {str(side.arm): _mean_amount(side.pretraining, amount) for side in pair.sides}
+    unknown = " and ".join(arm for arm, mean in means.items() if mean is None)
+    if unknown:
+        return Reason(
+            "unknown amount",
+            f"{name} of pre-training not known for {unknown}, so nobody can say the arms match",
+        )
+    first, second = (mean or 0.0 for mean in means.values())
+    if abs(first - second) <= TOLERANCE * max(first, second):
+        return None
+    return Reason(
+        "unmatched amount",
+        f"arms not matched: {rough(first)} against {rough(second)} {name} of pre-training, and"
+        " matched_by in paper.yaml does not say that this is meant",
+    )
+
+
 def _mean_amount(runs: Runs, amount: str) -> float | None:
     """What an arm saw or took, as a mean over seeds; None where a run does not know."""
     known = [run.amounts[amount] for run in runs if amount in run.amounts]
@@ -272,24 +278,27 @@ def _mean_amount(runs: Runs, amount: str) -> float | None:
     return fmean(known)
 
 
-def _num_versions(runs: Runs) -> int:
-    return len({tuple(sorted(run.delta.items())) for run in runs})
-
-
-def _wrong_encoder(side: RowEvidence, runs: Runs) -> WrongEncoder | None:
-    if not side.arm:
+def _several_versions(name: str, kind: str, runs: Runs) -> Reason | None:
+    """Runs of one arm or row that were made from several versions of its own lines."""
+    count = len({tuple(sorted(run.delta.items())) for run in runs})
+    if count < 2:
         return None
-    strangers = [run for run in runs if run.encoder_arm not in (side.arm, None)]
+    return Reason(
+        "several versions", f"the runs of {name} were made from {count} versions of its {kind}"
+    )
+
+
+def _wrong_encoder(side: RowEvidence, runs: Runs) -> Reason | None:
+    """Runs of a row began from the encoder of another arm than paper.yaml says."""
+    strangers = [run for run in runs if side.arm and run.encoder_arm not in (side.arm, None)]
     if not strangers:
         return None
     example = strangers[0]
-    return WrongEncoder(
-        row=side.name,
-        arm=side.arm,
-        count=len(strangers),
-        num_runs=len(runs),
-        actual_arm=str(example.encoder_arm),
-        example=example.place,
+    return Reason(
+        "wrong encoder",
+        f"not what it is called: paper.yaml says arm {side.arm} of the row {side.name}, and"
+        f" {len(strangers)} of {len(runs)} runs have the encoder of {example.encoder_arm}"
+        f" (e.g. {example.place})",
     )
 
 
@@ -303,75 +312,75 @@ def _encoders(runs: Iterable[RunEvidence]) -> dict[tuple[int, float], set[str]]:
     return encoders
 
 
-def _protocol_difference(
-    stage: Stage, first: Runs, second: Runs, allowed: Iterable[str]
-) -> DifferentProtocol | None:
+def _other_protocol(stage: str, first: Runs, second: Runs, allowed: Iterable[str]) -> Reason | None:
     """What two rows' settings differ in for seeds that both have: a difference is paired."""
     allowed = list(allowed)
-    differences = [
-        difference
-        for difference in _differences(_settings_by_seeds(first), _settings_by_seeds(second))
-        if not is_within(difference.key, allowed)
-    ]
-    keys = {difference.key for difference in differences}
-    if RATE_KEYS[0] in keys:
+    differences = _differences(_settings_by_seeds(first), _settings_by_seeds(second))
+    unmeant = {key: apart for key, apart in differences.items() if not is_within(key, allowed)}
+    if RATE_KEYS[0] in unmeant:
         # The optimizer's rate repeats the run's own.
-        differences = [one for one in differences if one.key != RATE_KEYS[1]]
-    if not differences:
+        unmeant.pop(RATE_KEYS[1], None)
+    if not unmeant:
         return None
-    return DifferentProtocol(stage, tuple(differences))
+    return Reason(
+        "other protocol",
+        f"another protocol: {stage} with {_named(unmeant)}, which differ_in in paper.yaml does not"
+        " allow for",
+    )
 
 
 def _settings_by_seeds(runs: Runs) -> dict[Seeds, Facts]:
     """Seeds -> settings; learning rates are all that were tried, since a row takes one of them."""
     tuned = join_facts([run.settings for run in runs if run.is_finetuning])
     rates = {key: tuned[key] for key in RATE_KEYS if key in tuned}
-    by_seeds: dict[Seeds, Facts] = {}
-    for seeds, group in group_by(runs, lambda run: run.seeds).items():
-        by_seeds[seeds] = join_facts([run.settings for run in group]) | rates
-    return by_seeds
+    by_seeds = _by_seeds(runs, attrgetter("settings"))
+    return {seeds: facts | rates for seeds, facts in by_seeds.items()}
+
+
+def _by_seeds(runs: Runs, facts_of: Callable[[RunEvidence], Facts]) -> dict[Seeds, dict[str, str]]:
+    groups = group_by(runs, attrgetter("seeds"))
+    return {seeds: join_facts(list(map(facts_of, group))) for seeds, group in groups.items()}
 
 
 def _known_differences(
     first: Runs, second: Runs, facts_of: Callable[[RunEvidence], Facts]
-) -> tuple[SettingDifference, ...]:
-    """What runs of two rows know of themselves and have otherwise.
+) -> dict[str, str]:
+    """What runs of two rows know of themselves and have otherwise, as `_differences` has it.
 
     What one does not know is no difference.
     """
     different = {tuple(sorted(facts_of(run).items())) for run in (*first, *second)}
     if len(different) < 2:
-        return ()
-    sides: list[dict[Seeds, Facts]] = []
-    for runs in (first, second):
-        groups = group_by(runs, lambda run: run.seeds)
-        sides.append({key: join_facts(list(map(facts_of, group))) for key, group in groups.items()})
-    return tuple(_differences(*sides, skips_unknown=True))
+        return {}
+    sides = (_by_seeds(first, facts_of), _by_seeds(second, facts_of))
+    return _differences(*sides, skips_unknown=True)
 
 
 def _differences(
     first: Mapping[Seeds, Facts], second: Mapping[Seeds, Facts], *, skips_unknown: bool = False
-) -> list[SettingDifference]:
-    """Keys in which two sides differ for seeds that both have, by name.
+) -> dict[str, str]:
+    """Key -> `5.0/3.0 against none`: what two sides have otherwise for seeds that both have.
 
     What one side does not know is NO_VALUE, or with `skips_unknown` no difference.
     """
-    values: dict[str, list[tuple[str, str]]] = {}
-    for seeds in sorted(first.keys() & second.keys()):
-        ours = first[seeds]
-        theirs = second[seeds]
-        for key in ours.keys() | theirs.keys():
-            if skips_unknown and not (ours.get(key) and theirs.get(key)):
-                continue
-            pair = (ours.get(key, NO_VALUE), theirs.get(key, NO_VALUE))
-            if pair[0] != pair[1]:
-                values.setdefault(key, []).append(pair)
-    differences: list[SettingDifference] = []
-    for key in sorted(values):
-        ours_seen = tuple(dict.fromkeys(pair[0] for pair in values[key]))
-        theirs_seen = tuple(dict.fromkeys(pair[1] for pair in values[key]))
-        differences.append(SettingDifference(key, ours_seen, theirs_seen))
+    common = sorted(first.keys() & second.keys())
+    differences: dict[str, str] = {}
+    for key in sorted(set(chain.from_iterable((*first.values(), *second.values())))):
+        ours = [first[seeds].get(key, NO_VALUE) for seeds in common]
+        theirs = [second[seeds].get(key, NO_VALUE) for seeds in common]
+        pairs = list(zip(ours, theirs, strict=True))
+        if skips_unknown:
+            pairs = [pair for pair in pairs if UNKNOWN.isdisjoint(pair)]
+        apart = [pair for pair in pairs if pair[0] != pair[1]]
+        if apart:
+            sides = map(dict.fromkeys, zip(*apart, strict=True))
+            differences[key] = " against ".join(map("/".join, sides))
     return differences
+
+
+def _named(differences: Mapping[str, str]) -> str:
+    """`torch 2.13 against 2.11; numpy ...` of the first keys."""
+    return some([f"{key} {apart}" for key, apart in differences.items()], "; ")
 
 
 def join_facts(facts: Sequence[Facts]) -> dict[str, str]:
@@ -381,14 +390,6 @@ def join_facts(facts: Sequence[Facts]) -> dict[str, str]:
         for key, value in run_facts.items():
             values.setdefault(key, set()).add(value)
     return {key: "/".join(sorted(seen)) for key, seen in values.items()}
-
-
-def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """What `key` makes of an item -> its items, in their order."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def is_within(key: str, parents: Iterable[str]) -> bool:

@@ -14,38 +14,20 @@ from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
-from clozelab.analysis.comparability import (
-    find_incomparability,
-    group_by,
-    provenance_differences,
-)
-from clozelab.analysis.reasons import (
-    BelowFloor,
-    CellCaution,
-    DifferentContext,
-    DifferentMetric,
-    DifferentSplits,
-    DifferentTargets,
-    DuplicateSeeds,
-    Incomparability,
-    Missing,
-    NoCommonSeed,
-    NoCompleteRun,
-    NoScoresOfMetric,
-    ProvenanceDifference,
-)
+from clozelab.analysis.comparability import Reason, find_incomparability, provenance
 from clozelab.analysis.schema import PERCENT, SequentialDesign
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
-from clozelab.analysis.sequential import sequential_p
 from clozelab.analysis.statistics import (
     PRETRAINING_SEEDS,
     Estimate,
     Scores,
     Seeds,
     estimate_contrast,
+    sequential_p,
 )
+from clozelab.grouping import group_by
+from clozelab.text.formatting import listed
 
-MINUS = "\u2212"
 CEILING = 100.0  # no accuracy in percent is higher
 # figures of pre-training whose size depends on which tokens an objective predicts
 LOSS_FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy")
@@ -94,46 +76,21 @@ class ContrastKey:
         )
 
 
-@dataclass(frozen=True)
-class SeedSet:
-    """The seeds that all cells of a contrast have."""
-
-    pretraining: tuple[int, ...] = ()
-    finetuning: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, seeds: Iterable[Seeds]) -> SeedSet:
-        pairs = list(seeds)
-        return cls(
-            tuple(sorted({pretrain_seed for pretrain_seed, _ in pairs})),
-            tuple(sorted({finetune_seed for _, finetune_seed in pairs})),
-        )
-
-    @classmethod
-    def parse(cls, text: str) -> SeedSet:
-        """The reverse of `str`: "1 2 3/1 2"."""
-        pretraining, _, finetuning = text.partition("/")
-        return cls(tuple(map(int, pretraining.split())), tuple(map(int, finetuning.split())))
-
-    def __str__(self) -> str:
-        if not self.pretraining:
-            return ""
-        return f"{' '.join(map(str, self.pretraining))}/{' '.join(map(str, self.finetuning))}"
-
-    def is_start_of(self, later: SeedSet) -> bool:
-        """Whether `later` only goes on with more pre-training seeds."""
-        start = later.pretraining[: len(self.pretraining)]
-        return self.pretraining == start and self.finetuning == later.finetuning
+def seeds_in_words(seeds: Iterable[Seeds]) -> str:
+    """`1 2 3/1 2`: pre-training and fine-tuning seeds, as the analysis log has them."""
+    pairs = list(seeds)
+    sides = [sorted({pair[side] for pair in pairs}) for side in (0, 1)]
+    return "/".join(" ".join(map(str, side)) for side in sides if side)
 
 
 @dataclass(frozen=True)
 class Obstacles:
     """What keeps a contrast from being tested."""
 
-    incomparability: Incomparability | None = None
-    missing: Missing | None = None
-    # seeds of its cells that are one and the same run
-    duplicates: tuple[DuplicateSeeds, ...] = ()
+    incomparability: Reason | None = None
+    missing: Reason | None = None
+    # which seeds of its cells are one and the same run, in words
+    duplicates: str = ""
     # a cell of it has no run that read its input
     every_run_collapsed: bool = False
 
@@ -144,18 +101,19 @@ class Obstacles:
 
 @dataclass(frozen=True)
 class Context:
-    """What a reader must know beside a contrast.
+    """What a reader must know beside a contrast, in words.
 
     All of it is tested; one with a row below its floor decides nothing, though.
     """
 
     # to how many tokens its cells' texts were cut, where that is not the same for all
-    text_lengths: tuple[tuple[int, ...], ...] = ()
-    provenance: tuple[ProvenanceDifference, ...] = ()
+    text_lengths: str = ""
+    # what its runs were made with, where that differs and bars nothing
+    provenance: str = ""
     # rows below their floor, unless the contrast is the difference from that floor
-    below_floor: tuple[BelowFloor, ...] = ()
+    below_floor: str = ""
     # cells that lack runs, or have collapsed ones
-    cells: tuple[CellCaution, ...] = ()
+    cells: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,7 +134,8 @@ class Contrast:
     has_collapsed: bool = False
     # the difference over the runs that did not, where some did
     without_collapsed: Estimate | None = None
-    seeds: SeedSet = SeedSet()
+    # that all of its cells have: "1 2 3/1 2"
+    seeds: str = ""
     design: SequentialDesign | None = None
     # it at each interim analysis of the design, the last one being over all of the design's seeds
     interim: tuple[Contrast, ...] = ()
@@ -341,13 +300,8 @@ def make_contrast(
     """A contrast with all that is known of its cells."""
     cells = [table.cells[term.row, term.column.key] for term in terms]
     paired = _paired_cells(terms, cells)
-    difference = _difference(terms, [cell.scores for cell in paired])
     has_collapsed = any(cell.num_collapsed for cell in cells)
-    without_collapsed = None
-    if has_collapsed:
-        without_collapsed = _difference(terms, [cell.healthy for cell in paired])
-    seeds = SeedSet.of(_common_seeds([cell.scores for cell in paired]))
-
+    difference, without_collapsed = _estimates(terms, paired)
     obstacles = Obstacles(
         incomparability=_incomparability(table, terms, cells),
         missing=_missing(table, terms, paired, difference),
@@ -368,8 +322,8 @@ def make_contrast(
         obstacles=obstacles,
         context=context,
         has_collapsed=has_collapsed,
-        without_collapsed=without_collapsed,
-        seeds=seeds,
+        without_collapsed=without_collapsed if has_collapsed else None,
+        seeds=seeds_in_words(_common_seeds(paired)),
     )
     design = table.spec.stopping
     if design is None:
@@ -390,12 +344,9 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
         return list(cells)
 
     averaged: list[Cell] = []
+    by_dataset = group_by(zip(terms, cells, strict=True), lambda pair: pair[0].column.key)
     for term, cell in zip(terms, cells, strict=True):
-        beside = [
-            other
-            for other_term, other in zip(terms, cells, strict=True)
-            if other_term.column == term.column
-        ]
+        beside = [other for _, other in by_dataset[term.column.key]]
         scores = _pretraining_means(cell.scores, [other.scores for other in beside])
         healthy = _pretraining_means(cell.healthy, [other.healthy for other in beside])
         averaged.append(replace(cell, scores=scores, healthy=healthy))
@@ -412,6 +363,14 @@ def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, 
     for pretrain_seed, group in group_by(sorted(common), lambda seeds: seeds[0]).items():
         means[pretrain_seed, 0] = fmean(scores[seeds] for seeds in group)
     return means
+
+
+def _estimates(
+    terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+) -> tuple[Estimate | None, Estimate | None]:
+    """(the difference, the same without collapsed runs)."""
+    with_all = _difference(terms, [cell.scores for cell in cells])
+    return with_all, _difference(terms, [cell.healthy for cell in cells])
 
 
 def _difference(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> Estimate | None:
@@ -440,52 +399,54 @@ def _resolution_at_ceiling(terms: Sequence[ContrastTerm], scores: Sequence[Score
     return resolution
 
 
-def _common_seeds(scores: Sequence[Scores]) -> set[Seeds]:
-    return set.intersection(*(set(cell_scores) for cell_scores in scores))
+def _common_seeds(cells: Sequence[Cell]) -> set[Seeds]:
+    return set.intersection(*(set(cell.scores) for cell in cells))
 
 
 def _incomparability(
     table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
-) -> Incomparability | None:
+) -> Reason | None:
     """Another split, metric, protocol, or other tokens; None where the cells may be compared."""
-    other_scores = _other_scores([term.column for term in terms])
-    if other_scores is not None:
-        return other_scores
-    other_targets = _other_targets(table, terms)
-    if other_targets is not None:
-        return other_targets
-
+    reason = _other_scores([term.column for term in terms]) or _other_targets(table, terms)
+    if reason is not None:
+        return reason
     for first, second in _row_pairs(terms):
         pair = table.evidence(first.row, second.row, first.column.tasks)
-        difference = find_incomparability(pair) if pair else None
-        if difference is not None:
-            return difference
-
+        reason = find_incomparability(pair) if pair else None
+        if reason is not None:
+            return reason
     contexts = {run.is_causal for run in _runs_behind(cells)} - {None}
     if len(contexts) > 1:
-        return DifferentContext()
+        return Reason("other context", "one is asked from the left, one from both sides")
     return None
 
 
-def _other_scores(columns: Sequence[DataColumn]) -> DifferentSplits | DifferentMetric | None:
+def _other_scores(columns: Sequence[DataColumn]) -> Reason | None:
     """Cells of two splits, or of another score than the claim is about."""
     splits = dict.fromkeys(column.metric.partition("/")[0] for column in columns if column.metric)
     if len(splits) > 1:
-        return DifferentSplits(tuple(splits))
+        return Reason("other split", f"another split: cells of {' against cells of '.join(splits)}")
     for column in columns:
         claimed = column.column.metric if column.column else ""
         if claimed and column.tasks and column.metric != claimed:
-            return DifferentMetric(column.metric, claimed)
+            text = f"another metric: {column.metric}, where the claim is about {claimed}"
+            return Reason("other metric", text)
     return None
 
 
-def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> DifferentTargets | None:
+def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Reason | None:
     """Losses of objectives that predict other tokens."""
     targets: set[str] = set()
     for term in terms:
         if term.column.is_pretraining and term.column.metric.startswith(LOSS_FIGURES):
             targets |= table.prediction_targets(term.row)
-    return DifferentTargets() if len(targets) > 1 else None
+    if len(targets) < 2:
+        return None
+    return Reason(
+        "other targets",
+        "their objectives predict other tokens, so losses do not compare: measure=held_out_text"
+        " asks alike",
+    )
 
 
 def _row_pairs(terms: Sequence[ContrastTerm]) -> list[tuple[ContrastTerm, ContrastTerm]]:
@@ -506,91 +467,92 @@ def _missing(
     terms: Sequence[ContrastTerm],
     cells: Sequence[Cell],
     difference: Estimate | None,
-) -> Missing | None:
-    empty = [(term, cell) for term, cell in zip(terms, cells, strict=True) if not cell.scores]
-    for term, cell in empty:
+) -> Reason | None:
+    labels: dict[str, None] = {}
+    for term, cell in zip(terms, cells, strict=True):
+        if cell.scores:
+            continue
+        label = table.spec.label(term.row)
+        labels[label] = None
         if cell.num_unscored:
-            label = table.spec.label(term.row)
-            return NoScoresOfMetric(cell.num_unscored, term.column.metric, label)
-    if empty:
-        labels = [table.spec.label(term.row) for term, _ in empty]
-        return NoCompleteRun(tuple(dict.fromkeys(labels)))
-    return None if difference else NoCommonSeed()
+            return no_such_score(cell.num_unscored, term.column.metric, f" of {label}")
+    if labels:
+        return Reason("no run", f"no complete run of {' and '.join(labels)}")
+    if difference is None:
+        return Reason("no common seed", "the rows have no seed in common")
+    return None
 
 
-def _duplicates(
-    table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
-) -> tuple[DuplicateSeeds, ...]:
-    """Pre-training seeds of a row whose runs began from one and the same encoder."""
-    found: list[DuplicateSeeds] = []
+def no_such_score(count: int, metric: str, of_row: str = "") -> Reason:
+    text = f"another metric: {count} complete run(s){of_row} have no {metric}"
+    return Reason("no such score", text)
+
+
+def _duplicates(table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> str:
+    """Which pre-training seeds of a row began from one and the same encoder; empty for none."""
+    texts: dict[str, None] = {}
     for term, cell in zip(terms, cells, strict=True):
         for part in cell.parts:
-            seeds = duplicate_seeds(part.runs.values())
-            if seeds:
-                found.append(DuplicateSeeds(table.spec.label(term.row), seeds))
-    return tuple(dict.fromkeys(found))
+            shared = shared_encoder(part.runs.values())
+            if shared:
+                texts[f"{table.spec.label(term.row)}: {shared}"] = None
+    return "; ".join(texts)
 
 
-def duplicate_seeds(runs: Iterable[ScoredRun]) -> tuple[int, ...]:
-    """Pre-training seeds of one row on one task that share an encoder; empty where none do."""
+def shared_encoder(runs: Iterable[ScoredRun]) -> str:
+    """Which pre-training seeds of one row on one task share an encoder; empty where none do."""
     usable = [run for run in runs if run.encoder and not run.is_collapsed]
     for group in group_by(usable, lambda run: run.encoder).values():
         seeds = sorted({run.seeds[0] for run in group})
         if len(seeds) > 1:
-            return tuple(seeds)
-    return ()
+            return f"pre-training seeds {listed(map(str, seeds))} are one and the same encoder"
+    return ""
 
 
-def _text_lengths(cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
+def _text_lengths(cells: Sequence[Cell]) -> str:
     """To how many tokens each cell's texts were cut, where all say so and not all say the same.
 
     Rows are cut to what their encoder was trained on: one from the middle of a run may have seen
     short rows only.
     """
-    lengths: list[tuple[int, ...]] = []
+    lengths: dict[str, None] = {}
     for cell in cells:
         known = {run.max_seq_length for run in _runs_behind([cell]) if run.max_seq_length}
-        lengths.append(tuple(sorted(known)))
-    different = tuple(dict.fromkeys(lengths))
-    if len(different) < 2 or not all(different):
-        return ()
-    return different
+        lengths["/".join(map(str, sorted(known)))] = None
+    if len(lengths) < 2 or not all(lengths):
+        return ""
+    return f"texts cut to {' against '.join(lengths)} tokens"
 
 
-def _provenance(
-    table: ScoreTable, terms: Sequence[ContrastTerm]
-) -> tuple[ProvenanceDifference, ...]:
+def _provenance(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
     for first, second in _row_pairs(terms):
         pair = table.evidence(first.row, second.row, first.column.tasks)
-        differences = provenance_differences(pair) if pair else ()
-        if differences:
-            return differences
-    return ()
+        text = provenance(pair) if pair else ""
+        if text:
+            return text
+    return ""
 
 
-def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[BelowFloor, ...]:
+def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
     rows = {term.row for term in terms}
-    floors = table.spec.floors()
-    found: list[BelowFloor] = []
+    texts: dict[str, None] = {}
     for term in terms:
-        below = table.below_floor(term.row, term.column)
-        if below is not None and floors[term.row] not in rows:
-            found.append(below)
-    return tuple(dict.fromkeys(found))
+        if table.spec.row(term.row).floor not in rows:
+            texts[table.below_floor(term.row, term.column)] = None
+    return "; ".join(filter(None, texts))
 
 
-def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[CellCaution, ...]:
-    cautions: list[CellCaution] = []
+def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[str, ...]:
+    cautions: list[str] = []
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
-        if cell.missing or cell.num_collapsed or cell.is_collapsed:
-            caution = CellCaution(
-                row=table.spec.label(row),
-                num_missing=len(cell.missing),
-                num_collapsed=cell.num_collapsed,
-                every_run_collapsed=cell.is_collapsed,
-            )
-            cautions.append(caution)
+        label = table.spec.label(row)
+        if cell.missing:
+            cautions.append(f"{len(cell.missing)} run(s) of {label} missing")
+        if cell.num_collapsed:
+            cautions.append(f"{cell.num_collapsed} collapsed run(s) of {label}")
+        if cell.is_collapsed:
+            cautions.append(f"every run of {label} collapsed: it has measured nothing")
     return tuple(cautions)
 
 
@@ -598,24 +560,26 @@ def _interim(
     contrast: Contrast, design: SequentialDesign, cells: Sequence[Cell]
 ) -> tuple[Contrast, ...]:
     """The contrast over the first seeds, as of each analysis; seeds come in their order."""
-    common = _common_seeds([cell.scores for cell in cells])
-    seeds = sorted({pretrain_seed for pretrain_seed, _ in common})
+    seeds = sorted({pretrain_seed for pretrain_seed, _ in _common_seeds(cells)})
     analyses: list[Contrast] = []
     for count in range(design.first, min(len(seeds), design.most) + 1):
-        first_seeds = frozenset(seeds[:count])
-        difference = _difference(
-            contrast.terms, [_of_seeds(cell.scores, first_seeds) for cell in cells]
-        )
-        without_collapsed = None
-        if contrast.has_collapsed:
-            without_collapsed = _difference(
-                contrast.terms, [_of_seeds(cell.healthy, first_seeds) for cell in cells]
+        first_seeds = seeds[:count]
+        of_seeds = [
+            replace(
+                cell,
+                scores=_of_seeds(cell.scores, first_seeds),
+                healthy=_of_seeds(cell.healthy, first_seeds),
             )
+            for cell in cells
+        ]
+        difference, without_collapsed = _estimates(contrast.terms, of_seeds)
+        if not contrast.has_collapsed:
+            without_collapsed = None
         analyses.append(
             replace(contrast, difference=difference, without_collapsed=without_collapsed)
         )
     return tuple(analyses)
 
 
-def _of_seeds(scores: Scores, pretrain_seeds: frozenset[int]) -> dict[Seeds, float]:
+def _of_seeds(scores: Scores, pretrain_seeds: Sequence[int]) -> dict[Seeds, float]:
     return {seeds: score for seeds, score in scores.items() if seeds[0] in pretrain_seeds}

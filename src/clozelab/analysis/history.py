@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clozelab.analysis.claims import BaseClaim
-from clozelab.analysis.contrasts import SeedSet
-from clozelab.analysis.schema import SequentialDesign
+from clozelab.analysis.schema import BaseClaim, SequentialDesign
 
 ANALYSIS_LOG = "looks.jsonl"
 UNREADABLE = "unreadable"
@@ -80,44 +78,7 @@ def statement(claim: BaseClaim) -> str:
     return claim.model_dump_json(exclude={"id", "text", "paper_delta"}, exclude_defaults=True)
 
 
-def statements(claims: Iterable[BaseClaim]) -> dict[str, str]:
-    """Id or text -> statement."""
-    return {claim.id or claim.text: statement(claim) for claim in claims}
-
-
 # -- what makes a verdict exploratory ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SeedsAdded:
-    """There was an analysis at other seeds, which the design did not plan."""
-
-    # of that analysis, and its verdict on the claim; None: another claim
-    time: str
-    seeds: str | None
-    verdict: str | None
-
-
-@dataclass(frozen=True)
-class DesignChanged(SeedsAdded):
-    """There was an analysis at these seeds under another design."""
-
-
-@dataclass(frozen=True)
-class ClaimedLate:
-    """The claim was made after an analysis of its numbers."""
-
-    time: str
-
-
-@dataclass(frozen=True)
-class ClaimDropped:
-    """After an analysis, a claim that the test allowed for was dropped or moved."""
-
-    time: str
-
-
-Breach = SeedsAdded | DesignChanged | ClaimedLate | ClaimDropped
 
 
 @dataclass(frozen=True)
@@ -148,21 +109,22 @@ class History:
             before.append(analysis)
         return cls(analyses, before, rule, [statement(claim) for claim in claims])
 
-    def breaches(self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]) -> list[Breach]:
-        """What makes a decided verdict on a claim exploratory: its dropped claims first.
+    def breaches(self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]) -> list[str]:
+        """What makes a decided verdict on a claim exploratory, in words: dropped claims first.
 
         `seeds` are those of the claim's tested contrasts.
         """
-        breaches: list[Breach] = []
+        breaches: list[str] = []
         first = self._first_analysis_of(seeds)
         if first is not None:
+            day = first.time[:10]
             if statement(claim) not in first.claims.values():
-                breaches.append(ClaimedLate(first.time))
+                breaches.append(f"claimed after a look at its numbers ({day})")
             elif not self._is_as_strict_as(first, claim):
-                breaches.append(ClaimDropped(first.time))
-        added = self._unplanned_analysis(claim, judged_on, seeds)
-        if added is not None:
-            breaches.append(added)
+                breaches.append(
+                    f"a claim that its test allowed for was dropped or moved after a look ({day})"
+                )
+        breaches += self._unplanned_analysis(f"{claim.text} ({judged_on})", seeds)
         return breaches
 
     def _first_analysis_of(self, seeds: Mapping[str, str]) -> InterimAnalysis | None:
@@ -176,19 +138,19 @@ class History:
         then = allowed_for(statement(claim), first.claims.values())
         return then <= allowed_for(statement(claim), self.claims)
 
-    def _unplanned_analysis(
-        self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]
-    ) -> SeedsAdded | None:
+    def _unplanned_analysis(self, claim: str, seeds: Mapping[str, str]) -> list[str]:
         """The first earlier analysis of these contrasts that the design did not plan."""
         for analysis in self.before:
             for key, present in seeds.items():
                 if analysis.seeds and self._is_planned(analysis, key, present):
                     continue
-                verdict = analysis.verdicts.get(f"{claim.text} ({judged_on})")
-                then = analysis.seeds.get(key)
-                kind = DesignChanged if then == present else SeedsAdded
-                return kind(analysis.time, then, verdict)
-        return None
+                then = analysis.seeds.get(key, "unknown seeds")
+                verdict = analysis.verdicts.get(claim, "another claim")
+                change = "seeds were added"
+                if then == present:
+                    change = "the stopping rule was changed"
+                return [f"{change} after a look at {then} ({analysis.time[:10]}: {verdict})"]
+        return []
 
     def _is_planned(self, analysis: InterimAnalysis, key: str, present: str) -> bool:
         """Whether an analysis counts for nothing against a contrast.
@@ -199,9 +161,15 @@ class History:
             return True
         if analysis.rule != self.rule:
             return False
-        then = SeedSet.parse(analysis.seeds[key])
-        now_seeds = SeedSet.parse(present)
-        return then == now_seeds or (bool(self.rule) and then.is_start_of(now_seeds))
+        then = analysis.seeds[key]
+        return then == present or (bool(self.rule) and _begins_with(present, then))
+
+
+def _begins_with(seeds: str, start: str) -> bool:
+    """`1 2 3/1` begins with `1 2/1`: more pre-training seeds, and the same fine-tuning seeds."""
+    first, _, finetune_seeds = start.partition("/")
+    later, _, later_finetune_seeds = seeds.partition("/")
+    return f"{later} ".startswith(f"{first} ") and finetune_seeds == later_finetune_seeds
 
 
 def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
@@ -210,16 +178,14 @@ def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
     Of a primary claim these are the primary ones before it, and whether there are others. Of any
     other claim they are all claims, and which of them are primary. `claim` is among `claims`.
     """
-    statements_of = [json.loads(text) for text in claims]
+    entries = [json.loads(text) for text in claims]
     own = json.loads(claim)
-    primary = [entry for entry in statements_of if entry.get("primary")]
-    primary_names = [_name_of(entry) for entry in primary]
+    primary = [entry for entry in entries if entry.get("primary")]
     if own.get("primary"):
-        before = set(primary_names[: primary.index(own)])
-        has_others = len(primary) < len(statements_of)
-        return before | {"others"} if has_others else before
-    names = {_name_of(entry) for entry in statements_of}
-    return names | {f"first {name}" for name in primary_names}
+        before = {_name_of(entry) for entry in primary[: primary.index(own)]}
+        return before | {"others"} if len(primary) < len(entries) else before
+    names = {_name_of(entry) for entry in entries}
+    return names | {f"first {_name_of(entry)}" for entry in primary}
 
 
 def _name_of(entry: Mapping[str, object]) -> str:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
-from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, ContrastClaim, CrossingClaim
-from clozelab.analysis.comparability import TOLERANCE
+from clozelab.analysis.comparability import TOLERANCE, Reason
 from clozelab.analysis.contrasts import (
-    MINUS,
     Contrast,
     ContrastTerm,
     LearningCurve,
     contrast_rows,
     make_contrast,
+    no_such_score,
 )
-from clozelab.analysis.reasons import (
-    Missing,
-    NoCheckpoints,
-    NoCommonStretch,
-    NoCounterpart,
-    NoRunInColumn,
-    NoScoresOfMetric,
-    TooFewPoints,
+from clozelab.analysis.schema import (
+    ALL_COLUMNS,
+    BaseClaim,
+    Column,
+    ContrastClaim,
+    CrossingClaim,
 )
-from clozelab.analysis.schema import Column
 from clozelab.analysis.scores import (
     CheckpointSeries,
     DataColumn,
     ScoreTable,
     datasets_for_column,
 )
+from clozelab.text.formatting import MINUS
 
 NOTHING = "nothing"
 
@@ -47,7 +44,7 @@ class ClaimOnDataset:
     judged_on: str
     contrasts: tuple[Contrast, ...] = ()
     # why there is no contrast at all
-    missing: Missing | None = None
+    missing: Reason | None = None
     # of a claim about all columns: those that nothing speaks for
     silent_columns: tuple[str, ...] = ()
     # of a claim that one line crosses another: both lines
@@ -56,10 +53,8 @@ class ClaimOnDataset:
     @property
     def rows(self) -> list[str]:
         """All rows that it is about."""
-        rows = list(self.claim.all_rows)
-        for curve in self.curves:
-            rows += [row for _, row in curve.points]
-        return list(dict.fromkeys(rows))
+        points = chain.from_iterable(curve.points for curve in self.curves)
+        return list(dict.fromkeys([*self.claim.all_rows, *(row for _, row in points)]))
 
     @property
     def is_whole(self) -> bool:
@@ -87,20 +82,16 @@ def place_claim(claim: BaseClaim, table: ScoreTable) -> list[ClaimOnDataset]:
 
 
 def _row_contrasts(
-    claim: BaseClaim, dataset: DataColumn, table: ScoreTable, *, is_one_of_many: bool = False
+    claim: BaseClaim, dataset: DataColumn, table: ScoreTable, name: str = ""
 ) -> tuple[Contrast, ...]:
-    label = table.spec.label
     contrasts: list[Contrast] = []
     for first, second in claim.pairs:
-        names: list[str] = []
+        rows = ""
         if claim.rows != (first, second):
-            names.append(f"{label(first)} {MINUS} {label(second)}")
-        if is_one_of_many:
-            names.append(dataset.heading)
+            rows = f"{table.spec.label(first)} {MINUS} {table.spec.label(second)}"
+        label = " on ".join(filter(None, (rows, name)))
         contrasts.append(
-            contrast_rows(
-                table, first, second, dataset, label=" on ".join(names), margin=claim.margin
-            )
+            contrast_rows(table, first, second, dataset, label=label, margin=claim.points)
         )
     return tuple(contrasts)
 
@@ -108,29 +99,28 @@ def _row_contrasts(
 def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ClaimOnDataset:
     contrasts: list[Contrast] = []
     silent: list[str] = []
+    spoken: set[str] = set()
     for column in table.spec.all_columns:
         datasets = datasets_for_column(column.name, table.with_results)
         if not datasets:
             silent.append(column.name)
             continue
-        contrasts += _row_contrasts(claim, datasets[0], table, is_one_of_many=True)
-    spoken = {
-        contrast.terms[0].column.key for contrast in contrasts if contrast.obstacles.is_comparable
-    }
+        added = _row_contrasts(claim, datasets[0], table, datasets[0].heading)
+        contrasts += added
+        if any(contrast.obstacles.is_comparable for contrast in added):
+            spoken.add(datasets[0].key)
     judged_on = f"{len(spoken)} of {len(table.spec.all_columns)} columns"
     return ClaimOnDataset(claim, None, judged_on, tuple(contrasts), silent_columns=tuple(silent))
 
 
 def _on_nothing(claim: BaseClaim, column: Column, table: ScoreTable) -> ClaimOnDataset:
     """Why no data set speaks for a column."""
-    for dataset in table.columns:
-        if dataset.column != column:
-            continue
+    missing = Reason("no run in column", f"no run on {column.name} or a stand-in for it")
+    for dataset in reversed(table.columns):
         unscored = sum(table.cells[row, dataset.key].num_unscored for row in table.rows)
-        if unscored:
-            missing = NoScoresOfMetric(unscored, dataset.metric)
-            return ClaimOnDataset(claim, None, NOTHING, missing=missing)
-    return ClaimOnDataset(claim, None, NOTHING, missing=NoRunInColumn(column.name))
+        if dataset.column == column and unscored:
+            missing = no_such_score(unscored, dataset.metric)
+    return ClaimOnDataset(claim, None, NOTHING, missing=missing)
 
 
 # -- differences of differences ------------------------------------------------------------------
@@ -195,14 +185,14 @@ def _place(dataset: DataColumn, column: Column) -> int | str:
     return dataset.task
 
 
-def _no_counterpart(
-    dataset: DataColumn, own_column: Column, lacking_column: Column
-) -> NoCounterpart:
+def _no_counterpart(dataset: DataColumn, own_column: Column, lacking_column: Column) -> Reason:
+    code = "no counterpart"
+    name = lacking_column.name
     place = _place(dataset, own_column)
-    task = None
     if isinstance(place, int) and place < len(lacking_column.tasks):
         task = lacking_column.tasks[place]
-    return NoCounterpart(dataset.heading, lacking_column.name, task)
+        return Reason(code, f"no run on {task}, the counterpart of {dataset.heading} in {name}")
+    return Reason(code, f"{name} has no counterpart of {dataset.heading} in paper.yaml")
 
 
 # -- crossing lines ------------------------------------------------------------------------------
@@ -215,32 +205,29 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
     Points between them are left out where they may not be compared or rest on collapsed runs.
     """
 
-    def without(missing: Missing) -> ClaimOnDataset:
-        return ClaimOnDataset(claim, dataset, dataset.heading, missing=missing)
+    def without(code: str, text: str) -> ClaimOnDataset:
+        return ClaimOnDataset(claim, dataset, dataset.heading, missing=Reason(code, text))
 
     lines = [
-        line for row in claim.rows for line in table.checkpoint_series if row in line.rows.values()
+        next((line for line in table.checkpoint_series if row in line.rows.values()), None)
+        for row in claim.rows
     ]
-    if len(lines) < 2:
-        return without(NoCheckpoints())
     first, second = lines
+    if first is None or second is None:
+        return without("no checkpoints", "no runs at two or more fractions of both arms' steps")
     fractions = _common_fractions(claim, first, second, dataset, table)
     if len(fractions) < 2:
-        return without(TooFewPoints(first.name, second.name))
+        return without("few points", f"{first.name} and {second.name} have less than two points")
 
     unit, amounts = _amounts_at(claim, (first, second), fractions)
-    curves = tuple(
-        LearningCurve(
-            line.name,
-            unit,
-            tuple((known[fraction], line.rows[fraction]) for fraction in fractions),
-        )
-        for line, known in zip((first, second), amounts, strict=True)
-    )
+    curves: list[LearningCurve] = []
+    for line, by_fraction in zip((first, second), amounts, strict=True):
+        points = tuple((by_fraction[fraction], line.rows[fraction]) for fraction in fractions)
+        curves.append(LearningCurve(line.name, unit, points))
     start = max(curve.start for curve in curves)
     end = min(curve.end for curve in curves)
     if start >= end:
-        return without(NoCommonStretch(unit))
+        return without("no stretch", f"the lines have no stretch of {unit} in common")
 
     # Of losses the smaller one is ahead.
     ahead, behind = curves[::-1] if dataset.falls else curves
@@ -248,7 +235,7 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
         _lead(behind, ahead, start, dataset, table),
         _lead(ahead, behind, end, dataset, table),
     )
-    return ClaimOnDataset(claim, dataset, dataset.heading, contrasts, curves=curves)
+    return ClaimOnDataset(claim, dataset, dataset.heading, contrasts, curves=tuple(curves))
 
 
 def _common_fractions(
@@ -259,15 +246,14 @@ def _common_fractions(
     table: ScoreTable,
 ) -> list[float]:
     """Fractions at which both lines have comparable scores, up to the claim's rows."""
-    ends: list[float] = []
-    for line in (first, second):
-        ends += [fraction for fraction, row in line.rows.items() if row in claim.rows]
+    series = (first.rows, second.rows)
+    points = chain.from_iterable(rows.items() for rows in series)
+    end = min(fraction for fraction, row in points if row in claim.rows)
     scored: list[float] = []
-    for fraction, row in first.rows.items():
-        if fraction not in second.rows or fraction > min(ends):
-            continue
-        cells = (table.cells[row, dataset.key], table.cells[second.rows[fraction], dataset.key])
-        if cells[0].scores and cells[1].scores:
+    for fraction in first.rows:
+        if fraction <= end and all(
+            fraction in rows and table.cells[rows[fraction], dataset.key].scores for rows in series
+        ):
             scored.append(fraction)
 
     usable: list[float] = []
@@ -297,12 +283,12 @@ def _amounts_at(
     amounts = [line.reached(fractions, unit) for line in lines]
     if not all(amounts):
         unit = ""
-        amounts = [{fraction: fraction for fraction in fractions} for _ in lines]
+        amounts = [dict(zip(fractions, fractions, strict=True)) for _ in lines]
+    first, second = amounts
     for fraction in fractions:
-        values = [known[fraction] for known in amounts]
-        if max(values) <= (1.0 + TOLERANCE) * min(values):
-            for known in amounts:
-                known[fraction] = sum(values) / 2
+        low, high = sorted((first[fraction], second[fraction]))
+        if high <= (1.0 + TOLERANCE) * low:
+            first[fraction] = second[fraction] = (low + high) / 2
     return unit, amounts
 
 
@@ -318,26 +304,20 @@ def _lead(
     The other one may lie between two rows there; then the row stands against each of both, by
     their weights.
     """
-    leader_rows = leader.rows_around(amount)
-    other_rows = other.rows_around(amount)
-    if len(other_rows) == 1:
-        row = other_rows[0][1]
-        weighted_pairs = [(weight, name, row) for weight, name in leader_rows]
-    else:
-        row = leader_rows[0][1]
-        weighted_pairs = [(weight, row, name) for weight, name in other_rows]
+    weighted_pairs: list[tuple[float, str, str]] = []
+    for weight, row in leader.rows_around(amount):
+        for other_weight, other_row in other.rows_around(amount):
+            weighted_pairs.append((weight * other_weight, row, other_row))
 
     terms: list[ContrastTerm] = []
-    for weight, first, second in weighted_pairs:
-        terms.append(ContrastTerm(weight, first, dataset))
-        terms.append(ContrastTerm(-weight, second, dataset))
-    firsts = _labels((first for _, first, _ in weighted_pairs), table)
-    seconds = _labels((second for _, _, second in weighted_pairs), table)
-    return make_contrast(table, tuple(terms), label=f"{firsts} {MINUS} {seconds}")
-
-
-def _labels(rows: Iterable[str], table: ScoreTable) -> str:
-    return " and ".join(dict.fromkeys(table.spec.label(row) for row in rows))
+    for weight, row, other_row in weighted_pairs:
+        terms.append(ContrastTerm(weight, row, dataset))
+        terms.append(ContrastTerm(-weight, other_row, dataset))
+    label = table.spec.label
+    firsts = dict.fromkeys(label(row) for _, row, _ in weighted_pairs)
+    seconds = dict.fromkeys(label(row) for _, _, row in weighted_pairs)
+    names = f"{' and '.join(firsts)} {MINUS} {' and '.join(seconds)}"
+    return make_contrast(table, tuple(terms), label=names)
 
 
 def families_of(claims: Iterable[ClaimOnDataset]) -> Mapping[str, list[Contrast]]:

@@ -77,13 +77,12 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
         new = {contrast.key: contrast for contrast in contrasts if contrast.key not in corrected}
         p_values = _p_values(new)
         adjusted = holm(list(p_values.values()))
-        if name:
-            share = 1.0 - SECONDARY_SHARE if "" in families else 1.0
-            family = _primary_p_values(adjusted, share, largest)
-        else:
-            share = SECONDARY_SHARE if undecided else 1.0
-            family = _secondary_p_values(adjusted, largest)
-
+        share = 1.0
+        if name and "" in families:
+            share = 1.0 - SECONDARY_SHARE
+        elif undecided and not name:
+            share = SECONDARY_SHARE
+        family = [_family_p(p, share, largest, is_primary=bool(name)) for p in adjusted]
         corrected |= zip(p_values, family, strict=True)
         local_level |= dict.fromkeys(p_values, _local_level(adjusted, share))
         gated_by |= dict.fromkeys(p_values, undecided)
@@ -96,16 +95,6 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
     return Correction(corrected, local_level, gated_by)
 
 
-def _primary_p_values(adjusted: Sequence[float], share: float, largest: float) -> list[float]:
-    """Of a primary claim's contrasts, which have a share of the 5 % and wait for those before."""
-    return [_after(largest, p / share) for p in adjusted]
-
-
-def _secondary_p_values(adjusted: Sequence[float], largest: float) -> list[float]:
-    """Of all other contrasts: by their small share at once, or by the whole after the primary."""
-    return [min(p / SECONDARY_SHARE, _after(largest, p)) for p in adjusted]
-
-
 def _local_level(adjusted: Sequence[float], share: float) -> float:
     """The plain p that would decide a test: Holm divides by the tests that are still open."""
     level = share * SIGNIFICANCE
@@ -113,9 +102,15 @@ def _local_level(adjusted: Sequence[float], share: float) -> float:
     return level / max(1, num_open)
 
 
-def _after(largest: float, p: float) -> float:
-    """A test that waits for others is no surer than the least sure of them."""
-    return min(1.0, max(largest, p))
+def _family_p(p: float, share: float, largest: float, *, is_primary: bool) -> float:
+    """A test's p with the price of the families before it, whose largest p is `largest`.
+
+    A test that waits for others is no surer than the least sure of them. Those that are not primary
+    do so, or take their small share at once.
+    """
+    if is_primary:
+        return min(1.0, max(largest, p / share))
+    return min(p / SECONDARY_SHARE, 1.0, max(largest, p))
 
 
 def _has_measured_without_p(

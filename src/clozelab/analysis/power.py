@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from clozelab.analysis.multiplicity import SECONDARY_SHARE, holm_adjust
-from clozelab.analysis.sequential import DRAWN, smallest_p_values
-from clozelab.analysis.statistics import CONFIDENCE, t_quantile
+from clozelab.analysis.statistics import CONFIDENCE, DRAWN, smallest_p_values, t_quantile
 
 POWER = 0.8
 # nobody pre-trains more often than that to settle one difference: beyond it, no number is given

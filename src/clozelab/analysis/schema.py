@@ -1,24 +1,51 @@
-"""What a table is about: its columns, its rows and its sequential design, as paper.yaml has them.
+"""What a table is about: columns, rows, claims and sequential design, as paper.yaml has them.
 
-Each is a model that refuses what it cannot mean. docs/claims.md shows every key.
+Each is a model that refuses what it cannot mean. docs/claims.md shows every key. Of claims there
+are five kinds; which one an entry is follows from `direction` and `against`:
+
+    {compare: [bert, gpt, QNLI], direction: higher}             OrderClaim
+    {rows: [tiny, small, base], column: QNLI, direction: increasing}      TrendClaim
+    {rows: [a, b, c], column: QNLI, direction: within, points: 1.0}       EquivalenceClaim
+    {compare: [mlm, ltr, QNLI], direction: crosses}             CrossingClaim
+    {compare: [a, b, QNLI], against: [a, b, MRPC], direction: higher}     ContrastClaim
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Hashable, Mapping
+from itertools import chain, combinations, pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
-
-from clozelab.analysis.claims import Claim
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    model_validator,
+)
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
 # the learning rate of a fine-tuning, and the optimizer's, which repeats it
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
+ALL_COLUMNS = "all"
+FALLING = ("lower", "decreasing")
+RISING = ("higher", "increasing")
 
+RowPair = tuple[str, str]
 Number = Annotated[float, Strict()]
+
+
+class Entry(BaseModel):
+    """A mapping of paper.yaml: it has the keys of its model and no others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+# -- columns and rows ----------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -51,12 +78,6 @@ def _read_parts(entries: Any) -> tuple[tuple[Part, ...], ...]:
 
 
 Parts = Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_read_parts)]
-
-
-class Entry(BaseModel):
-    """A mapping of paper.yaml: it has the keys of its model and no others."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Column(Entry):
@@ -163,6 +184,215 @@ class Row(Entry):
     )
 
 
+# -- claims ----------------------------------------------------------------------------------------
+
+
+class BaseClaim(Entry):
+    """One sentence that runs support or contradict.
+
+    `direction` is of the number: a perplexity that gets better is lower, or decreasing.
+    """
+
+    text: str = Field(description="the claim as a sentence")
+    direction: Literal["lower", "higher", "increasing", "decreasing", "within", "crosses"] = Field(
+        description=(
+            "lower, higher or crosses with compare; increasing, decreasing or within with rows"
+        )
+    )
+    rows: tuple[str, ...] = Field(
+        description="a list of two or more different rows, in the claimed order"
+    )
+    column: str = Field(description="a column's name, or all")
+    id: str = Field(default="", description="a name of its own")
+    paper_delta: Number | None = Field(
+        default=None, description="a number in the column's unit, or null"
+    )
+    against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
+    points: Number = Field(
+        default=0.0, ge=0.0, description="a number above 0, in the column's unit"
+    )
+    measured_in: Literal["tokens", "flops", "seconds"] | None = Field(
+        default=None,
+        description="tokens, flops or seconds of pre-training, with direction: crosses",
+    )
+    primary: Annotated[bool, Strict()] = Field(
+        default=False, description="true where it is tested before the others"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_compare(cls, entry: Any) -> Any:
+        """`compare: [row, row, column]` and `[row, [row, row], column]` are rows and a column."""
+        if not isinstance(entry, dict):
+            return entry
+        direction = entry.get("direction")
+        if "compare" not in entry:
+            if direction in ("lower", "higher", "crosses"):
+                raise ValueError(
+                    f"direction is {direction!r}; with rows it is increasing, decreasing or within"
+                )
+            return entry
+        if direction in ("increasing", "decreasing", "within"):
+            raise ValueError(
+                f"direction is {direction!r}; with compare it is lower, higher or crosses"
+            )
+        compare = entry["compare"]
+        if not isinstance(compare, list) or len(compare) != 3:
+            raise ValueError(
+                f"compare is [row, row, column] or [row, [row, row], column], not {compare!r}"
+            )
+        first, others, column = compare
+        if not isinstance(others, list):
+            others = [others]
+        without_compare = {key: value for key, value in entry.items() if key != "compare"}
+        return without_compare | {"rows": [first, *others], "column": column}
+
+    @model_validator(mode="after")
+    def _means_something(self) -> Self:
+        if len(self.rows) < 2 or len(set(self.rows)) < len(self.rows):
+            raise ValueError(
+                f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}"
+            )
+        # Keys that belong to another kind say so, instead of "has no such key".
+        if isinstance(self, EquivalenceClaim) != (self.points > 0):
+            raise ValueError(
+                "points, a number above 0, belongs to direction: within and to no other"
+            )
+        is_pair = len(self.rows) == 2 and self.column != ALL_COLUMNS
+        is_crossing = isinstance(self, CrossingClaim)
+        has_extra = bool(self.against) or self.paper_delta is not None
+        if is_crossing and (has_extra or not is_pair):
+            raise ValueError(
+                "crosses takes a compare of two rows on one column, and neither against nor"
+                " paper_delta"
+            )
+        if self.measured_in and not is_crossing:
+            raise ValueError("measured_in belongs to direction: crosses and to no other")
+        if self.against and not (is_pair and self.direction in ("lower", "higher")):
+            raise ValueError("against takes a compare of two rows on one column, higher or lower")
+        if self.against == (*self.rows, self.column):
+            raise ValueError("against is the same difference as compare")
+        self._check_paper_delta()
+        return self
+
+    def _check_paper_delta(self) -> None:
+        delta = self.paper_delta
+        if delta is None:
+            return
+        if len(self.rows) > 2 or self.column == ALL_COLUMNS:
+            raise ValueError(f"paper_delta is {delta:g}; of several differences it is null")
+        opposite = FALLING if delta > 0 else RISING
+        if delta and self.direction in opposite:
+            raise ValueError(
+                f"paper_delta is {delta:g} and direction is {self.direction}: one of the two is"
+                " wrong"
+            )
+
+    @property
+    def pairs(self) -> list[RowPair]:
+        """The differences that the claim is about, each first - second."""
+        first, *others = self.rows
+        return [(first, other) for other in others]
+
+    def is_supported_by(self, mean: float) -> bool:
+        """Whether a mean difference lies on the claimed side."""
+        if self.direction in FALLING:
+            return mean < 0.0
+        return mean > 0.0
+
+    def hypotheses(self, column: str) -> list[Hashable]:
+        """A key for each difference on a column: two claims with one key test the same thing."""
+        return [(frozenset(pair), column, self.points, self.against) for pair in self.pairs]
+
+    @property
+    def weighted_cells(self) -> list[tuple[float, str, str]]:
+        """(weight, row, column) that the first difference is the sum of."""
+        first, second = self.pairs[0]
+        return [(1.0, first, self.column), (-1.0, second, self.column)]
+
+    @property
+    def all_rows(self) -> tuple[str, ...]:
+        """Every row that the claim names."""
+        if self.against is None:
+            return self.rows
+        return (*self.rows, *self.against[:2])
+
+
+class OrderClaim(BaseClaim):
+    """The first row is higher (or lower) than each of the others."""
+
+
+class TrendClaim(BaseClaim):
+    """Each row is higher (or lower) than the row before it."""
+
+    @property
+    def pairs(self) -> list[RowPair]:
+        return [(later, earlier) for earlier, later in pairwise(self.rows)]
+
+
+class EquivalenceClaim(BaseClaim):
+    """No two rows differ by `points` or more.
+
+    It holds where the 95 % interval lies inside the margin: two one-sided tests at 2.5 %. Textbooks
+    take 90 % and 5 %; a claim may be contradicted here, too, so both sides count.
+    """
+
+    @property
+    def pairs(self) -> list[RowPair]:
+        return list(combinations(self.rows, 2))
+
+    def is_supported_by(self, mean: float) -> bool:
+        return abs(mean) < self.points
+
+
+class CrossingClaim(BaseClaim):
+    """The first row's line is behind the second's at the beginning, and ahead at the end."""
+
+    def hypotheses(self, column: str) -> list[Hashable]:
+        at_start = frozenset(("at the first common point", *self.rows))
+        return [*super().hypotheses(column), (at_start, column, self.points, self.against)]
+
+
+class ContrastClaim(BaseClaim):
+    """A difference of differences: `compare` less `against`."""
+
+    @property
+    def weighted_cells(self) -> list[tuple[float, str, str]]:
+        assert self.against is not None
+        first, second, column = self.against
+        return [*super().weighted_cells, (-1.0, first, column), (1.0, second, column)]
+
+
+DIRECTIONS: Mapping[str, type[BaseClaim]] = {
+    "within": EquivalenceClaim,
+    "crosses": CrossingClaim,
+    "increasing": TrendClaim,
+    "decreasing": TrendClaim,
+}
+
+
+def _kind_of(entry: Any) -> str:
+    """The name of the class that an entry of paper.yaml is one of."""
+    if isinstance(entry, BaseClaim):
+        return type(entry).__name__
+    said = entry if isinstance(entry, dict) else {}
+    otherwise = ContrastClaim if said.get("against") else OrderClaim
+    return DIRECTIONS.get(str(said.get("direction")), otherwise).__name__
+
+
+Claim = Annotated[
+    Annotated[OrderClaim, Tag("OrderClaim")]
+    | Annotated[TrendClaim, Tag("TrendClaim")]
+    | Annotated[EquivalenceClaim, Tag("EquivalenceClaim")]
+    | Annotated[CrossingClaim, Tag("CrossingClaim")]
+    | Annotated[ContrastClaim, Tag("ContrastClaim")],
+    Discriminator(_kind_of),
+]
+
+
+# -- the whole -------------------------------------------------------------------------------------
+
+
 class SequentialDesign(Entry):
     """When seeds are enough, fixed before the first analysis (`stopping:` in paper.yaml).
 
@@ -206,6 +436,17 @@ class TableSpec(Entry):
         default="", description="one of mean, median, best"
     )
 
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [f"columns: name {column.name!r}" for column in self.columns]
+        names += [f"rows: row {row.name!r}" for row in self.rows]
+        names += [f"claims: id {claim.id!r}" for claim in self.claims if claim.id]
+        names += [f"claims: text {claim.text!r}" for claim in self.claims]
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise ValueError(f"{repeated[0]} is there twice; give each its own")
+        return self
+
     @property
     def all_columns(self) -> list[Column]:
         """What a claim on all columns is about: the paper's tasks, without our own measures."""
@@ -234,7 +475,3 @@ class TableSpec(Entry):
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
-
-    def floors(self) -> Mapping[str, str | None]:
-        """Row -> the row of the same head without pre-training."""
-        return {row.name: row.floor for row in self.rows}

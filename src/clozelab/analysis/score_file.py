@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.analysis.claims import Claim
-from clozelab.analysis.schema import Column, Row, SequentialDesign, TableSpec
+from clozelab.analysis.schema import Claim, Column, Row, SequentialDesign, TableSpec
 from clozelab.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from clozelab.analysis.statistics import Seeds
 

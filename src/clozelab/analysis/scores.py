@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from clozelab.analysis.comparability import Pair
-from clozelab.analysis.reasons import BelowFloor, CellNote
-from clozelab.analysis.schema import PERCENT, Column, TableSpec
-from clozelab.analysis.statistics import Estimate, Scores, Seeds, estimate
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, TableSpec
+from clozelab.analysis.statistics import (
+    FINETUNING_SEEDS,
+    ONE_RUN,
+    PRETRAINING_SEEDS,
+    Estimate,
+    Scores,
+    Seeds,
+    estimate,
+)
 
 
 class Origin(Enum):
@@ -23,6 +32,12 @@ class Origin(Enum):
     HELD_OUT_TEXT = auto()  # of our own corpus: a fact of pre-training
     OWN_MEASURE = auto()  # an evaluation of ours, which the paper does not have
     OTHER = auto()  # in no column of the paper
+
+
+ROLES = {
+    Origin.HELD_OUT_TEXT: "our held-out text",
+    Origin.OWN_MEASURE: "ours, not in the paper",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,19 @@ class DataColumn:
     @property
     def is_synthetic(self) -> bool:
         return self.origin is Origin.SYNTHETIC
+
+    @property
+    def role(self) -> str:
+        """What a data set is to the paper's column, in words; empty for the paper's own."""
+        name = self.column.name if self.column else ""
+        if self.is_synthetic:
+            return f"synthetic, for {name}" if name else "synthetic"
+        if self.origin is Origin.STAND_IN:
+            stand_ins = f": {', '.join(self.stand_in_parts)}" if self.stand_in_parts else ""
+            return f"stand-in for {name}{stand_ins}"
+        if self.is_other_split and self.column:
+            return f"{OUR_SPLIT}; the paper's numbers are on {self.column.split}"
+        return ROLES.get(self.origin, "")
 
     @property
     def unit(self) -> str:
@@ -124,8 +152,8 @@ class Cell:
     healthy: Scores = field(default_factory=dict)
     # that other cells have and this one has not
     missing: tuple[Seeds, ...] = ()
-    # what sets it apart from other cells
-    notes: tuple[CellNote, ...] = ()
+    # what sets it apart from other cells, in words
+    notes: tuple[str, ...] = ()
     # behind the scores; empty for a mean of columns
     runs: Mapping[Seeds, ScoredRun] = field(default_factory=dict)
     # a mean's parts, averaged first within a group
@@ -133,7 +161,7 @@ class Cell:
     # complete runs that have no such score
     num_unscored: int = 0
 
-    @property
+    @cached_property
     def estimate(self) -> Estimate | None:
         return estimate(self.scores) if self.scores else None
 
@@ -153,10 +181,7 @@ class Cell:
         """The cells that a mean is of; of any other the cell itself."""
         if not self.groups:
             return [self]
-        cells: list[Cell] = []
-        for group in self.groups:
-            cells += [cell for _, cell in group]
-        return cells
+        return [cell for _, cell in chain.from_iterable(self.groups)]
 
     @property
     def is_collapsed(self) -> bool:
@@ -180,13 +205,11 @@ class CheckpointSeries:
     # the row without pre-training that all of them name, where the line begins
     floor: str | None
 
-    def reached(self, fractions: Iterable[float], unit: str = "tokens") -> dict[float, float]:
+    def reached(self, fractions: Collection[float], unit: str = "tokens") -> dict[float, float]:
         """Tokens, FLOPs or seconds at each fraction; empty unless all of them are known."""
         known = self.amounts.get(unit, {})
-        wanted = list(fractions)
-        if not all(fraction in known for fraction in wanted):
-            return {}
-        return {fraction: known[fraction] for fraction in wanted}
+        reached = {fraction: known[fraction] for fraction in fractions if fraction in known}
+        return reached if len(reached) == len(set(fractions)) else {}
 
 
 @dataclass(frozen=True)
@@ -212,6 +235,14 @@ class ScoreTable:
     def has_results(self, column: DataColumn) -> bool:
         return any(self.cells[row, column.key].scores for row in self.rows)
 
+    @cached_property
+    def usual_basis(self) -> str:
+        """What most intervals can be over; cells of another basis say so themselves."""
+        bases = {cell.estimate.basis for cell in self.cells.values() if cell.estimate}
+        return next(
+            (basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN
+        )
+
     def evidence(
         self,
         first: str,  # noqa: ARG002
@@ -229,8 +260,8 @@ class ScoreTable:
     def checkpoint_series(self) -> Sequence[CheckpointSeries]:
         return ()
 
-    def below_floor(self, row: str, column: DataColumn) -> BelowFloor | None:
-        """The floor that a row with pre-training lies below on a data set.
+    def below_floor(self, row: str, column: DataColumn) -> str:
+        """That a row with pre-training lies below its floor on a data set; empty where not.
 
         It is the row of the same head on random weights; where that has no score, always the most
         frequent label.
@@ -238,21 +269,17 @@ class ScoreTable:
         about = self.spec.row(row)
         own = self.cells[row, column.key].estimate
         if about.arm is None or own is None or not column.tasks:
-            return None
+            return ""
+        least = column.majority
+        name = "one fixed answer"
         floor = self.cells[about.floor, column.key].estimate if about.floor else None
-        least = floor.mean if floor else column.majority
-        gain = 0.0 if least is None else own.mean - least
-        if column.falls:
-            gain = -gain
-        if gain >= 0.0 or least is None:
-            return None
-        return BelowFloor(
-            row=about.label,
-            mean=own.mean,
-            dataset=column.heading,
-            floor=least,
-            is_random_weights=floor is not None,
-        )
+        if floor:
+            least = floor.mean
+            name = "the same head on random weights"
+        sign = -1.0 if column.falls else 1.0
+        if least is None or sign * own.mean >= sign * least:
+            return ""
+        return f"{about.label} has {own.mean:.1f} on {column.heading}, where {name} has {least:.1f}"
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""

@@ -11,20 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
+from pathlib import Path
 from statistics import median
 
-from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, EquivalenceClaim
 from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover, find_crossover
-from clozelab.analysis.history import Breach, History, InterimAnalysis
+from clozelab.analysis.history import (
+    History,
+    InterimAnalysis,
+    append_to_log,
+    now,
+    read_log,
+    rule_of,
+    statement,
+)
 from clozelab.analysis.hypotheses import ClaimOnDataset, families_of, place_claim
 from clozelab.analysis.multiplicity import Correction, fallback_procedure
 from clozelab.analysis.power import MOST_SEEDS, minimum_detectable_difference, required_seeds
-from clozelab.analysis.schema import PERCENT, SequentialDesign
+from clozelab.analysis.schema import (
+    ALL_COLUMNS,
+    PERCENT,
+    BaseClaim,
+    EquivalenceClaim,
+    SequentialDesign,
+)
 from clozelab.analysis.scores import DataColumn, ScoreTable
-from clozelab.analysis.sequential import nominal_level
-from clozelab.analysis.statistics import PRETRAINING_SEEDS, SIGNIFICANCE, Estimate
+from clozelab.analysis.statistics import (
+    PRETRAINING_SEEDS,
+    SIGNIFICANCE,
+    Estimate,
+    nominal_level,
+)
 
+# what a paper's cells are; ours are means
+AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
 # points, of the difference of two arms over pre-training seeds, where no finished run says more
 ASSUMED_SD = 1.0
 
@@ -44,72 +65,16 @@ class Verdict(StrEnum):
         return self in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
 
-# -- what would decide an open claim -------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class NeedsTwoSeeds:
-    """One pre-training seed decides nothing."""
+class Forecast:
+    """What would decide an open claim."""
 
-    additional_seeds: int = 1
-
-
-@dataclass(frozen=True)
-class FirstAnalysisAhead:
-    """The sequential design has its first analysis at more seeds."""
-
-    first: int
-    additional_seeds: int
-
-
-@dataclass(frozen=True)
-class GatedByPrimary:
-    """A primary claim before this one has to be decided first."""
-
-    claim: str
+    text: str
+    # the same for a narrow page
+    short: str
     additional_seeds: int = 0
-
-
-@dataclass(frozen=True)
-class SeedsNeeded:
-    """With so many pre-training seeds in all, 4 of 5 repetitions decide."""
-
-    count: int
-    additional_seeds: int
-    # a primary claim after which fewer seeds would do; empty for none
-    fewer_after: str = ""
-
-
-@dataclass(frozen=True)
-class TooManySeedsNeeded:
-    """More than so many pre-training seeds, at this difference and spread."""
-
-    most: int
-    additional_seeds: int
-
-
-Forecast = NeedsTwoSeeds | FirstAnalysisAhead | GatedByPrimary | SeedsNeeded | TooManySeedsNeeded
-
-
-# -- why the paper's size is not held against ours ------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OtherStatistic:
-    """The paper's numbers are not means: "median", "best"."""
-
-    averaging: str
-
-
-@dataclass(frozen=True)
-class OtherData:
-    """Ours are scores on other data than the paper's."""
-
-    column: DataColumn
-    is_equivalence: bool
-
-
-SizeObstacle = OtherStatistic | OtherData
+    # pre-training seeds in all that would decide it, where a number can be given
+    count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -129,11 +94,12 @@ class Judgement:
     # the primary claim that the weakest contrast's test waits for; empty for none
     gated_by: str
     forecast: Forecast | None
-    size_obstacle: SizeObstacle | None
+    # why the paper's size is not held against ours; empty where it is
+    size_obstacle: str = ""
     # tested contrast, as the analysis log calls it -> its seeds
     seeds: Mapping[str, str] = field(default_factory=dict)
     # what makes the verdict exploratory, where it is decided
-    breaches: tuple[Breach, ...] = ()
+    breaches: tuple[str, ...] = ()
     crossover: Crossover | None = None
 
     @property
@@ -178,7 +144,7 @@ class Judgement:
     @property
     def decisive_seeds(self) -> int | None:
         """Pre-training seeds in all that would decide it, where a number can be given."""
-        return self.forecast.count if isinstance(self.forecast, SeedsNeeded) else None
+        return self.forecast.count if self.forecast else None
 
     @property
     def paper_size(self) -> float | None:
@@ -201,9 +167,7 @@ def judge(table: ScoreTable, analyses: Sequence[InterimAnalysis] = ()) -> list[J
     for claim in claims:
         placed_claims += place_claim(claim, table)
     correction = fallback_procedure(families_of(placed_claims))
-    seeds: dict[str, str] = {}
-    for placed in placed_claims:
-        seeds |= tested_seeds(placed)
+    seeds = tested_seeds(placed_claims)
     history = History.of(analyses, seeds, table.spec.stopping, claims)
     return [judge_claim(placed, correction, table, history) for placed in placed_claims]
 
@@ -228,7 +192,7 @@ def judge_claim(
         crossover = find_crossover(placed, table)
     forecast = find_forecast(placed, verdicts, verdict, correction)
     size_obstacle = find_size_obstacle(placed, table)
-    seeds = tested_seeds(placed)
+    seeds = tested_seeds([placed])
     breaches = tuple(history.breaches(placed.claim, placed.judged_on, seeds))
     return Judgement(
         placed=placed,
@@ -246,12 +210,13 @@ def judge_claim(
     )
 
 
-def tested_seeds(placed: ClaimOnDataset) -> dict[str, str]:
+def tested_seeds(claims: Sequence[ClaimOnDataset]) -> dict[str, str]:
     """Tested contrast, as the analysis log calls it -> the seeds that it is over."""
     seeds: dict[str, str] = {}
-    for contrast in placed.contrasts:
-        if contrast.is_tested:
-            seeds[contrast.key.for_history()] = str(contrast.seeds)
+    for placed in claims:
+        for contrast in placed.contrasts:
+            if contrast.is_tested:
+                seeds[contrast.key.for_history()] = contrast.seeds
     return seeds
 
 
@@ -334,7 +299,7 @@ def find_forecast(
     is lacking.
     """
     if verdict is Verdict.ONE_SEED:
-        return NeedsTwoSeeds()
+        return Forecast("needs 2 or more pre-training seeds", "", additional_seeds=1)
     open_contrasts = _open_contrasts(placed, verdicts)
     if verdict is not Verdict.INCONCLUSIVE or not open_contrasts:
         return None
@@ -342,11 +307,12 @@ def find_forecast(
     design = placed.contrasts[0].design
     present = max(contrast.difference.count for contrast in open_contrasts if contrast.difference)
     if design and not all(contrast.interim for contrast in open_contrasts):
-        return FirstAnalysisAhead(design.first, design.first - present)
+        text = f"the first look is at {design.first} pre-training seeds"
+        return Forecast(text, "waits", design.first - present)
     gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
     gate = next(filter(None, gates), "")
     if gate and placed.claim.primary:
-        return GatedByPrimary(gate)
+        return Forecast(f"first the primary claim '{gate}' has to be decided", "waits")
 
     most = design.most if design else MOST_SEEDS
     level = _level_of_next_step(open_contrasts, correction, design)
@@ -355,8 +321,14 @@ def find_forecast(
     count = max(needed, 1 + present)
     if count > most:
         # Seeds after a design's last analysis are none that it could still use.
-        return TooManySeedsNeeded(most, max(0, most - present))
-    return SeedsNeeded(count, count - present, fewer_after=gate)
+        text = f"more than {most} pre-training seeds at this difference and spread"
+        return Forecast(text, f">{most} seeds", max(0, most - present))
+    text = (
+        f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
+    )
+    if gate:
+        text += f"; with fewer once '{gate}' is decided"
+    return Forecast(text, f"~{count} seeds", count - present, count)
 
 
 def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list[Contrast]:
@@ -419,16 +391,25 @@ def _seeds_that_decide(
 # -- sizes ---------------------------------------------------------------------------------------
 
 
-def find_size_obstacle(placed: ClaimOnDataset, table: ScoreTable) -> SizeObstacle | None:
-    """Why our difference is not held against the size of the paper's; None where it is."""
+def find_size_obstacle(placed: ClaimOnDataset, table: ScoreTable) -> str:
+    """Why our difference is not held against the size of the paper's; empty where it is."""
     column = placed.column
-    is_paper_data = column is None or column.is_paper
-    is_of_means = table.spec.averaging in ("", "mean")
-    if not table.spec.has_paper or (is_of_means and is_paper_data):
-        return None
+    if not table.spec.has_paper:
+        return ""
     if column is None or column.is_paper:
-        return OtherStatistic(table.spec.averaging)
-    return OtherData(column, isinstance(placed.claim, EquivalenceClaim))
+        averaging = table.spec.averaging
+        if averaging in ("", "mean"):
+            return ""
+        averages = AVERAGES[averaging]
+        return f"the paper's numbers are {averages} of its runs, ours means: direction only"
+    if column.is_other_split or column.is_measured:
+        return f"{column.role}: direction only"
+    if column.is_pretraining:
+        return "our own held-out text: direction only"
+    kind = "synthetic" if column.is_synthetic else "stand-in"
+    if isinstance(placed.claim, EquivalenceClaim):
+        return f"{kind}: says nothing of the sizes in the paper"
+    return f"{kind}: direction only"
 
 
 @dataclass(frozen=True)
@@ -448,14 +429,13 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
     if seeds < 2:
         return None
     deviations: dict[object, float] = {}
-    for claim in table.spec.claims:
-        for placed in place_claim(claim, table):
-            for contrast in placed.contrasts:
-                observed = contrast.difference
-                if observed is None or observed.is_at_ceiling:
-                    continue
-                if contrast.is_tested and _is_in_points(contrast):
-                    deviations[contrast.key] = observed.sd or 0.0
+    placed = chain.from_iterable(place_claim(claim, table) for claim in table.spec.claims)
+    for contrast in chain.from_iterable(each.contrasts for each in placed):
+        observed = contrast.difference
+        if observed is None or observed.is_at_ceiling:
+            continue
+        if contrast.is_tested and _is_in_points(contrast):
+            deviations[contrast.key] = observed.sd or 0.0
     sd = median(deviations.values()) if deviations else ASSUMED_SD
     design = table.spec.stopping
     level = SIGNIFICANCE
@@ -467,3 +447,40 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
 
 def _is_in_points(contrast: Contrast) -> bool:
     return all(term.column.tasks and term.column.unit == PERCENT for term in contrast.terms)
+
+
+# -- one analysis after another ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AnalysedTable:
+    """Judgements, and the analyses up to this one."""
+
+    judgements: list[Judgement]
+    analyses: list[InterimAnalysis]
+    # why this one could not be noted; None: it was, or it is there already
+    error: OSError | None = None
+
+
+def run_interim_analysis(table: ScoreTable, folder: Path) -> AnalysedTable:
+    """Judge a table and note the analysis beside its runs in `folder`, if its seeds are new."""
+    analyses = read_log(folder)
+    judgements = judge(table, analyses)
+    seeds: dict[str, str] = {}
+    for judgement in judgements:
+        seeds |= judgement.seeds
+    rule = rule_of(table.spec.stopping)
+    is_noted = any(analysis.seeds == seeds and analysis.rule == rule for analysis in analyses)
+    if not seeds or is_noted:
+        return AnalysedTable(judgements, analyses)
+
+    verdicts = {f"{one.claim.text} ({one.judged_on})": str(one.verdict) for one in judgements}
+    tested = [one.claim for one in judgements if one.seeds]
+    claims = {claim.id or claim.text: statement(claim) for claim in tested}
+    analysis = InterimAnalysis(now(), seeds, verdicts, rule, claims)
+    analyses.append(analysis)
+    try:
+        append_to_log(folder, analysis)
+    except OSError as error:
+        return AnalysedTable(judgements, analyses, error)
+    return AnalysedTable(judgements, analyses)

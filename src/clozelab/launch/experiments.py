@@ -57,14 +57,6 @@ SEEDS = {
 }
 
 
-class _Loader(UniqueKeys):
-    """Reads numbers as Hydra does: 1e-3 is one."""
-
-
-EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
-
-
 def inline_configs(experiment: Path) -> dict[str, dict[str, Any]]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
@@ -99,7 +91,7 @@ def _read_paper(experiment: Path) -> dict[str, Any] | None:
         file = experiment / PAPER
     if not file.is_file():
         return None
-    paper = yaml.load(own_text(file, file.parent), _Loader)
+    paper = yaml.load(own_text(file, file.parent), UniqueKeys)
     if isinstance(paper, dict):
         return paper
     return None

@@ -26,6 +26,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab.grouping import group_by
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
@@ -33,7 +34,7 @@ from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.outcome import ending, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
-from clozelab.runs.record import DAMAGED, KILLED, Record, grouped, read_record
+from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.terminal import Heading, make_table, say
 from clozelab.text.did_you_mean import key_of
@@ -433,7 +434,7 @@ def _print_summary(jobs: Sequence[Job], console: Console) -> None:
         ", ".join(f"{counts[state]} {state}" for state in SUMMARY_STATES if counts[state])
     )
     failed = [job for job in jobs if job.state == JobState.FAILED]
-    by_reason = grouped(failed, attrgetter("message"))
+    by_reason = group_by(failed, attrgetter("message"))
     for reason, same in list(by_reason.items())[:SHOWN_FAILURES]:
         more = ""
         if len(same) > 1:

@@ -30,9 +30,9 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from clozelab import config as schema
 from clozelab import hydra_compat
 from clozelab.config import copied
+from clozelab.grouping import group_by
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
-from clozelab.runs.record import grouped
 from clozelab.runs.redaction import redacted_words
 from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of
@@ -213,7 +213,7 @@ class Sweep:
         def counting_overrides(job: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(word for word in job if counts(key_of(word)))
 
-        return grouped(self.jobs, counting_overrides)
+        return group_by(self.jobs, counting_overrides)
 
 
 def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[str, ...]]:

@@ -16,9 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, EquivalenceClaim
 from clozelab.analysis.power import POWER, simulate_decided
-from clozelab.analysis.schema import PERCENT, Column
+from clozelab.analysis.schema import (
+    ALL_COLUMNS,
+    PERCENT,
+    BaseClaim,
+    Column,
+    EquivalenceClaim,
+)
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
 from clozelab.results.table import ResultTable

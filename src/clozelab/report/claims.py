@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
-from clozelab.analysis.claims import BaseClaim, CrossingClaim, EquivalenceClaim, TrendClaim
 from clozelab.analysis.contrasts import Contrast, contrast_rows
 from clozelab.analysis.multiplicity import fallback_procedure
-from clozelab.analysis.schema import PERCENT
+from clozelab.analysis.schema import (
+    PERCENT,
+    BaseClaim,
+    CrossingClaim,
+    EquivalenceClaim,
+    TrendClaim,
+)
 from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
-from clozelab.analysis.verdicts import Judgement, TooManySeedsNeeded, Verdict
+from clozelab.analysis.verdicts import Judgement
 from clozelab.report import wording
 from clozelab.report.summaries import seed_seconds
-from clozelab.report.tables import usual_basis
 from clozelab.results.table import ResultTable
 from clozelab.text.formatting import interval, probability, signed
 
 POINTS = "points"
 DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
-
-
-@dataclass(frozen=True)
-class AxisMarks:
-    """Where what is drawn lies on the common axis, in percent of its width; None: not drawn."""
-
-    ours: float | None = None
-    # ends of the interval
-    low: float | None = None
-    high: float | None = None
-    paper: float | None = None
-    # ends of the margin of equivalence
-    least: float | None = None
-    most: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,15 +42,14 @@ class ClaimFigures:
     basis: str
     # which difference it is, where a claim has several
     weakest: str
-    marks: AxisMarks
+    # what is drawn -> where it lies on the common axis, in percent of its width: "ours", "paper",
+    # the ends of the interval ("low", "high") and of the margin of equivalence ("least", "most")
+    marks: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class ClaimView:
-    """A claim with its verdict and what both rest on.
-
-    It copies texts instead of holding the judgement: the Markdown report escapes HTML in fields.
-    """
+    """A claim with its verdict and what both rest on, in words."""
 
     number: int
     # it is a primary claim or a decided one: the first screen has it
@@ -74,9 +63,6 @@ class ClaimView:
     compared: str
     judged_on: str
     verdict: str
-    is_exploratory: bool
-    # how the verdict is coloured: "holds", "contradicted", "inconclusive", "not"
-    badge: str
     figures: ClaimFigures
     # what would decide it, and the same for a narrow page
     needs: str
@@ -102,37 +88,35 @@ def claim_views(
     judgements: Sequence[Judgement], table: ResultTable, axis: float
 ) -> list[ClaimView]:
     """The judgements in words; `axis` is half the width of their common axis in points."""
-    basis = usual_basis(table)
-    views: list[ClaimView] = []
-    for number, judgement in enumerate(judgements, 1):
-        figures = _figures(judgement, table, basis, axis)
-        views.append(_claim_view(number, judgement, figures, table))
-    return views
+    return [_claim_view(number, one, table, axis) for number, one in enumerate(judgements, 1)]
 
 
-def _claim_view(
-    number: int, judgement: Judgement, figures: ClaimFigures, table: ResultTable
-) -> ClaimView:
+def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: float) -> ClaimView:
+    claim = judgement.claim
+    figures = _figures(judgement, table, axis)
     claimed = _claimed(judgement, table)
     note = wording.judgement_note(judgement)
+    is_answer = claim.primary or judgement.verdict.is_decided
     sentence = _sentence(judgement, figures, claimed, note)
+    is_answer = claim.primary or judgement.verdict.is_decided
+    sentence = _sentence(judgement, figures, claimed, note)
+    compared = _compared(claim, table)
+    verdict = wording.verdict_label(judgement)
     needs = needs_of(judgement, table)
-    needs_short = _needs_short(judgement) if needs else ""
+    needs_short = judgement.forecast.short if judgement.forecast else ""
     return ClaimView(
-        number=number,
-        is_answer=judgement.claim.primary or judgement.verdict.is_decided,
-        sentence=sentence,
-        text=judgement.claim.text,
-        claimed=claimed,
-        compared=_compared(judgement.claim, table),
-        judged_on=judgement.judged_on,
-        verdict=wording.verdict_label(judgement),
-        is_exploratory=judgement.is_exploratory,
-        badge=judgement.verdict.split()[0],
-        figures=figures,
-        needs=needs,
-        needs_short=needs_short,
-        note=note,
+        number,
+        is_answer,
+        sentence,
+        claim.text,
+        claimed,
+        compared,
+        judgement.judged_on,
+        verdict,
+        figures,
+        needs,
+        needs_short,
+        note,
     )
 
 
@@ -141,8 +125,8 @@ def _claim_view(
 
 def _is_our_measure(judgement: Judgement, table: ResultTable) -> bool:
     """Whether the claim is about a column that no paper has a number of."""
-    measured = [column.name for column in table.experiment.columns if column.is_measured]
-    return judgement.claim.column in measured
+    columns = table.experiment.columns
+    return any(column.is_measured and column.name == judgement.claim.column for column in columns)
 
 
 def _claimed_size(judgement: Judgement) -> str:
@@ -196,7 +180,7 @@ def _decimals(column: DataColumn | None) -> int:
     return column.decimals if column else 1
 
 
-def _figures(judgement: Judgement, table: ResultTable, basis: str, axis: float) -> ClaimFigures:
+def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigures:
     difference = judgement.difference
     decimals = _decimals(judgement.column)
     paper = _claimed_size(judgement)
@@ -204,7 +188,7 @@ def _figures(judgement: Judgement, table: ResultTable, basis: str, axis: float) 
         paper = f"{paper} (ours)"
     ours = signed(difference.mean if difference else None, decimals)
     interval_text = interval(difference, decimals)
-    marks = AxisMarks()
+    marks: Mapping[str, float] = {}
     weakest = ""
     if judgement.crossover:
         ours = wording.crossover_place(judgement.crossover)
@@ -214,13 +198,14 @@ def _figures(judgement: Judgement, table: ResultTable, basis: str, axis: float) 
             marks = _axis_marks(judgement, axis)
         if judgement.reported_contrast:
             weakest = f"weakest: {judgement.reported_contrast}"
+    basis = difference.basis if difference else table.usual_basis
     return ClaimFigures(
         paper=paper,
         ours=ours,
         interval=interval_text,
         p=_p_values(judgement),
         corrected=probability(judgement.corrected_p),
-        basis=difference.basis if difference and difference.basis != basis else "",
+        basis="" if basis == table.usual_basis else basis,
         weakest=weakest,
         marks=marks,
     )
@@ -253,7 +238,7 @@ def axis_half_width(judgements: Sequence[Judgement]) -> float:
     return max(1.0, min(widest, 2.0 * max(means, default=0.0)))
 
 
-def _axis_marks(judgement: Judgement, axis: float) -> AxisMarks:
+def _axis_marks(judgement: Judgement, axis: float) -> dict[str, float]:
     """What there is to draw of a claim; `axis` is half the width of the axis in points."""
     points = {"paper": judgement.paper_size}
     margin = judgement.claim.points
@@ -263,13 +248,13 @@ def _axis_marks(judgement: Judgement, axis: float) -> AxisMarks:
     if difference:
         points |= {"ours": difference.mean, "low": difference.low, "high": difference.high}
 
-    positions: dict[str, float] = {}
+    marks: dict[str, float] = {}
     for name, value in points.items():
         if value is not None:
             # Zero lies in the middle; what is beyond the axis lies at its end.
             position = 50.0 + 50.0 * value / axis
-            positions[name] = round(min(100.0, max(0.0, position)), 2)
-    return AxisMarks(**positions)
+            marks[name] = round(min(100.0, max(0.0, position)), 2)
+    return marks
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -302,22 +287,10 @@ def needs_of(judgement: Judgement, table: ResultTable) -> str:
     """How many seeds would decide a claim, and how long these rows' runs take for them."""
     seconds = None
     if judgement.forecast and judgement.forecast.additional_seeds:
-        tasks: dict[str, None] = {}
-        for contrast in judgement.placed.contrasts:
-            for term in contrast.terms:
-                tasks |= dict.fromkeys(term.column.tasks)
-        seconds = seed_seconds(judgement.rows, tasks, table)
+        terms = chain.from_iterable(contrast.terms for contrast in judgement.placed.contrasts)
+        tasks = chain.from_iterable(term.column.tasks for term in terms)
+        seconds = seed_seconds(judgement.rows, dict.fromkeys(tasks), table)
     return wording.forecast(judgement, seconds)
-
-
-def _needs_short(judgement: Judgement) -> str:
-    if judgement.verdict is Verdict.ONE_SEED:
-        return ""
-    if judgement.decisive_seeds:
-        return f"~{judgement.decisive_seeds} seeds"
-    if isinstance(judgement.forecast, TooManySeedsNeeded):
-        return f">{judgement.forecast.most} seeds"
-    return "waits"
 
 
 # -- a table without claims ------------------------------------------------------------------------
@@ -326,35 +299,35 @@ def _needs_short(judgement: Judgement) -> str:
 def differences(table: ResultTable) -> list[DifferenceView]:
     """Every other row against the first one, on every data set: for a table without claims."""
     first, *others = table.rows
-    contrasts: list[Contrast] = []
-    for column, row in product(table.with_results, others):
-        contrasts.append(contrast_rows(table, row, first, column))
+    pairs = product(table.with_results, others)
+    contrasts = [contrast_rows(table, row, first, column) for column, row in pairs]
     corrected = fallback_procedure({"": contrasts}).corrected
     views: list[DifferenceView] = []
     for contrast in contrasts:
         if contrast.difference:
-            corrected_p = corrected.get(contrast.key)
-            views.append(_difference_view(contrast, contrast.difference, corrected_p, table))
+            p_value = corrected.get(contrast.key)
+            views.append(_difference_view(contrast, contrast.difference, p_value, table))
     return views
 
 
 def _difference_view(
-    contrast: Contrast, difference: Estimate, corrected_p: float | None, table: ResultTable
+    contrast: Contrast, difference: Estimate, p_value: float | None, table: ResultTable
 ) -> DifferenceView:
     row, first = (table.experiment.label(term.row) for term in contrast.terms)
     column = contrast.terms[0].column
-    unit = POINTS if column.unit == PERCENT else column.unit
     notes = wording.contrast_notes(contrast)
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
     note = "; ".join(filter(None, notes))
+    unit = POINTS if column.unit == PERCENT else column.unit
+    ours = signed(difference.mean, column.decimals)
     return DifferenceView(
-        row=row,
-        first=first,
-        judged_on=column.heading,
-        ours=signed(difference.mean, column.decimals),
-        unit=unit,
+        row,
+        first,
+        column.heading,
+        ours,
+        unit,
         interval=interval(difference, column.decimals),
-        p=probability(corrected_p),
+        p=probability(p_value),
         note=note,
     )

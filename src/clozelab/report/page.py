@@ -1,24 +1,27 @@
 """What a report says, as text: the page that HTML, Markdown, LaTeX and the terminal lay out.
 
-The table is made in tables.py, the claims in claims.py, what runs learnt and cost in summaries.py.
+The claims are made in claims.py, what runs learnt and cost in summaries.py, what went wrong in
+problems.py. Stand-ins and generated tasks stand in a group of data sets of their own: the paper's
+number never stands beside a score on other data.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from itertools import chain, product
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
 from clozelab.analysis.history import InterimAnalysis
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
+from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.statistics import PRETRAINING_SEEDS
-from clozelab.analysis.verdicts import Judgement
+from clozelab.analysis.verdicts import AnalysedTable, Judgement
 from clozelab.report import wording
 from clozelab.report.claims import (
     POINTS,
@@ -29,6 +32,8 @@ from clozelab.report.claims import (
     differences,
     unit_of,
 )
+from clozelab.report.problems import problems
+from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
     ArmSummary,
     Cost,
@@ -37,30 +42,104 @@ from clozelab.report.summaries import (
     learnt,
     loss_bounds,
     not_learnt,
-    problems,
-    provenance,
     seed_counts,
 )
-from clozelab.report.tables import ColumnGroup, column_groups, usual_basis
-from clozelab.results.analyses import AnalysedTable
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import (
     DASH,
+    STAGE_NAMES,
     distinct,
+    half_width,
     in_units,
-    several,
+    percent,
     span,
+    with_direction,
 )
 from clozelab.text.safe_yaml import own_text
 
+DATA_SETS = "Data sets"
+METRIC_NAMES = {"f1": "F1", "matthews": "Matthews"}
 SELECTION = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on"
     " the very set that it is scored on, as the paper selects too: a little better than on new"
     " examples, most so where scores jump about."
 )
+# where a reader of Markdown would take a "<" for the beginning of HTML
+HTML_START = re.compile(r"<(?=[A-Za-z/!?])")
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What stands over a data set."""
+
+    name: str
+    # what the data set is, where it is not the paper's
+    note: str
+    metric: str
+    unit: str
+    # "408 examples"; empty where it is not known
+    examples: str
+    # "1,000 of 3,668"; empty where runs saw all training examples
+    trained_on: str
+    # whether the paper's numbers and ours have a column below it
+    has_paper: bool
+    has_ours: bool
+
+    @property
+    def width(self) -> int:
+        """Columns below it: none, one or two."""
+        return int(self.has_paper) + int(self.has_ours)
+
+
+@dataclass(frozen=True)
+class CellView:
+    """A row's score on a data set, in words."""
+
+    mean: str
+    # what stands behind the mean: "± 1.7", "(65.7, 69.1)", "collapsed"
+    half: str = ""
+    paper: str = ""
+    # what sets it apart from the other cells
+    note: str = ""
+    # "1/1: 65.7, 1/2: 69.1"
+    seeds: str = ""
+    is_collapsed: bool = False
+    # there should be a score, and there is none
+    is_absent: bool = False
+
+    @property
+    def ours(self) -> str:
+        return f"{self.mean} {self.half}".rstrip()
+
+
+@dataclass(frozen=True)
+class RowView:
+    """A row with a cell for each data set of its group."""
+
+    label: str
+    cells: list[CellView]
+    name: str = ""
+    # it has no pre-training
+    is_floor: bool = False
+
+
+@dataclass(frozen=True)
+class ColumnGroup:
+    """Data sets that stand together under a title."""
+
+    title: str
+    headings: list[Heading]
+    rows: list[RowView]
+    # what needs no encoder; None where no data set knows it
+    majority: RowView | None
+    surface: RowView | None
+
+    @property
+    def baselines(self) -> list[RowView]:
+        return [row for row in (self.majority, self.surface) if row is not None]
 
 
 @dataclass(frozen=True)
@@ -170,17 +249,18 @@ def build_page(
     """
     troubles = problems(table)
     if analysed.error:
-        troubles["Looks"] = [wording.unnoted_analysis(analysed.error)]
-    score_table = _table_section(table, paper_labels)
+        lost = f"this look could not be noted ({analysed.error}): a later one will not know of it"
+        troubles["Looks"] = [lost]
     overview = _overview(table, analysed, registered)
     judged = _claim_section(table, analysed.judgements)
-    bounds = _lines("bounds.txt.j2", {"bounds": loss_bounds(table)})
+    arms = learnt(table)
+    bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
     return Page(
         about=_about(table, scale),
         overview=overview,
-        table=score_table,
+        table=_table_section(table, paper_labels),
         judged=judged,
-        arms=learnt(table),
+        arms=arms,
         bounds=bounds,
         costs=costs(table),
         problems=troubles,
@@ -190,20 +270,26 @@ def build_page(
 
 
 @cache
-def templates() -> Environment:
-    """How reports look; what goes into HTML is escaped."""
+def templates(*, is_markdown: bool = False) -> Environment:
+    """How reports look; what goes into HTML is escaped, and in Markdown what looks like HTML."""
     return Environment(
         loader=PackageLoader(__package__ or "", "templates"),
         autoescape=lambda name: bool(name and ".html" in name),
+        finalize=_without_html if is_markdown else None,
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
-def _lines(name: str, values: Mapping[str, Any]) -> list[str]:
-    """The lines of a text template; empty ones are left out."""
+def _without_html(value: Any) -> Any:
+    return HTML_START.sub("&lt;", value) if isinstance(value, str) else value
+
+
+def _paragraphs(name: str, **values: Any) -> list[str]:
+    """The paragraphs of a text template, each as one line."""
     text = templates().get_template(name).render(values)
-    return [line for line in text.splitlines() if line]
+    lines = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return [line for line in lines if line]
 
 
 # -- what it is about ------------------------------------------------------------------------------
@@ -255,11 +341,8 @@ def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlea
 
 def _rests_on(judgement: Judgement, lack: NotLearnt, table: ResultTable) -> bool:
     """Whether a claim compares arms of all the groups that a lack keeps apart."""
-    for arms in lack.groups:
-        rows = {row.name for row in table.experiment.rows if row.arm in arms}
-        if rows.isdisjoint(judgement.rows):
-            return False
-    return True
+    arms = {row.arm for row in table.experiment.rows if row.name in judgement.rows}
+    return not any(arms.isdisjoint(group) for group in lack.groups)
 
 
 def _analyses(analyses: Sequence[InterimAnalysis]) -> str:
@@ -304,48 +387,28 @@ def _span_of_fact(runs: Sequence[Record], key: str) -> str:
 def _run_counts(table: ResultTable) -> str:
     """How many runs of each stage are complete, and what is wrong with the others."""
     runs = table.runs
-    stages = {
-        "pre-training": runs.pretrain,
-        "fine-tuning": runs.finetune,
-        "evaluation": runs.evaluate,
-    }
     complete: list[str] = []
-    for stage, stage_runs in stages.items():
-        if stage_runs:
-            count = sum(run.is_complete for run in stage_runs)
-            complete.append(f"{count} of {len(stage_runs)} {stage}")
+    for stage, name in STAGE_NAMES.items():
+        of_stage = [run.is_complete for run in runs.runs if run.stage == stage]
+        if of_stage:
+            complete.append(f"{sum(of_stage)} of {len(of_stage)} {name}")
     phrases = [f"{' and '.join(complete)} runs complete"]
 
-    unfinished = Counter(run.status for run in runs.runs if not run.is_complete)
-    phrases += [f"{count} {status}" for status, count in unfinished.items()]
+    counts = Counter(run.status for run in runs.runs if not run.is_complete)
     num_missing = _num_cells_lacking_runs(table)
-    if num_missing:
-        phrases.append(
-            f"{several(num_missing, 'cell')} {'lacks' if num_missing == 1 else 'lack'} runs"
-        )
-    num_collapsed = _num_collapsed_runs(table)
-    if num_collapsed:
-        phrases.append(f"{num_collapsed} collapsed")
-    if runs.damaged:
-        phrases.append(f"{len(runs.damaged)} unreadable")
+    lack = "cell lacks runs" if num_missing == 1 else "cells lack runs"
+    # Runs behind the table's cells, each counted once.
+    behind = chain.from_iterable(cell.runs.values() for cell in table.cells.values())
+    num_collapsed = len({run.folder for run in behind if run.is_collapsed})
+    counts |= {lack: num_missing, "collapsed": num_collapsed, "unreadable": len(runs.damaged)}
+    phrases += [f"{count} {status}" for status, count in counts.items() if count]
     return ", ".join(phrases)
 
 
 def _num_cells_lacking_runs(table: ResultTable) -> int:
-    count = 0
-    for column in table.with_results:
-        if column.task:
-            count += sum(bool(table.cells[row, column.key].missing) for row in table.rows)
-    return count
-
-
-def _num_collapsed_runs(table: ResultTable) -> int:
-    """Runs behind the table's cells, each counted once."""
-    is_collapsed: dict[Path, bool] = {}
-    for cell in table.cells.values():
-        for run in cell.runs.values():
-            is_collapsed[run.folder] = run.is_collapsed
-    return sum(is_collapsed.values())
+    columns = [column for column in table.with_results if column.task]
+    cells = product(table.rows, columns)
+    return sum(bool(table.cells[row, column.key].missing) for row, column in cells)
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -354,11 +417,13 @@ def _num_collapsed_runs(table: ResultTable) -> int:
 def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
     statistic = wording.statistic(table.experiment)
     units = {column.heading: column.unit for column in table.with_results}
+    # Cells show the values of two pre-training seeds, which an interval says less of.
+    has_two_seeds = table.usual_basis == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
     return TableSection(
         units=in_units(PERCENT, units),
         sets=_sets(table),
         interval=_interval(table),
-        has_two_seeds=_has_two_seeds(table),
+        has_two_seeds=has_two_seeds,
         statistic=f"; the paper's numbers are {statistic}" if statistic else "",
         groups=column_groups(table),
         paper_labels=paper_labels,
@@ -379,19 +444,193 @@ def _interval(table: ResultTable) -> str:
     """What a cell of ours is: a mean over which seeds, with which interval; empty without any."""
     if not any(cell.estimate for cell in table.cells.values()):
         return ""
-    values = {
-        "has_paper": table.experiment.has_paper,
-        "basis": usual_basis(table),
-        "num_seeds": len(table.pretrain_seeds),
-        "is_finetuned": bool(table.runs.finetune),
-    }
-    (line,) = _lines("interval.txt.j2", values)
+    (line,) = _paragraphs(
+        "interval.txt.j2",
+        has_paper=table.experiment.has_paper,
+        basis=table.usual_basis,
+        num_seeds=len(table.pretrain_seeds),
+        is_finetuned=bool(table.runs.finetune),
+    )
     return line
 
 
-def _has_two_seeds(table: ResultTable) -> bool:
-    """Whether cells show the values of two pre-training seeds, which an interval says less of."""
-    return usual_basis(table) == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
+def column_groups(table: ResultTable) -> list[ColumnGroup]:
+    """The table in groups of data sets, the paper's first if any of our runs is on them."""
+    of_paper = [column for column in table.columns if column.is_paper]
+    apart = [column for column in table.columns if not column.is_paper]
+    has_results = any(table.has_results(column) for column in of_paper)
+    if apart and not has_results and not table.experiment.has_numbers:
+        of_paper = []  # it would show nothing but dashes
+    groups = [
+        _column_group(_paper_title(table, has_results=has_results), of_paper, table),
+        _column_group(_title_apart(table, apart, has_results=has_results), apart, table),
+    ]
+    if not has_results:
+        groups.reverse()
+    return [group for group in groups if group.headings]
+
+
+def _paper_title(table: ResultTable, *, has_results: bool) -> str:
+    if not table.experiment.has_paper:
+        return DATA_SETS
+    if has_results:
+        return "The paper's data sets"
+    return "The paper's own numbers, on data that none of our runs has seen"
+
+
+def _title_apart(table: ResultTable, columns: Sequence[DataColumn], *, has_results: bool) -> str:
+    """The title of what is not the paper's data; `has_results`: some of the paper's data are."""
+    if columns and all(column.is_synthetic for column in columns):
+        return f"Generated tasks of {table.runs.synthetic}"
+    if table.experiment.has_paper:
+        return "Stand-ins and other data sets"
+    return f"Other {DATA_SETS.lower()}" if has_results else DATA_SETS
+
+
+def _column_group(title: str, columns: Sequence[DataColumn], table: ResultTable) -> ColumnGroup:
+    rows: list[RowView] = []
+    for row in table.experiment.rows:
+        cells = [_cell_view(row.name, column, table) for column in columns]
+        rows.append(RowView(row.label, cells, row.name, is_floor=row.arm is None))
+    return ColumnGroup(
+        title=title,
+        headings=[_heading(column, table) for column in columns],
+        rows=rows,
+        majority=_majority_row(columns),
+        surface=_surface_row(columns),
+    )
+
+
+# -- headings --------------------------------------------------------------------------------------
+
+
+def _heading(column: DataColumn, table: ResultTable) -> Heading:
+    has_results = table.has_results(column)
+    has_numbers = table.experiment.has_numbers
+    # Without a paper the group's title says already that the data are generated.
+    is_plain = column.is_synthetic and not table.experiment.has_paper
+    name = column.heading
+    if is_plain and column.column:
+        name = column.column.name
+    plain_metric = column.metric.rpartition("/")[2].replace("_", " ")
+    metric = with_direction(METRIC_NAMES.get(plain_metric, plain_metric))
+    trained_on = ""
+    if column.trained_on:
+        used, available = column.trained_on
+        trained_on = f"{used:,} of {available:,}"
+    examples = ""
+    if column.num_examples:
+        examples = f"{column.num_examples:,} examples"
+    has_ours = has_results or not column.is_paper or not has_numbers
+    return Heading(
+        name=name,
+        note=_heading_note(column, table),
+        metric=metric,
+        unit=column.unit,
+        examples=examples,
+        trained_on=trained_on,
+        has_paper=column.is_paper and has_numbers,
+        has_ours=has_ours,
+    )
+
+
+def _heading_note(column: DataColumn, table: ResultTable) -> str:
+    """What a data set is to the paper's; empty where the name or the group's title says it."""
+    has_paper = table.experiment.has_paper
+    if column.is_paper:
+        if table.has_results(column):
+            return ""
+        is_held_out_text = column.is_pretraining and has_paper
+        return "held-out text of the paper's" if is_held_out_text else "no run"
+    if not has_paper:
+        is_said = column.is_pretraining or (column.is_synthetic and column.column is not None)
+        return "" if is_said else column.role
+    return column.role or "not in the paper's table"
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def _cell_view(row: str, column: DataColumn, table: ResultTable) -> CellView:
+    cell = table.cells[row, column.key]
+    decimals = column.decimals
+    paper = table.paper_value(row, column)
+    # A row without an arm of its own has no pre-training to report, which is not a lack.
+    is_absent = cell.estimate is None and bool(column.task or cell.missing)
+    mean = "missing" if is_absent else DASH
+    if cell.estimate:
+        mean = f"{cell.estimate.mean:.{decimals}f}"
+    half = half_width(cell.estimate, decimals)
+    if cell.is_collapsed:
+        # The same answer whatever the input: its spread is no measure of anything.
+        half = "collapsed"
+    return CellView(
+        mean=mean,
+        half=half,
+        paper=_score(paper, decimals),
+        note=_cell_note(row, column, table),
+        seeds=_scores_by_seed(cell, decimals),
+        is_collapsed=cell.is_collapsed,
+        is_absent=is_absent,
+    )
+
+
+def _cell_note(row: str, column: DataColumn, table: ResultTable) -> str:
+    """What sets a cell apart from the others."""
+    cell = table.cells[row, column.key]
+    estimate = cell.estimate
+    notes = list(cell.notes)
+    if table.below_floor(row, column):
+        notes.append("below its floor")
+    if estimate and cell.missing:
+        num_expected = len(cell.scores) + len(cell.missing)
+        notes.append(f"{len(cell.scores)} of {num_expected} runs")
+    if estimate and estimate.basis != table.usual_basis and not cell.is_collapsed:
+        notes.append(estimate.basis)
+    if cell.is_collapsed:
+        notes.append("every run" if len(cell.scores) > 1 else "the only run")
+    elif cell.num_collapsed:
+        # A mean of columns has parts, and no runs.
+        note = f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}"
+        if cell.without_collapsed:
+            note += f", {percent(cell.without_collapsed, column.decimals)} without"
+        notes.append(note)
+    return "; ".join(filter(None, notes))
+
+
+def _scores_by_seed(cell: Cell, decimals: int) -> str:
+    """`1/1: 65.7, 1/2: 69.1`, by pre-training and fine-tuning seed; `seed 1: 4.40` of one alone."""
+    scores: dict[str, float] = {}
+    for (pretrain_seed, finetune_seed), score in cell.scores.items():
+        name = f"{pretrain_seed}/{finetune_seed}" if finetune_seed else f"seed {pretrain_seed}"
+        scores[name] = score
+    return ", ".join(f"{name}: {score:.{decimals}f}" for name, score in sorted(scores.items()))
+
+
+# -- what needs no encoder -------------------------------------------------------------------------
+
+
+def _majority_row(columns: Sequence[DataColumn]) -> RowView | None:
+    """The scores of always answering the most frequent label."""
+    if all(column.majority is None for column in columns):
+        return None
+    cells = [CellView(_score(column.majority)) for column in columns]
+    return RowView("most frequent label", cells)
+
+
+def _surface_row(columns: Sequence[DataColumn]) -> RowView | None:
+    """The scores of the best simple method on each data set, with the method's name."""
+    if not any(column.baseline for column in columns):
+        return None
+    cells: list[CellView] = []
+    for column in columns:
+        name, score = column.baseline or ("", None)
+        cells.append(CellView(_score(score), note=name))
+    return RowView("surface baseline", cells)
+
+
+def _score(score: float | None, decimals: int = 1) -> str:
+    return DASH if score is None else f"{score:.{decimals}f}"
 
 
 # -- the claims ------------------------------------------------------------------------------------
@@ -400,29 +639,21 @@ def _has_two_seeds(table: ResultTable) -> bool:
 def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> ClaimSection:
     axis = axis_half_width(judgements)
     units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
-    selection = SELECTION if _is_selected(table.runs.finetune) else ""
-    claims = claim_views(judgements, table, axis)
+    # Some fine-tuning run stands with the best of several evaluations.
+    is_selected = any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
+    selection = SELECTION if is_selected else ""
+    reading = _paragraphs(
+        "reading.txt.j2",
+        experiment=table.experiment,
+        family=max((judgement.num_tests for judgement in judgements), default=0),
+        selection=selection,
+        has_forecasts=any(judgement.forecast for judgement in judgements),
+    )
     return ClaimSection(
-        claims=claims,
+        claims=claim_views(judgements, table, axis),
         differences=[] if table.experiment.claims else differences(table),
         units=in_units(POINTS, units),
         axis=f"{axis:.0f}",
-        reading=_reading(table.experiment, judgements, selection),
+        reading=reading,
         selection=selection,
     )
-
-
-def _is_selected(runs: Iterable[Record]) -> bool:
-    """Whether some fine-tuning run stands with the best of several evaluations."""
-    return any(run.facts.get("num_evaluations", 0) > 1 for run in runs)
-
-
-def _reading(experiment: Experiment, judgements: Sequence[Judgement], selection: str) -> list[str]:
-    """How to read intervals and verdicts, a line a paragraph."""
-    values = {
-        "experiment": experiment,
-        "family": max((judgement.num_tests for judgement in judgements), default=0),
-        "selection": selection,
-        "has_forecasts": any(judgement.forecast for judgement in judgements),
-    }
-    return _lines("reading.txt.j2", values)

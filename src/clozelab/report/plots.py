@@ -1,8 +1,8 @@
-"""The report's pictures of the table, as PNG and as SVG, for a light and a dark page.
+"""The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-The table as dots with intervals, and scores against the encoder's size; training_plots.py has what
-is drawn along pre-training. A colour means a pre-trained encoder, the same one in every picture;
-what has no pre-training is grey.
+The table as dots with intervals, scores against the encoder's size, learning curves, and scores of
+encoders kept along pre-training. A colour means a pre-trained encoder, the same one in every
+picture; what has no pre-training is grey.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import matplotlib
@@ -21,13 +22,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
+from clozelab.analysis.contrasts import Contrast, ContrastKey, contrast_rows
+from clozelab.analysis.multiplicity import fallback_procedure
 from clozelab.analysis.schema import PERCENT, Row
-from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.analysis.statistics import Estimate
-from clozelab.report import wording
+from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
+from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
+from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
 from clozelab.results.table import ResultTable
-from clozelab.text.formatting import DASH, with_direction
+from clozelab.runs.record import Record
+from clozelab.text.formatting import DASH, MINUS, with_direction
 
 matplotlib.use("Agg")
 
@@ -40,6 +45,7 @@ INK: Final = "text.color"
 FAINT: Final = "axes.edgecolor"
 PAPER: Final = "figure.facecolor"
 DOTTED = (0, (1, 2))
+DASHED = (0, (4, 3))
 # of rows, whose colours alone are hard to tell apart
 MARKERS = "osv^DP"
 # data sets side by side: in the picture of the table, and where each has axes of its own
@@ -49,6 +55,13 @@ PANELS_ACROSS = 3
 LEAST_PERCENT = 2.0
 # how far rows of one size are drawn from each other, on the logarithmic axis
 BESIDE = 1.04
+# of the axis: how far intervals of two lines at one place are drawn from each other
+APART = 0.006
+# of the axis: what is left of zero, so that points there are whole
+EDGE = 0.015
+# inches: panels of scores, and of differences below them
+SCORES_HEIGHT = 3.0
+DIFFERENCES_HEIGHT = 1.7
 
 
 @dataclass(frozen=True)
@@ -64,15 +77,17 @@ def look(style: str) -> Any:
     return plt.style.context(STYLE_FOLDER / f"{style}.mplstyle")
 
 
-def saved(figure: Figure, entries: Sequence[Line2D] = (), **legend: Any) -> Picture:
+# -- what pictures share ---------------------------------------------------------------------------
+
+
+def _saved(figure: Figure, entries: Sequence[Line2D], columns: int) -> Picture:
     """Both formats of a figure, which is closed.
 
-    Empty panels are hidden; where there are `entries` they make a legend.
+    Empty panels are hidden; the `entries` of the legend stand below it.
     """
     for axes in figure.axes:
         axes.set_visible(axes.has_data())
-    if entries:
-        figure.legend(handles=entries, loc="outside lower center", **legend)
+    figure.legend(handles=entries, loc="outside lower center", ncols=columns, fontsize=9)
     png = io.BytesIO()
     svg = io.BytesIO()
     figure.savefig(png, format="png")
@@ -81,41 +96,34 @@ def saved(figure: Figure, entries: Sequence[Line2D] = (), **legend: Any) -> Pict
     return Picture(png.getvalue(), svg.getvalue())
 
 
-# -- what pictures share ---------------------------------------------------------------------------
-
-
-def colour_of(index: int) -> str:
+def _colour_of(index: int) -> str:
     """A colour of the style; they come round again."""
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     return str(colours[index % len(colours)])
 
 
-def row_colour(table: ResultTable, row: Row) -> str:
+def _row_colour(table: ResultTable, row: Row) -> str:
     """The colour of the arm that a row takes; grey for a row without one."""
     if row.arm is None:
         return str(plt.rcParams[FAINT])
     arms = [known.arm for known in table.experiment.rows if known.arm is not None]
-    return colour_of(list(dict.fromkeys(arms)).index(row.arm))
+    return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
-def write_title(axes: Axes, column: DataColumn) -> None:
+def _entry(label: str, **style: Any) -> Line2D:
+    """An entry of a legend."""
+    return Line2D([], [], label=label, **style)
+
+
+def _write_title(axes: Axes, column: DataColumn) -> None:
     """Write a data set's name over its panel, and below it what it is to the paper's."""
-    role = wording.role_of(column)
+    role = column.role
     axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if role else 6)
-    if role:
-        axes.text(
-            0.5,
-            1.02,
-            role,
-            transform=axes.transAxes,
-            color=plt.rcParams[FAINT],
-            fontsize=8.5,
-            ha="center",
-            va="bottom",
-        )
+    style: dict[str, Any] = {"color": plt.rcParams[FAINT], "fontsize": 8.5, "ha": "center"}
+    axes.text(0.5, 1.02, role, transform=axes.transAxes, va="bottom", **style)
 
 
-def draw_point(
+def _draw_point(
     axes: Axes,
     x: float,
     estimate: Estimate,
@@ -148,17 +156,17 @@ def within_percent(low: float, high: float, least: float = 0.0) -> tuple[float, 
     return min(max(low - spare, -2.0), 102.0), min(max(high + spare, -2.0), 102.0)
 
 
-def finish_panel(axes: Axes, column: DataColumn) -> None:
+def _finish_panel(axes: Axes, column: DataColumn) -> None:
     """Complete a panel of scores: the best trivial rule, the range of a percentage, the title."""
     if column.trivial is not None:
         axes.axhline(column.trivial, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
         axes.set_ylim(within_percent(*axes.get_ylim()))
-    write_title(axes, column)
+    _write_title(axes, column)
 
 
-def common_entries(
-    columns: Sequence[DataColumn], rows: Sequence[str], table: ResultTable
+def _common_entries(
+    columns: Sequence[DataColumn], rows: Iterable[str], table: ResultTable
 ) -> list[Line2D]:
     """What a legend of these rows and data sets has to explain, where it occurs."""
     entries: list[Line2D] = []
@@ -169,11 +177,6 @@ def common_entries(
         ink = plt.rcParams[INK]
         entries.append(_entry("collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
-
-
-def _entry(label: str, **style: Any) -> Line2D:
-    """An entry of a legend."""
-    return Line2D([], [], label=label, **style)
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ def draw_table(table: ResultTable) -> Picture | None:
     # All panels share this axis; the first row is on top.
     grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
     grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-    return saved(figure, _table_entries(table, columns), ncols=3, fontsize=9)
+    return _saved(figure, _table_entries(table, columns), 3)
 
 
 def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Line2D]:
@@ -216,48 +219,34 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     if has_paper:
         hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
         entries.append(_entry("the paper", color=ink, **hollow))
-    return entries + common_entries(columns, table.rows, table)
-
-
-@dataclass(frozen=True)
-class _Bar:
-    """The interval of a row, on the axis of scores."""
-
-    height: int
-    colour: str
-    low: float
-    high: float
+    return entries + _common_entries(columns, table.rows, table)
 
 
 def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
     """Draw a panel of the table: scores to the right, a row at each height."""
-    bars: list[_Bar] = []
     for height, row in enumerate(table.experiment.rows):
-        colour = row_colour(table, row)
+        colour = _row_colour(table, row)
         cell = table.cells[row.name, column.key]
+        style: dict[str, Any] = {"markersize": 6, "color": colour}
         if cell.estimate is None:
             _write_absence(axes, height, column, cell)
         elif cell.is_collapsed:
-            axes.plot(cell.estimate.mean, height, marker="x", markersize=6, color=colour)
+            axes.plot(cell.estimate.mean, height, marker="x", **style)
         else:
-            bars += _draw_bar(axes, height, cell.estimate, colour)
+            reach = cell.estimate.reach
+            axes.errorbar(
+                cell.estimate.mean, height, xerr=reach, fmt="o", capsize=3, linewidth=1.6, **style
+            )
         paper_value = table.paper_value(row.name, column)
         if paper_value is not None:
-            axes.plot(
-                paper_value,
-                height,
-                marker="D",
-                markersize=6,
-                markerfacecolor="none",
-                markeredgecolor=colour,
-            )
+            axes.plot(paper_value, height, marker="D", markerfacecolor="none", **style)
 
     if column.trivial is not None:
         axes.axvline(column.trivial, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
-        _cut_to_percent(axes, bars)
+        axes.set_xlim(within_percent(*axes.get_xlim(), least=LEAST_PERCENT))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
-    write_title(axes, column)
+    _write_title(axes, column)
 
 
 def _write_absence(axes: Axes, height: int, column: DataColumn, cell: Cell) -> None:
@@ -274,45 +263,12 @@ def _write_absence(axes: Axes, height: int, column: DataColumn, cell: Cell) -> N
     )
 
 
-def _draw_bar(axes: Axes, height: int, estimate: Estimate, colour: str) -> list[_Bar]:
-    """Draw a mean with its interval; returns that, or nothing where there is none."""
-    mean = estimate.mean
-    reach = estimate.reach
-    axes.errorbar(
-        mean,
-        height,
-        xerr=reach,
-        fmt="o",
-        color=colour,
-        markersize=6,
-        capsize=3,
-        linewidth=1.6,
-    )
-    return [_Bar(height, colour, mean - reach, mean + reach)] if reach else []
-
-
-def _cut_to_percent(axes: Axes, bars: Iterable[_Bar]) -> None:
-    """Keep an axis to what a percentage can be; an interval that goes on ends in an arrow."""
-    low, high = within_percent(*axes.get_xlim(), least=LEAST_PERCENT)
-    axes.set_xlim(low, high)
-    for bar in bars:
-        arrow: dict[str, Any] = {"markersize": 5, "color": bar.colour, "clip_on": False}
-        if bar.low < low:
-            axes.plot(low, bar.height, marker="<", **arrow)
-        if bar.high > high:
-            axes.plot(high, bar.height, marker=">", **arrow)
-
-
 # -- sizes -----------------------------------------------------------------------------------------
 
 
-def draw_sizes(
-    rows: Sequence[Row], sizes: Mapping[str, float], table: ResultTable
-) -> Picture | None:
-    """Draw the scores of `rows` against the parameters of their encoders.
-
-    `sizes` is arm -> parameters. None where there is no row or no score.
-    """
+def draw_sizes(table: ResultTable) -> Picture | None:
+    """Draw scores against the parameters of the encoders; None where sizes are alike."""
+    rows = rows_by_size(table)
     columns = table.with_results
     if not rows or not columns:
         return None
@@ -320,30 +276,28 @@ def draw_sizes(
     down = math.ceil(len(columns) / PANELS_ACROSS)
     size = (WIDTH, 0.9 + 2.9 * down)
     figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    sizes = encoder_sizes(table)
     places = _places_by_size(rows, sizes)
-    for axes, column in zip(grid.flat, columns, strict=False):
-        for index, row in enumerate(rows):
-            cell = table.cells[row.name, column.key]
-            if cell.estimate is not None:
-                draw_point(
-                    axes,
-                    places[row.name],
-                    cell.estimate,
-                    colour=row_colour(table, row),
-                    marker=MARKERS[index % len(MARKERS)],
-                    is_collapsed=cell.is_collapsed,
-                )
-        finish_panel(axes, column)
-        _scale_to_sizes(axes, sizes)
-        axes.set_ylabel(with_direction(column.unit))
-
-    entries: list[Line2D] = []
+    styles: dict[str, dict[str, Any]] = {}
     for index, row in enumerate(rows):
         marker = MARKERS[index % len(MARKERS)]
-        colour = row_colour(table, row)
-        entries.append(_entry(row.label, color=colour, marker=marker, linestyle=""))
-    entries += common_entries(columns, [row.name for row in rows], table)
-    return saved(figure, entries, ncols=4, fontsize=9)
+        styles[row.name] = {"colour": _row_colour(table, row), "marker": marker}
+    for axes, column in zip(grid.flat, columns, strict=False):
+        for row in rows:
+            cell = table.cells[row.name, column.key]
+            if cell.estimate is not None:
+                x = places[row.name]
+                style = styles[row.name]
+                _draw_point(axes, x, cell.estimate, is_collapsed=cell.is_collapsed, **style)
+        _finish_panel(axes, column)
+        _scale_to_sizes(axes, list(sizes.values()))
+        axes.set_ylabel(with_direction(column.unit))
+
+    entries = [
+        _entry(row.label, color=style["colour"], marker=style["marker"], linestyle="")
+        for row, style in zip(rows, styles.values(), strict=True)
+    ]
+    return _saved(figure, entries + _common_entries(columns, styles, table), 4)
 
 
 def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str, float]:
@@ -358,10 +312,234 @@ def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str
     return places
 
 
-def _scale_to_sizes(axes: Axes, sizes: Mapping[str, float]) -> None:
+def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:
     axes.set_xscale("log")
-    axes.set_xlim(min(sizes.values()) / 1.25, max(sizes.values()) * 1.25)
+    axes.set_xlim(min(sizes) / 1.25, max(sizes) * 1.25)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("parameters of the encoder")
+
+
+# -- learning curves -------------------------------------------------------------------------------
+
+
+def draw_curves(table: ResultTable) -> Picture | None:
+    """Draw the held-out loss of each pre-training run against tokens; None without a curve."""
+    runs = [run for run in table.runs.pretrain if run.curves.get("validation/loss")]
+    if not runs:
+        return None
+    labels = arm_labels(table)
+    arms = list(dict.fromkeys([*labels, *(run.name for run in runs)]))
+    figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
+    axes.set(xlabel="tokens seen", ylabel="held-out loss (nats a predicted token)")
+    axes.xaxis.set_major_formatter(EngFormatter())
+    entries: list[Line2D] = []
+    for index, arm in enumerate(arms):
+        colour = _colour_of(index)
+        of_arm = [run for run in runs if run.name == arm]
+        _draw_losses(axes, of_arm, colour)
+        if of_arm:
+            entries.append(_entry(labels.get(arm, arm), color=colour))
+    entries += _draw_reference_losses(axes, runs)
+    axes.set_xlim(left=0.0)
+    return _saved(figure, entries, 3)
+
+
+def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
+    for run in runs:
+        tokens, losses = zip(*run.curves["validation/loss"], strict=True)
+        # a line through one point has no length
+        marker = "o" if len(tokens) == 1 else ""
+        axes.plot(
+            tokens, losses, color=colour, linewidth=1.6, alpha=0.9, marker=marker, markersize=4
+        )
+
+
+def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
+    """Draw what frequencies alone reach, and what no model can be below, where that is known."""
+    heights: dict[str, float] = {}
+    unigram_losses = [run.facts["unigram_loss"] for run in runs if "unigram_loss" in run.facts]
+    if unigram_losses:
+        loss = fmean(unigram_losses)
+        heights[f"frequencies alone ({loss:.2f})"] = loss
+    bounds = known_heights(runs)
+    entries: list[Line2D] = []
+    for label, height in (heights | bounds).items():
+        style: dict[str, Any] = {"color": plt.rcParams[INK], "linewidth": 1.2}
+        style["linestyle"] = DOTTED if label in bounds else DASHED
+        axes.axhline(height, **style)
+        entries.append(_entry(label, **style))
+    return entries
+
+
+def known_heights(runs: Iterable[Record]) -> dict[str, float]:
+    """Label -> loss that no model can be below, for every kind of model whose bound is known."""
+    heights: dict[str, float] = {}
+    for run in runs:
+        bound = LossBound.of(run)
+        if bound is not None:
+            kind = bound.reader.replace("_", "-")
+            heights[f"no {kind} below {bound.nats:.2f}"] = bound.nats
+    return heights
+
+
+# -- scores along pre-training ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The points of an arm along its pre-training."""
+
+    series: CheckpointSeries
+    colour: str
+    # fraction (0: the floor) -> its place on the axis
+    places: Mapping[float, float]
+
+    @property
+    def rows(self) -> dict[float, str]:
+        """Fraction -> row; the floor, before any step, comes first."""
+        rows = dict(self.series.rows)
+        return {0.0: self.series.floor} | rows if self.series.floor else rows
+
+
+def draw_lines(table: ResultTable) -> Picture | None:
+    """Draw scores with intervals along pre-training, a line an arm; None without any.
+
+    Where there are two lines, their difference stands below each panel.
+    """
+    columns = [column for column in table.with_results if column.tasks]
+    has_tokens = all(series.reached(series.rows) for series in table.checkpoint_series)
+    lines = _lines(table, has_tokens=has_tokens)
+    if not lines or not columns:
+        return None
+    heights = [SCORES_HEIGHT]
+    contrasts: dict[str, dict[float, Contrast]] = {}
+    if len(lines) == 2:
+        heights.append(DIFFERENCES_HEIGHT)
+        contrasts = {column.key: _differences(lines, column, table) for column in columns}
+    across = min(PANELS_ACROSS, len(columns))
+    down = math.ceil(len(columns) / PANELS_ACROSS)
+    figure, grid = plt.subplots(
+        down * len(heights),
+        across,
+        squeeze=False,
+        layout="constrained",
+        figsize=(WIDTH, 0.5 + down * (sum(heights) + 0.6)),
+        height_ratios=heights * down,
+    )
+    significant = _significant(contrasts.values())
+    for number, column in enumerate(columns):
+        first_panel = len(heights) * (number // across)
+        panels = grid[first_panel : first_panel + len(heights), number % across]
+        for line in lines:
+            _draw_line(panels[0], line, table, column)
+        _finish_panel(panels[0], column)
+        panels[0].set_xlim(left=-EDGE * panels[0].get_xlim()[1])
+        if contrasts:
+            _draw_differences(panels[1], lines, contrasts[column.key], significant)
+        _scale(panels, has_tokens=has_tokens)
+    grid[0, 0].set_ylabel("percent")
+    return _saved(figure, _line_entries(lines, columns, table), 4)
+
+
+def _scale(panels: NDArray[Any], *, has_tokens: bool) -> None:
+    for axes in panels:
+        axes.set_xlim(panels[0].get_xlim())
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        if has_tokens:
+            axes.xaxis.set_major_formatter(EngFormatter())
+    unit = "tokens seen in pre-training" if has_tokens else "percent of pre-training's steps"
+    panels[-1].set_xlabel(unit)
+
+
+def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
+    """The lines, each in the colour of the first row of its arm.
+
+    They are moved a little from each other, so that their intervals do not cover each other.
+    """
+    series = table.checkpoint_series
+    first_rows = {row.arm: row for row in reversed(table.experiment.rows)}
+    amounts: list[dict[float, float]] = []
+    for one_arm in series:
+        percents = {fraction: 100.0 * fraction for fraction in one_arm.rows}
+        amounts.append(one_arm.reached(one_arm.rows) if has_tokens else percents)
+    furthest = max((max(known.values()) for known in amounts), default=0.0)
+    lines: list[_Line] = []
+    for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
+        shift = APART * furthest * (index - (len(series) - 1) / 2)
+        places = {fraction: amount + shift for fraction, amount in ({0.0: 0.0} | known).items()}
+        lines.append(_Line(one_arm, _row_colour(table, first_rows[one_arm.arm]), places))
+    return lines
+
+
+def _differences(
+    lines: Sequence[_Line], column: DataColumn, table: ResultTable
+) -> dict[float, Contrast]:
+    """Fraction -> first line - second, where both have points that may be compared."""
+    first, second = (line.series.rows for line in lines)
+    contrasts: dict[float, Contrast] = {}
+    for fraction in first.keys() & second.keys():
+        contrast = contrast_rows(table, first[fraction], second[fraction], column)
+        if contrast.obstacles.incomparability is None:
+            contrasts[fraction] = contrast
+    return dict(sorted(contrasts.items()))
+
+
+def _significant(contrasts: Iterable[Mapping[float, Contrast]]) -> set[ContrastKey]:
+    """The differences that are not zero, corrected for the whole picture."""
+    tested = chain.from_iterable(by_fraction.values() for by_fraction in contrasts)
+    corrected = fallback_procedure({"": list(tested)}).corrected
+    return {key for key, p_value in corrected.items() if p_value < SIGNIFICANCE}
+
+
+def _draw_line(axes: Axes, line: _Line, table: ResultTable, column: DataColumn) -> None:
+    """Draw a line through its points; the floor, before any step, is a hollow one."""
+    means: dict[float, float] = {}
+    for fraction, row in line.rows.items():
+        cell = table.cells[row, column.key]
+        if cell.estimate is None:
+            continue
+        x = line.places[fraction]
+        face = None if fraction else plt.rcParams[PAPER]
+        _draw_point(
+            axes, x, cell.estimate, colour=line.colour, is_collapsed=cell.is_collapsed, face=face
+        )
+        means[x] = cell.estimate.mean
+    axes.plot(
+        list(means), list(means.values()), color=line.colour, linewidth=1.4, alpha=0.8, zorder=1.5
+    )
+
+
+def _draw_differences(
+    axes: Axes,
+    lines: Sequence[_Line],
+    contrasts: Mapping[float, Contrast],
+    significant: set[ContrastKey],
+) -> None:
+    """Draw first - second: a filled dot where it is not zero."""
+    ink = plt.rcParams[INK]
+    faint = plt.rcParams[FAINT]
+    first, second = lines
+    axes.axhline(0.0, color=faint, linewidth=1.0)
+    for fraction, contrast in contrasts.items():
+        if contrast.difference is None:
+            continue
+        x = fmean((first.places[fraction], second.places[fraction]))
+        is_filled = contrast.key in significant and not contrast.context.below_floor
+        face = ink if is_filled else plt.rcParams[PAPER]
+        _draw_point(axes, x, contrast.difference, colour=ink, face=face)
+    title = f"{first.series.name} {MINUS} {second.series.name}, points"
+    axes.set_title(title, fontsize=9, color=faint)
+
+
+def _line_entries(
+    lines: Sequence[_Line], columns: Sequence[DataColumn], table: ResultTable
+) -> list[Line2D]:
+    entries = [_entry(line.series.name, color=line.colour, marker="o") for line in lines]
+    floors = product([line.series.floor for line in lines if line.series.floor], columns)
+    if any(table.cells[floor, column.key].estimate for floor, column in floors):
+        hollow: dict[str, Any] = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}
+        entries.append(_entry("before any step", color=plt.rcParams[INK], marker="o", **hollow))
+    rows = chain.from_iterable(line.series.rows.values() for line in lines)
+    return entries + _common_entries(columns, list(rows), table)

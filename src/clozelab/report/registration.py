@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,10 +79,8 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
     and places).
     """
     job = JobName.of(config)
-    settings: dict[str, Any] = {}
-    for key, value in identity_of(config).items():
-        if key.split(".")[0] not in NAMES:
-            settings[key] = value
+    identity = identity_of(config)
+    settings = {key: value for key, value in identity.items() if key.split(".")[0] not in NAMES}
     name = f"{job.name} on {job.task}" if job.task else f"arm {job.name}"
     return name, digest(settings)[:16]
 
@@ -110,12 +107,11 @@ def _changed_entries(kind: str, before: Mapping[str, Any], after: Mapping[str, A
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
             continue
+        change = "changed"
         if name not in after:
             change = "taken away"
         elif name not in before:
             change = "added"
-        else:
-            change = "changed"
         changes.append(f"{f'{kind} {name}'.strip()} {change}")
     return changes
 
@@ -186,11 +182,9 @@ class RegistrationStatus:
 
     # the last one before the first run, or the first one where runs came before it
     entry: Entry
-    is_before_runs: bool
-    # when the first run began; runs that had begun before the registration, of how many
-    began: str
+    # of the runs made here, and how many of them had begun before the registration
+    started: list[str]
     num_early: int
-    num_runs: int
     # what is declared or run now and was not registered so
     changes: list[str]
     # stage -> registered seeds without a run
@@ -217,46 +211,41 @@ def registration_status(
 ) -> RegistrationStatus:
     """Hold the declaration and the runs against the registrations, one or more."""
     # A shared run did not begin here.
-    own_runs = [run for run in runs.runs if run.shared is None]
-    began = min((run.started for run in own_runs if run.started), default="")
-    before = [entry for entry in entries if not began or _is_before(entry.date, began)]
+    started = sorted(run.started for run in runs.runs if run.shared is None)
+    before = [entry for entry in entries if not started or entry.date <= started[0]]
     entry = before[-1] if before else entries[0]
-
-    registered = _registered_settings(entry)
-    finished = _settings_of_runs(runs.runs)
     seeds = {
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
         FINETUNING: {run.seed for run in runs.finetune},
     }
-    num_early = sum(run.started < entry.date for run in own_runs)
-    changes = _changes_since(entry, experiment, seeds, registered, finished)
-    missing_seeds = _missing_seeds(entry, experiment, seeds)
-    missing_settings = _missing_settings(registered, finished)
+    registered = {
+        name: set(str(hashes).split()) for name, hashes in entry.content["settings of"].items()
+    }
+    finished = _finished_settings(runs.runs)
+    # A setting that no run has yet is as it was registered.
+    settings = dict(registered)
+    for name, hashes in finished.items():
+        settings[name] = hashes | registered.get(name, set())
     later = [known.date[:10] for known in entries if known.date > entry.date]
     return RegistrationStatus(
         entry=entry,
-        is_before_runs=bool(before),
-        began=began,
-        num_early=num_early,
-        num_runs=len(own_runs),
-        changes=changes,
-        missing_seeds=missing_seeds,
-        missing_settings=missing_settings,
+        started=started,
+        num_early=sum(time < entry.date for time in started),
+        changes=_changes_since(entry, experiment, seeds, settings),
+        missing_seeds=_missing_seeds(entry, experiment, seeds),
+        missing_settings=_unrun(registered, finished),
         later=later,
     )
 
 
-def _is_before(date: str, began: str) -> bool:
-    return datetime.fromisoformat(date) <= datetime.fromisoformat(began)
+def _unrun(registered: Mapping[str, Set[str]], finished: Mapping[str, Set[str]]) -> list[str]:
+    """Arms, or rows and tasks, with a registered setting that no run has; none before any run."""
+    if not finished:
+        return []
+    return [name for name in sorted(registered) if registered[name] - finished.get(name, set())]
 
 
-def _registered_settings(entry: Entry) -> dict[str, set[str]]:
-    """Arm, or row and task -> the hashes of its registered settings."""
-    settings = entry.content["settings of"]
-    return {name: set(str(hashes).split()) for name, hashes in settings.items()}
-
-
-def _settings_of_runs(runs: Iterable[Record]) -> dict[str, set[str]]:
+def _finished_settings(runs: Iterable[Record]) -> dict[str, set[str]]:
     """Arm, or row and task -> the hashes of its complete runs' settings."""
     settings: dict[str, set[str]] = {}
     for run in runs:
@@ -270,27 +259,13 @@ def _changes_since(
     entry: Entry,
     experiment: Experiment,
     seeds: Mapping[str, Set[int]],
-    registered: Mapping[str, set[str]],
-    finished: Mapping[str, set[str]],
+    settings: Mapping[str, Set[str]],
 ) -> list[str]:
     """What was changed since a registration, in paper.yaml or in what was run."""
-    # A setting that no run has yet is as it was registered.
-    settings = dict(registered)
-    for name, hashes in finished.items():
-        settings[name] = registered.get(name, set()) | hashes
     present = declared(experiment, seeds, settings)
     # A stopping rule declares its seeds, but only those of runs can have been added.
     present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
     return changed(entry.content, present)
-
-
-def _missing_settings(
-    registered: Mapping[str, set[str]], finished: Mapping[str, set[str]]
-) -> list[str]:
-    """Arms, or rows and tasks, with a registered setting that no run has; none before any run."""
-    if not finished:
-        return []
-    return [name for name in sorted(registered) if registered[name] - finished.get(name, set())]
 
 
 def _missing_seeds(
@@ -312,29 +287,24 @@ def _missing_seeds(
 def _summary(status: RegistrationStatus) -> str:
     entry = status.entry
     text = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
-    if status.is_before_runs:
-        text += " before its first run"
-    else:
+    if status.num_early:
         text += (
-            f", after {status.num_early} of {status.num_runs} runs had begun (the first on"
-            f" {status.began[:10]})"
+            f", after {status.num_early} of {len(status.started)} runs had begun (the first on"
+            f" {status.started[0][:10]})"
         )
+    else:
+        text += " before its first run"
     phrases = [text, "nothing of it was changed"]
     if status.changes:
         phrases[-1] = f"since then {listed(status.changes)}"
     for stage, seeds in status.missing_seeds.items():
         if seeds:
             phrases.append(f"no run yet of {_named_seeds(stage, seeds)}")
-    if status.missing_settings:
-        names = _first_names(status.missing_settings)
-        phrases.append(f"no run yet of a registered setting of {names}")
+    names = status.missing_settings
+    if len(names) > MOST_SHOWN:
+        names = [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
+    if names:
+        phrases.append(f"no run yet of a registered setting of {listed(names)}")
     if status.later:
         phrases.append(f"registered again on {listed(status.later)}")
     return "; ".join(phrases)
-
-
-def _first_names(names: Sequence[str]) -> str:
-    shown = list(names[:MOST_SHOWN])
-    if len(names) > MOST_SHOWN:
-        shown.append(f"{len(names) - MOST_SHOWN} more")
-    return listed(shown)

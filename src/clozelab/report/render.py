@@ -1,46 +1,114 @@
-"""The report of an experiment or a sweep: report.md, one self-contained report.html, plots,
-results.csv, claims.csv, and report.tex on demand.
+"""The files of a report: report.md, one self-contained report.html, plots, results.csv, claims.csv,
+and report.tex on demand.
 
-It reads run folders and the experiment's own files and nothing else, so it can be made again at any
-time, also while runs are going on. What the pages say is in page.py, how they look in templates/.
+A report reads run folders and the experiment's own files and nothing else, so it can be made again
+at any time, also while runs are going on. What the pages say is in page.py, how they look in
+templates/; docs/runs.md says what each column of results.csv holds, and how to compute a cell of
+the table from it.
 """
 
 from __future__ import annotations
 
 import base64
 import csv
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from os.path import relpath
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
-from clozelab.analysis.verdicts import Judgement
+from jinja2 import Environment
+
+from clozelab.analysis.schema import PERCENT
+from clozelab.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.report.claims import ClaimView
-from clozelab.report.latex import latex_tables, latex_templates
-from clozelab.report.page import Page, build_page, templates
+from clozelab.report.page import (
+    ColumnGroup,
+    Heading,
+    Page,
+    RowView,
+    build_page,
+    templates,
+)
 from clozelab.report.plots import (
     STYLES,
-    Picture,
+    draw_curves,
+    draw_lines,
     draw_sizes,
     draw_table,
     look,
 )
 from clozelab.report.registration import registration_summary
-from clozelab.report.results_csv import RESULT_FIELDS, result_lines, spreadsheet_text
-from clozelab.report.summaries import arm_labels, encoder_sizes, rows_by_size, with_own_sizes
-from clozelab.report.training_plots import draw_curves, draw_lines
+from clozelab.report.summaries import with_own_sizes
 from clozelab.results.adhoc import infer_table
-from clozelab.results.analyses import run_interim_analysis
+from clozelab.results.columns import is_scored, stand_in_for
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
+from clozelab.runs.record import NO_UNIT, Record, Score
+from clozelab.text.formatting import DASH, in_units
 
 CLAIM_FIELDS = ("text", "judged_on", "verdict", "ours", "interval", "p", "needs", "note")
-# where a reader of Markdown would take a "<" for the beginning of HTML
-HTML_START = re.compile(r"<(?=[A-Za-z/!?])")
+RUN_FIELDS = [
+    "experiment",
+    "scale",
+    "stage",
+    "row",
+    "arm",
+    "task",
+    "stand_in_for",
+    "synthetic",
+    "pretrain_seed",
+    "seed",
+    "learning_rate",
+]
+SCORE_FIELDS = [
+    "metric",
+    "unit",
+    "score",
+    "is_headline",
+    "column",
+    "counts",
+    "majority",
+    "baseline",
+    "examples",
+    "collapsed",
+    "status",
+]
+PROVENANCE_FIELDS = [
+    "tokens",
+    "tokens_per_second",
+    "seconds",
+    "machine",
+    "commit",
+    "local_changes",
+    "fingerprint",
+    "folder",
+]
+RESULT_FIELDS = RUN_FIELDS + SCORE_FIELDS + PROVENANCE_FIELDS
+# what a spreadsheet takes for the beginning of a formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# data sets side by side; more do not fit on a page
+SETS_A_TABLE = 4
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "{}&%$#_"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "\u00b1": r"$\pm$",
+    "\u2212": r"$-$",
+    "\u2013": "--",
+    "\u2192": r"$\to$",
+}
+DRAWINGS = {"table": draw_table, "points": draw_lines, "sizes": draw_sizes, "curves": draw_curves}
 
 
 @dataclass(frozen=True)
@@ -82,7 +150,7 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
     registered = registration_summary(table.experiment, table.runs)
     paper_labels = {row.name: row.label for row in table.experiment.rows}
     table = with_own_sizes(table)
-    analysed = run_interim_analysis(table)
+    analysed = run_interim_analysis(table, table.runs.root)
     folder.mkdir(parents=True, exist_ok=True)
     page = build_page(
         table,
@@ -92,31 +160,13 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
         paper_labels=paper_labels,
         plots=_plots(table, folder),
     )
-    _write_page(page, "report.html", folder)
-    _write_page(without_html(page), "report.md", folder)
+    for name in ("report.html", "report.md"):
+        template = templates(is_markdown=name == "report.md").get_template(f"{name}.j2")
+        # The templates see the page's fields as their variables.
+        (folder / name).write_text(template.render(vars(page)), encoding="utf-8")
     write_results(folder / "results.csv", table, scale)
     write_claims(folder / "claims.csv", page.judged.claims)
     return Report(folder, table, analysed.judgements, page)
-
-
-def _write_page(page: Page, name: str, folder: Path) -> None:
-    # The templates see the page's fields as their variables.
-    text = templates().get_template(f"{name}.j2").render(vars(page))
-    (folder / name).write_text(text, encoding="utf-8")
-
-
-def without_html(value: Any) -> Any:
-    """The value with every "<" in words that Markdown would take for HTML, wherever texts are."""
-    if isinstance(value, str):
-        return HTML_START.sub("&lt;", value)
-    if isinstance(value, Mapping):
-        return {key: without_html(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_html(entry) for entry in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value)]
-        return replace(value, **{name: without_html(getattr(value, name)) for name in names})
-    return value
 
 
 # -- files of numbers ------------------------------------------------------------------------------
@@ -142,12 +192,146 @@ def write_claims(path: Path, claims: list[ClaimView]) -> None:
             writer.writerow([spreadsheet_text(text) for text in texts])
 
 
-def write_latex(page: Page, path: Path) -> Path:
-    """Write scores and verdicts as LaTeX tables; returns the path."""
-    template = latex_templates().get_template("report.tex.j2")
-    text = template.render(vars(page), scores=list(latex_tables(page)))
-    path.write_text(text, encoding="utf-8")
-    return path
+def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
+    """Field -> text of every score of every run, complete or not; of a run without one, a line."""
+    counted = _counted_folders(table)
+    for run in table.runs.runs:
+        about = _about_run(run)
+        about |= {
+            "experiment": table.experiment.name,
+            "scale": scale,
+            "counts": run.folder in counted,
+            "synthetic": run.synthetic,
+        }
+        if run.stage == "pretrain":
+            # Encoders of one table are of one world, or all of real text.
+            about["synthetic"] = table.runs.synthetic
+            lines = _pretraining_lines(run, table)
+        else:
+            lines = _task_lines(run, table)
+        for line in lines:
+            yield {key: spreadsheet_text(value) for key, value in (about | line).items()}
+
+
+def _counted_folders(table: ResultTable) -> set[Path]:
+    """The runs behind some cell, and the pre-training runs that may be compared."""
+    folders = {run.folder for run in table.current.pretrain if run.is_complete}
+    for cell in table.cells.values():
+        for part in (cell, *cell.parts):
+            folders |= {run.folder for run in part.runs.values()}
+    return folders
+
+
+def _about_run(run: Record) -> dict[str, Any]:
+    # Pre-training has its learning rate in the optimizer, a task's run on its own.
+    optimizer = run.config.get("optimizer") or {}
+    about = {
+        "stage": run.stage,
+        "status": run.status,
+        "seconds": run.seconds,
+        "machine": run.machine,
+        "fingerprint": run.fingerprint,
+        "folder": run.place,
+    }
+    for fact in ("tokens", "tokens_per_second"):
+        about[fact] = run.facts.get(fact)
+    about["learning_rate"] = run.config.get("learning_rate", optimizer.get("learning_rate"))
+    if run.git:
+        about["commit"] = run.git.commit
+        about["local_changes"] = run.git.dirty
+    return about
+
+
+def spreadsheet_text(value: object) -> str:
+    """A value as a spreadsheet shows it; nothing for None.
+
+    A text that it would take for a formula begins with an apostrophe.
+    """
+    if value is None:
+        return ""
+    # Ten digits: more of a score is the noise of its arithmetic.
+    text = f"{value:.10g}" if isinstance(value, float) else str(value)
+    if text.startswith(FORMULA) and not _is_number(text):
+        return f"'{text}"
+    return text
+
+
+def _is_number(text: str) -> bool:
+    with suppress(ValueError):
+        float(text)
+        return True
+    return False
+
+
+def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
+    """The facts of a run that are held-out figures, or that a column of the table shows."""
+    # fact -> the column of the table that shows it
+    headings = {
+        column.metric: column.heading
+        for column in table.columns
+        if column.is_pretraining and not column.is_paper
+    }
+    scores: dict[str, float] = {}
+    for key, value in run.figures.items():
+        is_listed = key.startswith("validation/") or key in headings
+        if run.is_complete and is_listed and isinstance(value, int | float):
+            scores[key] = float(value)
+
+    for line in _score_lines(scores, "validation/loss"):
+        metric = line.get("metric", "")
+        unit = NO_UNIT
+        if metric.startswith("validation/"):
+            unit = Score.of(metric, are_shares=True).unit
+        yield line | {
+            "arm": run.name,
+            "pretrain_seed": run.seed,
+            "column": headings.get(metric),
+            "unit": unit,
+        }
+
+
+def _task_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
+    """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
+    arms = {row.name: row.arm for row in table.experiment.rows}
+    # score -> the column of the table that shows it; a row of nobody is in no column
+    headings: dict[str, str] = {}
+    if run.name in arms:
+        for column in table.columns:
+            if column.task == run.task:
+                headings[column.metric] = column.heading
+    about = _about_task_run(run)
+    about["arm"] = arms.get(run.name, run.config.get("encoder_arm"))
+    for line in _score_lines(run.values if run.is_complete else {}, run.metric):
+        metric = line.get("metric", "")
+        line = line | about | {"column": headings.get(metric), "unit": ""}
+        score = run.scores.get(metric)
+        if score:
+            line["unit"] = score.unit
+            line["baseline"] = max(score.baselines.values(), default=None)
+            if line["is_headline"]:
+                line["majority"] = score.majority
+        yield line
+
+
+def _about_task_run(run: Record) -> dict[str, Any]:
+    collapsed = bool(run.facts.get("collapsed")) if is_scored(run) else None
+    return {
+        "row": run.name,
+        "task": run.task,
+        "stand_in_for": stand_in_for(run),
+        "pretrain_seed": run.pretrain_seed,
+        "seed": run.seed,
+        "examples": run.facts.get("num_examples"),
+        "collapsed": collapsed,
+    }
+
+
+def _score_lines(scores: Mapping[str, float], headline: str) -> Iterator[dict[str, Any]]:
+    """A line a score, the headline's first; one empty line where there is none."""
+    for metric in sorted(scores, key=lambda metric: (metric != headline, metric)):
+        yield {"metric": metric, "score": scores[metric], "is_headline": metric == headline}
+    if not scores:
+        yield {}
 
 
 # -- pictures --------------------------------------------------------------------------------------
@@ -158,19 +342,10 @@ def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
 
     Returns name -> style -> the SVG as base64.
     """
-    series = table.checkpoint_series
-    rows = rows_by_size(table)
-    sizes = encoder_sizes(table)
-    labels = arm_labels(table)
-    draw: dict[str, Callable[[], Picture | None]] = {}
-    draw["table"] = lambda: draw_table(table)
-    draw["points"] = lambda: draw_lines(series, table)
-    draw["sizes"] = lambda: draw_sizes(rows, sizes, table)
-    draw["curves"] = lambda: draw_curves(table.runs.pretrain, labels)
     plots: dict[str, dict[str, str]] = {}
-    for name, style in product(draw, STYLES):
+    for name, style in product(DRAWINGS, STYLES):
         with look(style):
-            picture = draw[name]()
+            picture = DRAWINGS[name](table)
         if picture is None:
             continue
         stem = name if style == "light" else f"{name}-{style}"
@@ -178,3 +353,105 @@ def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
         (folder / f"{stem}.svg").write_bytes(picture.svg)
         plots.setdefault(name, {})[style] = base64.b64encode(picture.svg).decode()
     return plots
+
+
+# -- LaTeX -----------------------------------------------------------------------------------------
+
+
+def write_latex(page: Page, path: Path) -> Path:
+    """Write scores and verdicts as LaTeX tables; returns the path."""
+    template = latex_templates().get_template("report.tex.j2")
+    text = template.render(vars(page), scores=list(latex_tables(page)))
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def escape(text: object) -> str:
+    """Plain text as LaTeX sets it; one line."""
+    line = " ".join(str(text).split())
+    return "".join(_SPECIAL.get(character, character) for character in line)
+
+
+def mark(text: str, notes: dict[str, str]) -> str:
+    """What a cell with this note ends in: its letter among a table's `notes` (note -> letter).
+
+    A note without a letter gets the next one: a to z, then aa. Nothing for an empty note.
+    """
+    if not text:
+        return ""
+    if text not in notes:
+        rounds, index = divmod(len(notes), len(ascii_lowercase))
+        notes[text] = ascii_lowercase[index] * (rounds + 1)
+    return rf"\textsuperscript{{{notes[text]}}}"
+
+
+@cache
+def latex_templates() -> Environment:
+    """Templates in which LaTeX's own braces and percent signs stay what they are."""
+    environment = templates().overlay(
+        block_start_string="((*",
+        block_end_string="*))",
+        variable_start_string="(((",
+        variable_end_string=")))",
+        comment_start_string="((=",
+        comment_end_string="=))",
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters.update(tex=escape, mark=mark)
+    return environment
+
+
+@dataclass(frozen=True)
+class LatexTable:
+    """Rows by a few data sets; beside the paper's number stands ours on the same data alone."""
+
+    caption: str
+    headings: list[Heading]
+    # with a cell for each of the headings
+    rows: list[RowView]
+    # sentences below the table
+    below: list[str]
+
+
+def latex_tables(page: Page) -> Iterator[LatexTable]:
+    """The page's groups of data sets, each in tables that fit on a page."""
+    for group in page.table.groups:
+        filled = [index for index, heading in enumerate(group.headings) if heading.width]
+        for start in range(0, len(filled), SETS_A_TABLE):
+            yield _latex_table(page, group, filled[start : start + SETS_A_TABLE])
+
+
+def _latex_table(page: Page, group: ColumnGroup, indices: Sequence[int]) -> LatexTable:
+    """The table of those data sets of a group that have these indices."""
+    headings = [group.headings[index] for index in indices]
+    rows = [_narrow(row, indices) for row in group.rows]
+    for baseline in group.baselines:
+        row = _narrow(baseline, indices)
+        if _has_scores(row, headings):
+            rows.append(row)
+
+    units = in_units(PERCENT, {heading.name: heading.unit for heading in headings})
+    caption = f"{page.about.title}: {group.title}, {units}."
+    if not any(heading.has_ours for heading in headings):
+        return LatexTable(caption, headings, rows, below=[])
+
+    # A table that is taken into a paper takes along what the page says of our scores.
+    caption = f"{caption} {page.overview.setup}."
+    if page.table.interval:
+        caption += f" {page.table.interval.capitalize()}."
+    if page.about.synthetic:
+        caption = f"Synthetic data ({page.about.synthetic}). {caption}"
+    below = [page.judged.selection] if page.judged.selection else []
+    for heading, lines in page.problems.items():
+        below += [f"{heading}: {line}" for line in lines]
+    return LatexTable(caption, headings, rows, below)
+
+
+def _narrow(row: RowView, indices: Sequence[int]) -> RowView:
+    return replace(row, cells=[row.cells[index] for index in indices])
+
+
+def _has_scores(row: RowView, headings: Sequence[Heading]) -> bool:
+    pairs = zip(row.cells, headings, strict=True)
+    return any(cell.ours != DASH and heading.has_ours for cell, heading in pairs)

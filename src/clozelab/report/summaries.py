@@ -1,27 +1,19 @@
-"""What the runs of an experiment learnt, cost and lack, and what they were made with: the report's
-lists.
-"""
+"""What the runs of an experiment learnt and cost, and how large and how many they are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import product
-from operator import attrgetter
-from statistics import fmean
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from clozelab.analysis.schema import Row
-from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.report import wording
-from clozelab.report.commands import commands
-from clozelab.report.inconsistencies import inconsistencies
+from clozelab.grouping import group_by
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
-from clozelab.runs.record import grouped
-from clozelab.text.formatting import DASH, distinct, duration, listed, percent, rough, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, rough, several
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
@@ -72,10 +64,9 @@ def arm_labels(table: ResultTable) -> dict[str, str]:
     for row in table.experiment.rows:
         if row.arm is not None:
             labels.setdefault(row.arm, row.arm if row.name in points else row.label)
-    trained = grouped(table.runs.pretrain)
-    for arm in trained:
-        labels.setdefault(arm, arm)
-    return {arm: label for arm, label in labels.items() if arm in trained}
+    trained = {run.name: run.name for run in table.runs.pretrain}
+    # The order is that of the rows; arms without a row come last.
+    return {arm: labels.get(arm, arm) for arm in [*labels, *trained] if arm in trained}
 
 
 def _label_with_arm(label: str, arm: str) -> str:
@@ -85,7 +76,7 @@ def _label_with_arm(label: str, arm: str) -> str:
 def encoder_sizes(table: ResultTable) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
     sizes: dict[str, float] = {}
-    for arm, runs in grouped(table.runs.pretrain).items():
+    for arm, runs in group_by(table.runs.pretrain, lambda run: run.name).items():
         size = _average(_facts(runs, "parameters"))
         if size:
             sizes[arm] = size
@@ -115,7 +106,7 @@ def with_own_sizes(table: ResultTable) -> ResultTable:
 def _own_size(row: Row, table: ResultTable) -> str:
     """`L=3, H=64, A=2` of the encoder that a row takes; empty where no run says so."""
     arm = str(row.arm or row.delta.get("encoder_arm"))
-    runs = table.pretrain_runs.get(arm, [])
+    runs = table.complete("pretrain", arm)
     model = runs[0].config["model"] if runs else {}
     sizes = [f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model]
     return ", ".join(sizes)
@@ -131,10 +122,8 @@ def rows_by_size(table: ResultTable) -> list[Row]:
         earlier |= set(list(series.rows.values())[:-1])
     sizes = encoder_sizes(table)
     rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
-    if not rows:
-        return []
     row_sizes = [sizes[str(row.arm)] for row in rows]
-    return rows if max(row_sizes) > SAME_SIZE * min(row_sizes) else []
+    return rows if rows and max(row_sizes) > SAME_SIZE * min(row_sizes) else []
 
 
 # -- what pre-training learnt ----------------------------------------------------------------------
@@ -183,7 +172,7 @@ def learnt(table: ResultTable) -> list[ArmSummary]:
     """A summary for each arm, figures as means over its finished runs."""
     summaries: list[ArmSummary] = []
     for arm, label in arm_labels(table).items():
-        runs = table.pretrain_runs.get(arm, [])
+        runs = table.complete("pretrain", arm)
         summaries.append(_arm_summary(_label_with_arm(label, arm), runs))
     return summaries
 
@@ -192,21 +181,27 @@ def _arm_summary(label: str, runs: Sequence[Record]) -> ArmSummary:
     def share(key: str) -> str:
         return _shown_mean(_facts(runs, f"validation/{key}"), "{:.1%}")
 
+    bounds: list[str] = []
+    above: list[float] = []
+    for run in runs:
+        bound = LossBound.of(run)
+        if bound is not None:
+            bounds.append(f"{bound.nats:.2f} \u00b1 {bound.standard_error:.2f}")
+            above += [
+                loss - bound.nats for loss in _facts([run], "validation/loss") if loss is not None
+            ]
     encoder = distinct(_encoder_size(run) for run in runs)
     row_lengths = distinct(str(run.config["validation"]["seq_length"]) for run in runs)
     loss = _shown_mean(_facts(runs, "validation/loss"), "{:.3f}")
     without_context = _shown_mean(map(context_free, runs), "{:.3f}")
-    bounds, distances = _bounds_and_distances(runs)
-    bound = distinct(bounds)
-    above = f"{fmean(distances):.2f}" if distances else DASH
     return ArmSummary(
-        label=label,
-        encoder=encoder,
-        rows=row_lengths,
-        loss=loss,
-        without_context=without_context,
-        bound=bound,
-        above=above,
+        label,
+        encoder,
+        row_lengths,
+        loss,
+        without_context,
+        bound=distinct(bounds),
+        above=_shown_mean(above, "{:.2f}"),
         accuracy=share("accuracy"),
         nsp=share("nsp_accuracy"),
         nsp_rule=share("nsp_source_rule"),
@@ -220,21 +215,6 @@ def _encoder_size(run: Record) -> str:
     parameters = run.facts.get("parameters")
     size = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
     return f"{size}, {rough(parameters)}" if parameters else size
-
-
-def _bounds_and_distances(runs: Iterable[Record]) -> tuple[list[str], list[float]]:
-    """(`0.53 ± 0.02` of each run that knows a bound, how far its loss is above that)."""
-    bounds: list[str] = []
-    above: list[float] = []
-    for run in runs:
-        bound = LossBound.of(run)
-        if bound is None:
-            continue
-        bounds.append(f"{bound.nats:.2f} \u00b1 {bound.standard_error:.2f}")
-        loss = run.facts.get("validation/loss")
-        if loss is not None:
-            above.append(loss - bound.nats)
-    return bounds, above
 
 
 def loss_bounds(table: ResultTable) -> list[LossBound]:
@@ -271,7 +251,7 @@ def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
     unlearnt: dict[str, str] = {}
     without_objective: set[str] = set()
     for arm, label in arm_labels(table).items():
-        runs = table.pretrain_runs.get(arm, [])
+        runs = table.complete("pretrain", arm)
         accuracy = _average(_facts(runs, "validation/nsp_accuracy"))
         rule = _average(_facts(runs, "validation/nsp_source_rule"))
         inside = _average(_facts(runs, "validation/nsp_accuracy_one_source"))
@@ -291,7 +271,7 @@ def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
         return None
 
     first_arm = next(iter(unlearnt))
-    length = table.pretrain_runs[first_arm][0].config["validation"]["seq_length"]
+    length = table.complete("pretrain", first_arm)[0].config["validation"]["seq_length"]
     text = (
         f"Next-sentence prediction tells, of held-out pairs of {length} tokens:"
         f" {'; '.join(unlearnt.values())}. Unless longer pairs tell more"
@@ -302,7 +282,7 @@ def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
 
 def _without_context(arm: str, label: str, table: ResultTable) -> NotLearnt | None:
     """An arm whose loss is where frequencies alone bring it, or hardly below."""
-    runs = table.pretrain_runs.get(arm, [])
+    runs = table.complete("pretrain", arm)
     if any("validation/rtd_loss" in run.facts for run in runs):
         return None  # its loss is the generator's, which is not kept
     loss = _average(_facts(runs, "validation/loss"))
@@ -337,19 +317,20 @@ class Cost:
 
 def costs(table: ResultTable) -> list[Cost]:
     """A line for each arm's pre-training, each row's fine-tuning and evaluation, and the sum."""
-    runs = table.runs
-    trained = grouped(runs.pretrain)
-    lines = [
-        _cost(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()
-    ]
-    for stage, stage_runs in (("fine-tuning", runs.finetune), ("evaluation", runs.evaluate)):
-        by_row = grouped(stage_runs)
-        for row in table.experiment.rows:
-            if row.name in by_row:
-                lines.append(_cost(f"{stage} {row.label}", by_row[row.name]))
-    num_complete, time = _runs_and_time(runs.runs)
-    lines.append(Cost("all", num_complete, tokens="", speed="", mfu="", time=time))
-    return lines
+    row_labels = {row.name: row.label for row in table.experiment.rows}
+    stages = {
+        "pretrain": arm_labels(table),
+        "finetune": row_labels,
+        "evaluate": row_labels,
+    }
+    by_name = group_by(table.runs.runs, lambda run: (run.stage, run.name))
+    lines: list[Cost] = []
+    for stage, labels in stages.items():
+        for name, label in labels.items():
+            if (stage, name) in by_name:
+                lines.append(_cost(f"{STAGE_NAMES[stage]} {label}", by_name[stage, name]))
+    num_complete, time = _runs_and_time(table.runs.runs)
+    return [*lines, Cost("all", num_complete, tokens="", speed="", mfu="", time=time)]
 
 
 def _cost(label: str, runs: Sequence[Record]) -> Cost:
@@ -378,35 +359,29 @@ def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: ResultTable) 
     None where a part of it has no finished run to go by.
     """
     row_names = list(rows)
-    # (finished runs of a part of the work, how often a pre-training seed does it)
-    work: list[tuple[list[Record], int]] = []
     arms = [row.arm for row in table.experiment.rows if row.name in row_names and row.arm]
-    for arm in dict.fromkeys(arms):
-        work.append((table.pretrain_runs.get(arm, []), 1))
+    # (finished runs of a part of the work, how often a pre-training seed does it)
+    work = [(table.complete("pretrain", arm), 1) for arm in dict.fromkeys(arms)]
     for row, task in product(row_names, tasks):
         runs = table.runs_on(row, task)
         work.append((runs, len({run.seed for run in runs})))
-    if not work:
-        return None
-
     total = 0.0
-    all_runs: list[Record] = []
     for runs, count in work:
         mean = _average(run.seconds for run in runs if run.seconds)
         if mean is None:
             return None
         total += mean * count
-        all_runs += runs
-    return total / _parallelism(all_runs)
+    all_runs = chain.from_iterable(runs for runs, _ in work)
+    return total / _parallelism(all_runs) if work else None
 
 
 def _parallelism(runs: Iterable[Record]) -> float:
     """How many of some runs went on at once, on average while any did."""
-    sessions: list[tuple[datetime, datetime]] = []
-    for run in runs:
-        if run.finished:
-            start = datetime.fromisoformat(run.started)
-            sessions.append((start, datetime.fromisoformat(run.finished)))
+    sessions = [
+        tuple(map(datetime.fromisoformat, (run.started, run.finished)))
+        for run in runs
+        if run.finished
+    ]
     busy = 0.0
     wall = 0.0
     latest = datetime.min.replace(tzinfo=UTC)
@@ -418,178 +393,7 @@ def _parallelism(runs: Iterable[Record]) -> float:
     return busy / wall if wall else 1.0
 
 
-# -- what is missing or went wrong -----------------------------------------------------------------
-
-
-def problems(table: ResultTable) -> dict[str, list[str]]:
-    """Heading -> lines, of what a reader has to know is not there or not well."""
-    runs = table.runs
-    unreadable = [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]]
-    troubles: dict[str, list[str]] = {}
-    troubles["Another data set"] = [wording.excluded_runs(excluded) for excluded in table.excluded]
-    troubles["Another results version"] = list(wording.outdated_runs(table.outdated, runs.runs))
-    troubles["Unequal"] = inconsistencies(table.experiment, runs)
-    troubles["Not learnt"] = [lack.text for lack in not_learnt(table)]
-    troubles["Missing"] = _missing_runs(table)
-    troubles["Not complete"] = _unfinished(runs.runs)
-    troubles["Collapsed"] = _collapsed_cells(table)
-    troubles["Below the floor"] = _below_floors(table) + _below_baselines(table)
-    troubles["Left out"] = _unknown_rows(table)
-    troubles["Unreadable"] = unreadable
-    return {heading: lines for heading, lines in troubles.items() if lines}
-
-
-def _unfinished(runs: Iterable[Record]) -> list[str]:
-    lines: list[str] = []
-    for run in runs:
-        if not run.is_complete:
-            problem = f": {run.problem}" if run.problem else ""
-            lines.append(f"{run.place} ({run.status}){problem}")
-    return lines
-
-
-def _unknown_rows(table: ResultTable) -> list[str]:
-    lines: list[str] = []
-    for row, runs in grouped([*table.runs.finetune, *table.runs.evaluate]).items():
-        if row not in table.rows:
-            lines.append(f"{len(runs)} runs of row {row}, which paper.yaml does not have")
-    return lines
-
-
-def _below_floors(table: ResultTable) -> list[str]:
-    """Rows that lie below their own floor."""
-    lines: list[str] = []
-    for column, row in product(table.with_results, table.rows):
-        below = table.below_floor(row, column)
-        if below:
-            lines.append(wording.below_floor(below))
-    return lines
-
-
-def _below_baselines(table: ResultTable) -> list[str]:
-    """Rows with an encoder that a method without any beats."""
-    lines: list[str] = []
-    for column in table.with_results:
-        if column.baseline is None:
-            continue
-        name, best = column.baseline
-        labels: list[str] = []
-        for row in table.experiment.rows:
-            estimate = table.cells[row.name, column.key].estimate
-            if row.arm and estimate and estimate.mean < best:
-                labels.append(row.label)
-        if labels:
-            lines.append(
-                f"{listed(labels)} below the surface baseline of {column.heading}"
-                f" ({name}: {best:.1f})"
-            )
-    return lines
-
-
-def _missing_runs(table: ResultTable) -> list[str]:
-    """A line for each row that lacks runs on a data set which other rows have runs on."""
-    lines: list[str] = []
-    for row in table.experiment.rows:
-        gaps: list[str] = []
-        for column in table.with_results:
-            cell = table.cells[row.name, column.key]
-            if column.task and cell.missing:
-                gaps.append(f"{column.heading} ({_missing_seeds(cell)})")
-        if gaps:
-            lines.append(f"{row.label} on {'; '.join(gaps)}")
-    return lines
-
-
-def _missing_seeds(cell: Cell) -> str:
-    if not cell.scores:
-        return "every seed"
-    seeds = [f"{pretrain_seed}/{seed}" for pretrain_seed, seed in cell.missing]
-    return f"pre-training/fine-tuning seed {', '.join(seeds)}"
-
-
-def _collapsed_cells(table: ResultTable) -> list[str]:
-    """A line for each cell with runs that give one answer to everything."""
-    lines: list[str] = []
-    for row in table.experiment.rows:
-        for column in table.columns:
-            cell = table.cells[row.name, column.key]
-            if column.task and cell.num_collapsed:
-                lines.append(_collapsed_cell(row, column, cell))
-    return lines
-
-
-def _collapsed_cell(row: Row, column: DataColumn, cell: Cell) -> str:
-    mean = percent(cell.estimate)
-    if cell.is_collapsed and cell.estimate:
-        # The spread of runs that have all collapsed measures nothing.
-        mean = f"{cell.estimate.mean:.1f}"
-    without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
-    return (
-        f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)}"
-        f" runs give one answer to (nearly) every example; mean with them {mean},"
-        f" without them {without}"
-    )
-
-
-# -- what it was made with -------------------------------------------------------------------------
-
-
-def provenance(table: ResultTable) -> list[tuple[str, str]]:
-    """(heading, what the runs were made with): commands, commits, versions, machines, times."""
-    runs = table.runs.runs
-    sessions = _sessions(runs)
-    entries = [("Command", command) for command in commands(runs)]
-    commits = distinct(_commit(session.get("git")) for session in sessions)
-    versions = distinct(_versions(session.get("versions")) for session in sessions)
-    hosts = distinct(_host(session.get("host") or {}) for session in sessions)
-    entries += [("Commit", commits), ("Versions", versions), ("Machine", hosts)]
-    by_machine = grouped((run for run in runs if run.machine), attrgetter("machine"))
-    if len(by_machine) > 1:
-        machines = [f"{name} ({len(by_machine[name])} runs)" for name in sorted(by_machine)]
-        entries.append(("Machines", listed(machines)))
-    entries += [
-        ("Seeds", seed_counts(table)),
-        ("Runs", _first_and_last_time(runs)),
-        ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
-    ]
-    return entries
-
-
-def _sessions(runs: Sequence[Record]) -> list[dict[str, Any]]:
-    """The code, versions and machine of each session: earlier ones of all runs, then the last."""
-    sessions: list[dict[str, Any]] = []
-    for run in runs:
-        sessions += run.earlier_sessions
-    for run in runs:
-        git = run.git.model_dump() if run.git else None
-        sessions.append({"git": git, "versions": run.versions, "host": run.host})
-    return sessions
-
-
-def _commit(git: Mapping[str, Any] | None) -> str:
-    if not git:
-        return "not from a checkout"
-    changed = " with local changes" if git.get("dirty") else ""
-    return f"{git['commit'][:12]}{changed}"
-
-
-def _versions(versions: Mapping[str, str] | None) -> str:
-    """`torch 2.13.0, numpy 2.4.0`; empty where none is known."""
-    if not versions:
-        return ""
-    return ", ".join(f"{package} {version}" for package, version in versions.items())
-
-
-def _host(host: Mapping[str, Any]) -> str:
-    gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
-    return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
-
-
-def _first_and_last_time(runs: Iterable[Record]) -> str:
-    times: list[str] = []
-    for run in runs:
-        times += [time[:16].replace("T", " ") for time in (run.started, run.finished) if time]
-    return f"{min(times)} to {max(times)} UTC" if times else DASH
+# -- seeds ---------------------------------------------------------------------------------------
 
 
 def seed_counts(table: ResultTable) -> str:
@@ -599,9 +403,9 @@ def seed_counts(table: ResultTable) -> str:
         "pre-training": table.pretrain_seeds,
         "fine-tuning": sorted(finetune_seeds),
     }
-    counts: list[str] = []
-    for stage, seeds in stages.items():
-        if seeds:
-            names = ", ".join(map(str, seeds))
-            counts.append(f"{several(len(seeds), f'{stage} seed')} ({names})")
+    counts = [
+        f"{several(len(seeds), f'{stage} seed')} ({', '.join(map(str, seeds))})"
+        for stage, seeds in stages.items()
+        if seeds
+    ]
     return ", ".join(counts)

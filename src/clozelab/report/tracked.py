@@ -6,6 +6,8 @@ import hashlib
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,25 +39,8 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> TrackedJob
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    stage = run.content.stage
-    full_name = f"{cfg.scale.name}/{stage}/{name}"
-    config = tracked_config(run.content.config)
-    return TrackedJob(
-        folder=run.dir,
-        run_id=run_id,
-        experiment=str(cfg.experiment),
-        arm=arm,
-        stage=stage,
-        name=full_name,
-        tags=tags_of(cfg),
-        config=config,
-        command=_command(),
-    )
-
-
-def _command() -> tuple[str, ...]:
-    """The words of this process's command line, without secrets."""
-    return tuple(redacted_words(sys.argv[1:]))
+    job = _job(cfg, run.content, run_id, name)
+    return replace(job, arm=arm, command=_command())
 
 
 def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
@@ -63,17 +48,25 @@ def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
     same."""
     run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
     run_id = str(record.facts.get(ID_FACT, run_hash[:16]))
-    full_name = f"{cfg.scale.name}/{record.stage}/{record.name}/seed-{record.seeds}"
+    return _job(cfg, record, run_id, f"{record.name}/seed-{record.seeds}")
+
+
+def _job(cfg: DictConfig, record: Record, run_id: str, name: str) -> TrackedJob:
     return TrackedJob(
-        folder=Path(record.folder),
+        folder=record.folder,
         run_id=run_id,
         experiment=record.experiment,
         arm=record.name,
         stage=record.stage,
-        name=full_name,
+        name=f"{cfg.scale.name}/{record.stage}/{name}",
         tags=tags_of(cfg),
         config=tracked_config(record.config),
     )
+
+
+def _command() -> tuple[str, ...]:
+    """The words of this process's command line, without secrets."""
+    return tuple(redacted_words(sys.argv[1:]))
 
 
 def tags_of(cfg: DictConfig) -> tuple[str, ...]:
@@ -108,13 +101,11 @@ def track_sweep(
     tracker = _wandb(cfg, "sweep", folder, name, str(cfg.get("experiment")))
     if tracker is None:
         return
-    columns: dict[str, None] = {}
-    for row in rows:
-        columns |= dict.fromkeys(row)
+    columns = list(dict.fromkeys(chain.from_iterable(rows)))
     values: list[list[Any]] = []
     for row in rows:
         values.append([redacted(row.get(key), key) for key in columns])
-    tracker.call("log_table", "jobs", list(columns), values)
+    tracker.call("log_table", "jobs", columns, values)
     tracker.close()
 
 
@@ -126,9 +117,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
     tracker = _wandb(cfg, "report", report.folder, f"{scale}/report", experiment)
     if tracker is None:
         return
-    paths: list[Path] = []
-    for pattern in REPORT_FILES:
-        paths += sorted(report.folder.glob(pattern))
+    paths = list(chain.from_iterable(sorted(report.folder.glob(each)) for each in REPORT_FILES))
     artifact = f"{experiment}-{scale}-report".replace("/", "-")
     tracker.call("log_report", artifact, paths)
     tracker.summarise(_verdicts_by_claim(report.judgements))
@@ -137,9 +126,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
 
 def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
     """Claim -> verdict; a claim on several data sets has each with its name."""
-    names: list[str] = []
-    for number, judgement in enumerate(judgements, 1):
-        names.append(judgement.claim.id or f"claim {number}")
+    names = [one.claim.id or f"claim {number}" for number, one in enumerate(judgements, 1)]
     verdicts: dict[str, str] = {}
     for name, judgement in zip(names, judgements, strict=True):
         key = f"{name} on {judgement.judged_on}" if names.count(name) > 1 else name
@@ -151,17 +138,17 @@ def _wandb(
     cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str
 ) -> BackgroundLogger | None:
     """W&B for something that is not a job; None where it is not chosen."""
-    node = _wandb_node(cfg)
+    chosen = (cfg.get("logger") or {}).values()
+    node = next((node for node in chosen if node and node["_target_"] == WANDB), None)
     if node is None:
         return None
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
     settings = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]
-    config: dict[str, Any] = {}
-    for key, value in settings.items():
-        if not key.startswith("hydra"):
-            config[key] = redacted(value, key)
+    config = {
+        key: redacted(value, key) for key, value in settings.items() if not key.startswith("hydra")
+    }
     job = TrackedJob(
         folder,
         _kept_id(folder / f"{stage}_wandb_id.txt"),
@@ -174,14 +161,6 @@ def _wandb(
         config=config,
     )
     return BackgroundLogger(build("logger", node)(job=job), "wandb")
-
-
-def _wandb_node(cfg: DictConfig) -> DictConfig | None:
-    """The node of `logger` that builds W&B."""
-    for node in (cfg.get("logger") or {}).values():
-        if node and node["_target_"] == WANDB:
-            return node
-    return None
 
 
 def _kept_id(path: Path) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.analysis.comparability import group_by, is_within
+from clozelab.analysis.comparability import is_within
 from clozelab.analysis.contrasts import LOSS_FIGURES
 from clozelab.analysis.schema import Column, Row
+from clozelab.grouping import group_by
 from clozelab.results.evidence import NAMES, settings
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
@@ -58,31 +61,30 @@ def infer_table(runs: Runs) -> ResultTable:
 
     keys = _row_keys(shown)
     short = _short_names(keys)
-    named = _named_by_values(shown, short, is_tuned=bool(tuned))
-    experiment = _infer_experiment(runs, named, short, is_tuned=bool(tuned))
+    named = _named_by_values(shown, short, "row" if tuned else "arm")
+    experiment = _infer_experiment(runs.root, named, list(short.values()))
     # Whatever the rows are named by is what they are about.
     swept = [*(_differing(overrides_of(shown)) or keys), *_differing(overrides_of(pretrained))]
     experiment = experiment.model_copy(update={"differ_in": tuple(swept)})
     return build_table(experiment, replace(runs, records=[*pretrained, *named]))
 
 
-def _infer_experiment(
-    runs: Runs, named: Sequence[Record], short: Mapping[str, str], *, is_tuned: bool
-) -> Experiment:
-    entries = _task_columns(named) if is_tuned else _figure_columns(named)
+def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) -> Experiment:
+    """An experiment with a row for each name of these runs, all of them of pre-training or none."""
+    is_tuned = runs[0].stage != "pretrain"
+    entries = _task_columns(runs) if is_tuned else _figure_columns(runs)
     columns = tuple(Column.model_validate(entry) for entry in entries)
-    arms: dict[str, str] = {}
-    for run in named:
-        arms[run.name] = str(run.config.get("encoder_arm")) if is_tuned else run.name
     empty = (None,) * len(columns)
-    rows = [Row(row=name, label=name, arm=arm, cells=empty) for name, arm in arms.items()]
-    subject = " and ".join(short.values()) or "this recipe"
+    rows: dict[str, Row] = {}
+    for run in runs:
+        arm = str(run.config.get("encoder_arm")) if is_tuned else run.name
+        rows[run.name] = Row(row=run.name, label=run.name, arm=arm, cells=empty)
     return Experiment(
-        folder=runs.root,
-        name=runs.root.name,
-        title=f"What {subject} changes",
+        folder=root,
+        name=root.name,
+        title=f"What {' and '.join(swept) or 'this recipe'} changes",
         columns=columns,
-        rows=tuple(rows),
+        rows=tuple(rows.values()),
         matched_by="none",
     )
 
@@ -104,11 +106,8 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def _named_by_values(
-    runs: Sequence[Record], short: Mapping[str, str], *, is_tuned: bool
-) -> list[Record]:
-    """The runs, each called by its values: "learning_rate=0.001, steps=500"."""
-    kind = "row" if is_tuned else "arm"
+def _named_by_values(runs: Sequence[Record], short: Mapping[str, str], kind: str) -> list[Record]:
+    """The runs, each called by its values as a `kind`: "learning_rate=0.001, steps=500"."""
     named: list[Record] = []
     for run, overrides in zip(runs, overrides_of(runs), strict=True):
         config = flatten(run.config)
@@ -152,12 +151,10 @@ def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
     """Of each run the overrides that may set it apart."""
     overrides: list[dict[str, str]] = []
     for run in runs:
-        words: dict[str, str] = {}
-        for word in run.overrides:
-            key, _, value = word.lstrip("+~").partition("=")
-            if not is_within(key, NO_DIFFERENCE):
-                words[key] = value
-        overrides.append(words)
+        pairs = [word.lstrip("+~").partition("=") for word in run.overrides]
+        overrides.append(
+            {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
+        )
     return overrides
 
 
@@ -171,31 +168,20 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     by_task = group_by(runs, lambda run: run.task).values()
     settings_by_task = [[settings(run) for run in group] for group in by_task]
     for groups in ([overrides_of(runs)], [names], settings_by_task):
-        keys = _differing_in_groups(groups)
+        keys = list(dict.fromkeys(chain.from_iterable(map(_differing, groups))))
         if keys:
-            return _without_names(keys, groups)
+            return _without_names(keys, list(chain.from_iterable(groups)))
     return []
 
 
-def _differing_in_groups(groups: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
-    keys: dict[str, None] = {}
-    for group in groups:
-        keys |= dict.fromkeys(_differing(group))
-    return list(keys)
-
-
-def _without_names(keys: list[str], groups: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+def _without_names(keys: list[str], values: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that are no names, where these tell as many rows apart.
 
     A multirun names its arms by what differs: that says more than the name.
     """
     plain = [key for key in keys if key not in NAMES]
-    values: list[Mapping[str, str]] = []
-    for group in groups:
-        values += group
-    if plain and _num_combinations(plain, values) == _num_combinations(keys, values):
-        return plain
-    return keys
+    is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
+    return plain if plain and is_enough else keys
 
 
 def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, str]]) -> int:
@@ -204,7 +190,5 @@ def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, str]]) 
 
 def _differing(values: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that some of the mappings have otherwise, or lack."""
-    keys: dict[str, None] = {}
-    for mapping in values:
-        keys |= dict.fromkeys(mapping)
+    keys = dict.fromkeys(chain.from_iterable(values))
     return [key for key in keys if len({mapping.get(key) for mapping in values}) > 1]

@@ -60,12 +60,8 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
 
 def describe(test: PairedTest) -> list[str]:
     """The test in words; differences are second - first."""
-    lines = [
-        (
-            f"These two runs on their {test.num_examples:,} common examples"
-            " (other seeds are another question):"
-        )
-    ]
+    examples = f"{test.num_examples:,} common examples"
+    lines = [f"These two runs on their {examples} (other seeds are another question):"]
     if test.mcnemar is not None:
         counts = f"only A right {test.mcnemar.only_first}, only B right {test.mcnemar.only_second}"
         lines.append(f"  {counts}: exact McNemar p = {test.mcnemar.p_value:.3g}")
@@ -108,24 +104,21 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
     predictions = (first.predictions, second.predictions)
     if isinstance(labels[0], list):
         return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
-    if isinstance(labels[0], float | int):
-        numbers = [np.array(values, float) for values in predictions]
-        return PairedTest(
-            count, metric, _bootstrap_scores(numbers, np.array(labels, float), metric)
-        )
 
-    first_index, second_index, label_index = _indices(run, *predictions, labels)
-    right = np.array([first_index == label_index, second_index == label_index])
-    test = mcnemar(right[0], right[1])
-    if metric == "accuracy":
-        return PairedTest(count, metric, _bootstrap_means(100.0 * right), test)
-    names = {str(label) for label in labels}
-    if not _label_names(run) and names != {"0", "1"}:  # F1 asks for the second label
-        raise ValueError(
-            f"{metric} needs the order of the labels {sorted(names)}, which the run does not say"
-        )
-    scores = _bootstrap_scores([first_index, second_index], label_index, metric)
-    return PairedTest(count, metric, scores, test)
+    *values, label_values = _as_numbers(run, *predictions, labels)
+    test = None
+    if not isinstance(labels[0], float | int):
+        right = np.array([answers == label_values for answers in values])
+        test = mcnemar(right[0], right[1])
+        if metric == "accuracy":
+            return PairedTest(count, metric, _bootstrap_means(100.0 * right), test)
+        names = {str(label) for label in labels}
+        if not _label_names(run) and names != {"0", "1"}:  # F1 asks for the second label
+            raise ValueError(
+                f"{metric} needs the order of the labels {sorted(names)}, which the run does not"
+                " say"
+            )
+    return PairedTest(count, metric, _bootstrap_scores(values, label_values, metric), test)
 
 
 def _label_names(run: Record) -> list[str]:
@@ -139,12 +132,16 @@ def _task(run: Record) -> Mapping[str, Any]:
     return run.config.get("task") or measure.get("task") or {}
 
 
-def _indices(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
-    """Labels as numbers in the task's order, or else sorted.
+def _as_numbers(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
+    """Answers and, last, right ones as numbers; labels by their place in the task's order, or else
+    sorted.
 
-    The right ones are last in `answers`; labels that are none of those are -1.
+    Labels that are none of those are -1.
     """
-    right_labels = sorted({str(label) for label in answers[-1]})
+    *_, right_answers = answers
+    if right_answers and isinstance(right_answers[0], float | int):
+        return [np.array(values, float) for values in answers]
+    right_labels = sorted({str(label) for label in right_answers})
     names = dict.fromkeys([*_label_names(run), *right_labels])
     index = {name: number for number, name in enumerate(names)}
     numbers: list[NDArray[Any]] = []
@@ -294,11 +291,8 @@ def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
     texts = dict(zip(answers.ids, answers.predictions, strict=True))
     has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
     scorer = squad.score_v2 if has_unanswerable else squad.score_v1
-    scores: dict[str, float] = {}
-    for name, value in scorer(right_answers, texts).items():
-        if f"validation/{name}" in run.scores:
-            scores[f"validation/{name}"] = value
-    return scores
+    scores = {f"validation/{key}": value for key, value in scorer(right_answers, texts).items()}
+    return {key: value for key, value in scores.items() if key in run.scores}
 
 
 def _rescore_minimal_pairs(path: Path) -> dict[str, float]:
@@ -309,10 +303,8 @@ def _rescore_minimal_pairs(path: Path) -> dict[str, float]:
     rows = DataFrame([json.loads(line) for line in lines])
     paradigms = rows.id.str.rpartition("/")[0]
     accuracies = rows.won.groupby(paradigms).mean()
-    scores = {"validation/accuracy": accuracies.mean()}
-    for paradigm, accuracy in accuracies.items():
-        scores[f"validation/accuracy/{paradigm}"] = accuracy
-    return scores
+    by_paradigm = accuracies.add_prefix("validation/accuracy/")
+    return {"validation/accuracy": accuracies.mean()} | by_paradigm.to_dict()
 
 
 def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
@@ -325,16 +317,11 @@ def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
     file = path.stem.removeprefix("predictions").removeprefix("_")
     prefix = f"validation/{file}_" if file else "validation/"
     names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
-    first_label = labels[0] if labels else None
-    if isinstance(first_label, list):
+    if labels and isinstance(labels[0], list):
         scorer = entity_scores if "f1" in names else tag_scores
         scores = scorer(answers.predictions, labels)
     else:
-        if isinstance(first_label, float | int):
-            predicted = np.array(answers.predictions, float)
-            expected = np.array(labels, float)
-        else:
-            predicted, expected = _indices(run, answers.predictions, labels)
+        predicted, expected = _as_numbers(run, answers.predictions, labels)
         official = [name for name in names if name in glue.SCORERS]
         scores = glue.score(official, predicted, expected)
     return {f"{prefix}{name}": value for name, value in scores.items() if name in names}

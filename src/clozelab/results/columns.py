@@ -6,7 +6,7 @@ paper's, is a column of its own under its own name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,38 +52,31 @@ def task_columns(
     for column in experiment.columns:
         if not column.task:
             continue
-        # the column's own task first
-        tasks = sorted(by_task, key=lambda name: (name != column.task, name))
-        described = [_describing_run(ordered, task, column.metric, by_task[task]) for task in tasks]
-        datasets = _datasets_on(column, described, generators, used_metrics)
+        datasets = _datasets_on(column, ordered, generators, used_metrics)
         if not experiment.has_paper:
             datasets = [_without_paper(dataset) for dataset in datasets]
-        is_ours = column.is_measured or any(dataset.is_paper for dataset in datasets)
-        if not is_ours:
+        if not column.is_measured and not any(dataset.is_paper for dataset in datasets):
             yield paper_column(column)
         yield from datasets
     for task in sorted(by_task.keys() - used_metrics):
         yield _data_column(by_task[task], None, generators[task], is_first=True)
 
 
-def _knowledge(run: Record) -> tuple[bool, bool]:
-    """How much a run tells of its task's columns: the larger, the more."""
-    return is_scored(run), any(score.baselines for score in run.scores.values())
-
-
 def _datasets_on(
     column: Column,
     runs: Sequence[Record],
-    generators: Generators,
+    generators: Mapping[str, str | None],
     used_metrics: dict[str, set[str]],
 ) -> list[DataColumn]:
-    """The tasks that fill a column, by one run of each; their scores are noted as used."""
+    """The tasks that fill a column, its own first; their scores are noted as used."""
+    by_task = {run.task: run for run in runs}
     datasets: list[DataColumn] = []
-    for run in runs:
-        if _belongs(run, column, used_metrics.get(run.task)):
-            used = used_metrics.setdefault(run.task, set())
-            dataset = _data_column(run, column, generators[run.task], is_first=not used)
-            used.add(dataset.metric)
+    for task in sorted(by_task, key=lambda name: (name != column.task, name)):
+        run = _describing_run(runs, task, column.metric, by_task[task])
+        used = used_metrics.get(task, set())
+        if _belongs(run, column, used):
+            dataset = _data_column(run, column, generators[task], is_first=not used)
+            used_metrics[task] = used | {dataset.metric}
             datasets.append(dataset)
     return datasets
 
@@ -93,6 +86,11 @@ def _without_paper(dataset: DataColumn) -> DataColumn:
     if dataset.origin is Origin.OWN_MEASURE:
         return replace(dataset, origin=Origin.OTHER)
     return dataset
+
+
+def _knowledge(run: Record) -> tuple[bool, bool]:
+    """How much a run tells of its task's columns: the larger, the more."""
+    return is_scored(run), any(score.baselines for score in run.scores.values())
 
 
 def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: Record) -> Record:
@@ -106,10 +104,10 @@ def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: R
     return otherwise
 
 
-def _belongs(run: Record, column: Column, used: set[str] | None) -> bool:
+def _belongs(run: Record, column: Column, used: Set[str]) -> bool:
     """Whether a task's runs fill a column: they are of its stage, and the score is still free."""
     is_of_stage = (run.stage == "evaluate") == column.is_measured
-    is_free = used is None or (column.metric in run.values and column.metric not in used)
+    is_free = not used or (column.metric in run.values and column.metric not in used)
     return is_of_stage and is_free and column.accepts(run.task, stand_in_for(run))
 
 
@@ -136,6 +134,8 @@ def _data_column(
     num_examples = None
     if not _is_of_another_file(run, metric):
         num_examples = run.facts.get("num_examples")
+    trained_on = _training_share(run)
+    tasks = (run.task,)
     return DataColumn(
         heading=heading,
         key=key,
@@ -143,11 +143,11 @@ def _data_column(
         column=column,
         origin=origin,
         task=run.task,
-        tasks=(run.task,),
+        tasks=tasks,
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
-        trained_on=_training_share(run),
+        trained_on=trained_on,
     )
 
 

@@ -8,17 +8,18 @@ that decide are in analysis/comparability.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clozelab.analysis.comparability import (
-    RunEvidence,
-    is_within,
-)
+from clozelab.analysis.comparability import RunEvidence, is_within
 from clozelab.analysis.statistics import Seeds
+from clozelab.grouping import group_by
 from clozelab.results.experiment import STEP_KEYS, read_yaml
 from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
 
@@ -34,6 +35,8 @@ MAY_DIFFER = (
 )
 REFERENCE = re.compile(r"\$\{([A-Za-z_.][\w.]*)\}")
 NO_LINE = "(nothing)"
+# what `differ_in` says where rows may be of different results versions
+VERSION_KEY = "results_version"
 
 
 def seeds_of(run: Record) -> Seeds:
@@ -44,32 +47,41 @@ def encoder_of(run: Record) -> str | None:
     """Checksum of the weights that a run began with; None where they were fresh or nothing is
     recorded.
     """
-    if run.config.get("initialisation") != "pretrained":
-        return None
-    return run.inputs.get("encoder")
+    return run.inputs.get("encoder") if is_pretrained(run) else None
+
+
+def is_pretrained(run: Record) -> bool:
+    return run.config.get("initialisation") == "pretrained"
 
 
 # -- one run ---------------------------------------------------------------------------------------
 
 
 def evidence_of(run: Record) -> RunEvidence:
-    delta = {key: str(value) for key, value in delta_of(run).items()}
     encoder_arm = run.config.get("encoder_arm")
     if encoder_arm is not None:
         encoder_arm = str(encoder_arm)
-    encoder_fraction = run.config.get("encoder_fraction", 1.0)
+    is_finetuning = run.stage == "finetune"
+    seeds = seeds_of(run)
+    known = settings(run)
+    code = of_all_sessions("modules", run)
+    environment = made_with(run)
+    delta = delta_of(run)
+    encoder = encoder_of(run)
+    fraction = run.config.get("encoder_fraction", 1.0)
+    amounts = _amounts(run)
     return RunEvidence(
-        place=str(run.place),
-        is_finetuning=run.stage == "finetune",
-        seeds=seeds_of(run),
-        settings=settings(run),
-        code=of_all_sessions("modules", run),
-        environment=made_with(run),
+        place=run.place,
+        is_finetuning=is_finetuning,
+        seeds=seeds,
+        settings=known,
+        code=code,
+        environment=environment,
         delta=delta,
-        encoder=encoder_of(run),
+        encoder=encoder,
         encoder_arm=encoder_arm,
-        encoder_fraction=encoder_fraction,
-        amounts=_amounts(run),
+        encoder_fraction=fraction,
+        amounts=amounts,
     )
 
 
@@ -112,17 +124,16 @@ def of_all_sessions(field: str, run: Record) -> dict[str, str]:
     return versions
 
 
-def delta_of(run: Record) -> Mapping[str, Any]:
+def delta_of(run: Record) -> dict[str, str]:
     """What the lines of a run's arm or row say."""
-    return run.arm_delta if run.stage == "pretrain" else run.row_delta
+    delta = run.arm_delta if run.stage == "pretrain" else run.row_delta
+    return {key: str(value) for key, value in delta.items()}
 
 
 def _amounts(run: Record) -> dict[str, float]:
     """Numbers that a run knows of itself; time is of all its devices together."""
-    amounts: dict[str, float] = {}
-    for key, value in run.facts.items():
-        if isinstance(value, int | float):
-            amounts[key] = float(value)
+    facts = run.facts.items()
+    amounts = {key: float(value) for key, value in facts if isinstance(value, int | float)}
     if "training_seconds" in amounts:
         amounts["training_seconds"] *= run.facts.get("world_size", 1)
     return amounts
@@ -138,22 +149,20 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
     """
     if not first or not second:
         return frozenset()
-    run, other = first[0], second[0]
-    lines = {key: str(value) for key, value in delta_of(run).items()}
-    other_lines = {key: str(value) for key, value in delta_of(other).items()}
+    run = first[0]
+    other = second[0]
+    lines = delta_of(run)
+    other_lines = delta_of(other)
+    references = dict(derived_settings())
     factors: set[str] = set()
     for key in lines.keys() | other_lines.keys():
         if lines.get(key, NO_LINE) == other_lines.get(key, NO_LINE):
-            continue
-        if key.startswith("/"):
+            references[key] = _references_in(key, lines.get(key, ""))
+        elif key.startswith("/"):
             factors |= _choices_apart(key.removeprefix("/"), run, other)
         else:
             factors.add(key)
 
-    references = dict(derived_settings())
-    for key, text in lines.items():
-        if other_lines.get(key) == text:
-            references[key] = _references_in(key, text)
     factors = _with_all_that_refer(factors, references)
     if any(key.split(".")[0] == "tokenizer" for key in factors):
         # The same text, as other tokens.
@@ -226,3 +235,59 @@ def _references_in(key: str, text: str) -> list[str]:
         above = key.split(".")[:-steps_up] if steps_up else []
         names.append(".".join([*above, name]))
     return names
+
+
+# -- results versions ------------------------------------------------------------------------------
+
+
+def find_outdated(runs: Iterable[Record], free_keys: Iterable[str]) -> dict[Path, str]:
+    """Folder of a complete run that is in no cell, beside newer ones -> why not.
+
+    A results version (runs/fingerprint.py) forbids mixing within a comparison, not reading
+    (docs/decisions/0019). So a column is of the newest version that any of its complete runs has,
+    and runs on encoders that stand in no cell stand in none. With VERSION_KEY among `free_keys`
+    rows may be of different versions; each takes its own newest.
+    """
+    complete = [run for run in runs if run.is_complete]
+    outdated = _older_versions(complete, is_free=VERSION_KEY in free_keys)
+    trained = [run for run in complete if run.stage == "pretrain"]
+    old_encoders = {(run.name, run.seed) for run in trained if run.folder in outdated}
+    if not old_encoders:
+        return outdated
+    # What was measured on an encoder that is left out would bring the old version in again. The arm
+    # and seed may have been trained anew, though, and a run may have begun with that.
+    current_encoders = _encoder_checksums(run for run in trained if run.folder not in outdated)
+    for run in complete:
+        encoder = (str(run.config.get("encoder_arm")), run.pretrain_seed)
+        is_measured = run.stage != "pretrain" and is_pretrained(run)
+        is_old = run.inputs.get("encoder") not in current_encoders
+        if is_measured and is_old and encoder in old_encoders:
+            outdated.setdefault(run.folder, "on encoders of an older results version than others")
+    return outdated
+
+
+def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]:
+    """Folder of a run beside newer ones of its column, or with `is_free` of its row -> why not."""
+
+    def comparison_of(run: Record) -> Hashable:
+        return run.stage, run.task, run.name if is_free else ""
+
+    outdated: dict[Path, str] = {}
+    for group in group_by(runs, comparison_of).values():
+        newest = max(run.results_version for run in group)
+        for run in group:
+            version = run.results_version
+            if version < newest:
+                outdated[run.folder] = f"of results version {version}, beside others of {newest}"
+    return outdated
+
+
+def _encoder_checksums(runs: Iterable[Record]) -> set[str]:
+    """The fingerprints of all encoders that some pre-trainings have kept."""
+    checksums: set[str] = set()
+    for run in runs:
+        # encoder/, and those of points on the way
+        for file in run.folder.glob("encoder*/**/checksums.json"):
+            with suppress(ValueError):  # its other files are gone
+                checksums.add(encoder_fingerprint(file.parent))
+    return checksums

@@ -15,10 +15,13 @@ from typing import Annotated, Any, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
-from clozelab.analysis.claims import ALL_COLUMNS, BaseClaim, Claim, CrossingClaim
 from clozelab.analysis.schema import (
+    ALL_COLUMNS,
     RATE_KEYS,
+    BaseClaim,
+    Claim,
     Column,
+    CrossingClaim,
     Entry,
     Row,
     SequentialDesign,
@@ -103,7 +106,6 @@ class Experiment(TableSpec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self._check_names()
         for index, column in enumerate(self.columns):
             self._check_mean(column, f"columns.{index}: mean_of")
         row_names = [row.name for row in self.rows]
@@ -117,13 +119,6 @@ class Experiment(TableSpec):
         for index, claim in enumerate(self.claims):
             self._check_claim(claim, f"claims.{index}", row_names)
         return self
-
-    def _check_names(self) -> None:
-        """Columns, rows and claims are told apart by their names."""
-        _refuse_repeated("columns: name", [column.name for column in self.columns])
-        _refuse_repeated("rows: row", [row.name for row in self.rows])
-        _refuse_repeated("claims: id", [claim.id for claim in self.claims if claim.id])
-        _refuse_repeated("claims: text", [claim.text for claim in self.claims])
 
     def _check_mean(self, column: Column, where: str) -> None:
         """A mean is of tasks or of measures, in percent."""
@@ -207,12 +202,6 @@ def _row_with_defaults(entry: Any, num_columns: int) -> Any:
     return {"cells": [None] * num_columns, "label": str(entry.get("row"))} | entry
 
 
-def _refuse_repeated(key: str, names: list[str]) -> None:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise ValueError(f"{key} {name!r} is there twice; give each its own")
-
-
 def _check_known(name: str, known: Iterable[str], where: str, kind: str) -> None:
     """ValueError with the nearest name where `name` is none of those."""
     names = list(known)
@@ -291,21 +280,6 @@ def _load_yaml(path: Path) -> Any:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
 
 
-class _ClaimFile(Entry):
-    """Claims that stand alone, without a table."""
-
-    claims: tuple[Claim, ...] = Field(description="a list of claims")
-    stopping: SequentialDesign | None = Field(
-        default=None, description="a mapping such as {first: 3, most: 8}"
-    )
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
-        _refuse_repeated("claims: id", [claim.id for claim in self.claims if claim.id])
-        _refuse_repeated("claims: text", [claim.text for claim in self.claims])
-        return self
-
-
 def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
     """(claims, sequential design) of a file that has `claims:` as paper.yaml, or is their list.
 
@@ -318,7 +292,7 @@ def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
     own = {key: file[key] for key in ("claims", "stopping") if key in file}
     try:
-        known = _ClaimFile.model_validate({"claims": []} | own)
+        known = TableSpec.model_validate({"columns": [], "claims": []} | own)
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
     return list(known.claims), known.stopping

@@ -8,22 +8,17 @@ table, as the paper selects.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.comparability import Pair, RowEvidence, RunEvidence, group_by
-from clozelab.analysis.reasons import (
-    CellNote,
-    LearningRateChosen,
-    LearningRateWithoutChoice,
-    OlderRunsLeftOut,
-    OutdatedRuns,
-    RunsLackMetric,
-)
-from clozelab.analysis.schema import Column, Row
+import numpy as np
+
+from clozelab.analysis.comparability import Pair, RowEvidence, RunEvidence
+from clozelab.analysis.schema import OUR_SPLIT, Column, Row
 from clozelab.analysis.scores import (
     Cell,
     CheckpointSeries,
@@ -33,51 +28,50 @@ from clozelab.analysis.scores import (
     ScoreTable,
 )
 from clozelab.analysis.statistics import Seeds
+from clozelab.grouping import group_by
 from clozelab.results.columns import (
-    Generators,
     datasets_of_parts,
     is_scored,
     mean_column,
     paper_column,
     task_columns,
 )
-from clozelab.results.evidence import encoder_of, evidence_of, seeds_of, treatment_factors
+from clozelab.results.evidence import (
+    encoder_of,
+    evidence_of,
+    find_outdated,
+    seeds_of,
+    treatment_factors,
+)
 from clozelab.results.experiment import Experiment
-from clozelab.results.series import POINT, find_series
-from clozelab.results.versions import OutdatedFolders, all_are_outdated, find_outdated, num_outdated
 from clozelab.text.did_you_mean import nearest
+from clozelab.training.measuring import read_rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
 
 # how much alike two keys have to be that both begin with "validation/", to be taken for one
 SAME_KEY = 0.85
-
-
-@dataclass(frozen=True)
-class ExcludedRuns:
-    """Runs that are in no cell: they saw another data set under their task's name."""
-
-    task: str
-    count: int
-    rows: tuple[str, ...]
-    # what wrote their data, and that of the runs that count; None: no generator
-    generator: str | None
-    usual_generator: str | None
+# the setting of a row that says how far its encoder was trained
+POINT = "encoder_fraction"
+Settings = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class ResultTable(ScoreTable):
     """A score table with the runs behind it."""
 
-    experiment: Experiment
+    spec: Experiment
     runs: Runs
-    excluded: tuple[ExcludedRuns, ...] = ()
-    # runs in no cell, since runs of a newer results version are beside them
-    outdated: OutdatedFolders = field(default_factory=dict)
+    # runs in no cell, since they saw another data set under their task's name, in words
+    excluded: tuple[str, ...] = ()
+    # folders of runs in no cell, since newer ones are beside them -> why
+    outdated: Mapping[Path, str] = field(default_factory=dict)
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.spec
 
     @cached_property
     def current(self) -> Runs:
@@ -85,41 +79,30 @@ class ResultTable(ScoreTable):
         return without_outdated(self.runs, self.outdated)
 
     @cached_property
-    def pretrain_runs(self) -> dict[str, list[Record]]:
-        """Arm -> its complete runs that may be compared."""
-        return _complete_by_name(self.current.pretrain)
+    def _complete(self) -> dict[tuple[str, str], list[Record]]:
+        complete = [run for run in self.current.runs if run.is_complete]
+        return group_by(complete, lambda run: (run.stage, run.name))
 
-    @cached_property
-    def finetune_runs(self) -> dict[str, list[Record]]:
-        """Row -> the same."""
-        return _complete_by_name(self.current.finetune)
-
-    @cached_property
-    def evaluation_runs(self) -> dict[str, list[Record]]:
-        return _complete_by_name(self.current.evaluate)
+    def complete(self, stage: str, name: str | None) -> list[Record]:
+        """The complete runs of an arm or a row that may be compared."""
+        return self._complete.get((stage, str(name)), [])
 
     def runs_on(self, row: str, task: str) -> list[Record]:
         """A row's complete runs on a task, or by a measure."""
-        runs = (*self.finetune_runs.get(row, ()), *self.evaluation_runs.get(row, ()))
+        runs = self.complete("finetune", row) + self.complete("evaluate", row)
         return [run for run in runs if run.task == task]
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
-        seeds = {run.seed for run in self.current.pretrain}
-        for run in self.current.finetune:
-            if run.name in self.rows:
-                seeds.add(run.pretrain_seed)
-        return tuple(sorted(seeds))
+        tuned = {run.pretrain_seed for run in self.current.finetune if run.name in self.rows}
+        return tuple(sorted({run.seed for run in self.current.pretrain} | tuned))
 
     def evidence(self, first: str, second: str, tasks: Sequence[str]) -> Pair | None:
-        key = (first, second, tuple(tasks))
-        if key not in self._pairs:
-            self._pairs[key] = compare_rows(self, first, second, tasks)
-        return self._pairs[key]
+        return self._compare(first, second, tuple(tasks))
 
     @cached_property
-    def _pairs(self) -> dict[tuple[str, str, tuple[str, ...]], Pair]:
-        return {}
+    def _compare(self) -> Callable[[str, str, Sequence[str]], Pair]:
+        return cache(partial(compare_rows, self))
 
     def evidence_of(self, run: Record) -> RunEvidence:
         """How a run was made; read once, since every pair of rows asks."""
@@ -133,8 +116,7 @@ class ResultTable(ScoreTable):
         return {}
 
     def prediction_targets(self, row: str) -> set[str]:
-        runs = self.pretrain_runs.get(str(self.spec.row(row).arm), [])
-        return {run.predicts for run in runs}
+        return {run.predicts for run in self.complete("pretrain", self.spec.row(row).arm)}
 
     @cached_property
     def checkpoint_series(self) -> list[CheckpointSeries]:
@@ -142,13 +124,7 @@ class ResultTable(ScoreTable):
 
     def with_rows(self, rows: Sequence[Row]) -> ResultTable:
         """The table with other labels of its rows."""
-        experiment = self.experiment.model_copy(update={"rows": tuple(rows)})
-        return replace(self, spec=experiment, experiment=experiment)
-
-
-def _complete_by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
-    complete = [run for run in runs if run.is_complete]
-    return group_by(complete, lambda run: run.name)
+        return replace(self, spec=self.spec.model_copy(update={"rows": tuple(rows)}))
 
 
 # -- two rows side by side ------------------------------------------------------------------------
@@ -157,11 +133,10 @@ def _complete_by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
 def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Pair:
     """All that is known of how two rows' runs were made."""
     rows = (first, second)
-    arms = [table.experiment.row(name).arm for name in rows]
-    pretrained = [table.pretrain_runs.get(str(arm), []) for arm in arms]
-    finetuned = [table.finetune_runs.get(name, []) for name in rows]
-    evaluated = [table.evaluation_runs.get(name, []) for name in rows]
-    arm_factors = treatment_factors(*pretrained)
+    arms = [str(table.experiment.row(name).arm) for name in rows]
+    pretrained = [table.complete("pretrain", arm) for arm in arms]
+    finetuned = [table.complete("finetune", name) for name in rows]
+    evaluated = [table.complete("evaluate", name) for name in rows]
     row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
     outdated = _outdated(table, rows, arms, tasks)
     return Pair(
@@ -169,7 +144,7 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
         second=_row_evidence(table, second, tasks),
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
-        arm_factors=arm_factors,
+        arm_factors=treatment_factors(*pretrained),
         row_factors=row_factors,
         outdated=outdated,
     )
@@ -180,46 +155,40 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
-    pretrain_runs = table.pretrain_runs.get(str(arm), [])
-    finetune_runs = table.finetune_runs.get(row, [])
-    evaluation_runs = table.evaluation_runs.get(row, [])
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(pretrain_runs),
-        finetuning=evidence(finetune_runs),
-        evaluation=evidence(evaluation_runs),
+        pretraining=evidence(table.complete("pretrain", arm)),
+        finetuning=evidence(table.complete("finetune", row)),
+        evaluation=evidence(table.complete("evaluate", row)),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
 
 
 def _outdated(
-    table: ResultTable,
-    rows: Collection[str],
-    arms: Collection[str | None],
-    tasks: Collection[str],
-) -> OutdatedRuns | None:
+    table: ResultTable, rows: Collection[str], arms: Collection[str], tasks: Collection[str]
+) -> str:
     """Why an arm or a row has no run that may be compared, though it has some."""
-    if not table.outdated:
-        return None
     runs = [run for run in table.runs.pretrain if run.name in arms]
     for run in (*table.runs.finetune, *table.runs.evaluate):
         if run.name in rows and run.task in tasks:
             runs.append(run)
     # An arm's encoders, and a row's runs on each task.
-    for group in group_by(runs, lambda run: (run.stage, run.task, run.name)).values():
-        reason = all_are_outdated(table.outdated, group)
-        if reason is not None:
-            return reason
-    return None
+    complete = [run for run in runs if run.is_complete]
+    for group in group_by(complete, lambda run: (run.stage, run.task, run.name)).values():
+        reasons = [table.outdated.get(run.folder, "") for run in group]
+        if all(reasons):
+            return (
+                f"all {len(group)} run(s) of {group[0].name} are {min(reasons)}, and no comparison"
+                " mixes them"
+            )
+    return ""
 
 
 # -- arranging runs ------------------------------------------------------------------------------
 
 
-def without_outdated(runs: Runs, outdated: OutdatedFolders) -> Runs:
-    if not outdated:
-        return runs
+def without_outdated(runs: Runs, outdated: Collection[Path]) -> Runs:
     return replace(runs, records=[run for run in runs.records if run.folder not in outdated])
 
 
@@ -227,17 +196,14 @@ def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     """Arrange the runs of the experiment's rows; each column is of one results version."""
     outdated = find_outdated(runs.runs, experiment.free_keys)
     table = _Arrangement(experiment, without_outdated(runs, outdated)).table()
-    if not outdated:
-        return table
-
+    left_out = [(run.name, run.task) for run in runs.runs if run.folder in outdated]
     cells = dict(table.cells)
-    for column in table.columns:
-        for row in table.rows:
-            count = num_outdated(outdated, runs.runs, row, column.task)
-            if count:
-                cell = cells[row, column.key]
-                notes = (*cell.notes, OlderRunsLeftOut(count))
-                cells[row, column.key] = replace(cell, notes=notes)
+    for row, column in product(table.rows, table.columns):
+        count = left_out.count((row, column.task))
+        if count:
+            cell = cells[row, column.key]
+            note = f"{count} run(s) of an older results version left out"
+            cells[row, column.key] = replace(cell, notes=(*cell.notes, note))
     return replace(table, runs=runs, cells=cells, outdated=outdated)
 
 
@@ -248,23 +214,24 @@ class _Arrangement:
         self.experiment = experiment
         self.runs = runs
         self.rows = [row.name for row in experiment.rows]
-        measures: set[str] = set()
-        for column in experiment.columns:
-            if column.is_measured:
-                measures |= set(column.tasks)
-        self.task_runs = [
-            *runs.finetune,
-            *(run for run in runs.evaluate if run.task in measures),
-        ]
+        measured = [column.tasks for column in experiment.columns if column.is_measured]
+        measures = set(chain.from_iterable(measured))
+        evaluated = [run for run in runs.evaluate if run.task in measures]
+        self.task_runs = [*runs.finetune, *evaluated]
         own = [run for run in self.task_runs if run.name in self.rows]
-        self.own_runs, self.generators, self.excluded = _one_dataset_a_task(own, runs.synthetic)
+        # task -> the generator of its data; None: real data
+        self.generators = _generators(own, runs.synthetic)
+        by_world = group_by(own, lambda run: _is_stranger(run, self.generators))
+        self.excluded = tuple(_excluded(by_world.get(True, []), self.generators))
+        self.own_runs = by_world.get(False, [])
         # Every row should have these seeds.
         pretrain_seeds = {run.pretrain_seed for run in self.own_runs}
-        pretrain_seeds |= {run.seed for run in runs.pretrain}
-        self.pretrain_seeds = sorted(pretrain_seeds)
+        self.pretrain_seeds = sorted(pretrain_seeds | {run.seed for run in runs.pretrain})
         self.finetune_seeds = {run.seed for run in self.own_runs if run.stage == "finetune"}
-        scored = [run for run in self.own_runs if is_scored(run)]
-        self.scored = group_by(scored, lambda run: (run.name, run.task, run.stage == "evaluate"))
+        self.scored = group_by(
+            filter(is_scored, self.own_runs),
+            lambda run: (run.name, run.task, run.stage == "evaluate"),
+        )
         self.columns: list[DataColumn] = []
         self.cells: dict[tuple[str, str], Cell] = {}
 
@@ -291,7 +258,6 @@ class _Arrangement:
             spec=self.experiment,
             columns=columns,
             cells=empty | self.cells,
-            experiment=self.experiment,
             runs=self.runs,
             excluded=self.excluded,
         )
@@ -347,79 +313,77 @@ class _Arrangement:
             self.columns.append(paper_column(column))
         self.columns.append(ours)
         for row in self.rows:
+            cells = {part: (data, self._task_cell(row, data)) for part, data in datasets.items()}
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
             for group in column.parts:
-                members = [datasets[part] for part in group]
-                groups.append(tuple((member, self._task_cell(row, member)) for member in members))
-            self.cells[row, ours.key] = _mean_of_groups(tuple(groups))
+                groups.append(tuple(cells[part] for part in group))
+            self.cells[row, ours.key] = _mean_of_groups(groups)
 
 
 # -- which runs are of one data set ----------------------------------------------------------------
 
 
-def _one_dataset_a_task(
-    runs: Sequence[Record], synthetic: str | None
-) -> tuple[list[Record], Generators, tuple[ExcludedRuns, ...]]:
-    """(runs for one table, generators, the others): the generator of the encoders' text counts."""
+def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str | None]:
+    """Task -> the generator whose data count: that of the encoders' text, where some run is on it.
+
+    Until a run is scored no record says what it reads.
+    """
     generators: dict[str, str | None] = {}
-    excluded: list[ExcludedRuns] = []
-    excluded_folders: set[Path] = set()
     for task, task_runs in group_by(runs, lambda run: run.task).items():
-        # Until it is scored no record says what it reads.
-        scored = [run for run in task_runs if is_scored(run)]
-        by_generator = group_by(scored, lambda run: run.synthetic)
-        kept_generator = synthetic
-        if by_generator and synthetic not in by_generator:
-            kept_generator = next(iter(by_generator))
-        generators[task] = kept_generator
-        by_generator.pop(kept_generator, None)
-        for generator, group in by_generator.items():
-            excluded_folders.update(run.folder for run in group)
-            names = tuple(dict.fromkeys(run.name for run in group))
-            excluded.append(ExcludedRuns(task, len(group), names, generator, kept_generator))
-    kept = [run for run in runs if run.folder not in excluded_folders]
-    return kept, generators, tuple(excluded)
+        of_scored = [run.synthetic for run in task_runs if is_scored(run)]
+        generators[task] = synthetic
+        if of_scored and synthetic not in of_scored:
+            generators[task] = of_scored[0]
+    return generators
+
+
+def _is_stranger(run: Record, generators: Mapping[str, str | None]) -> bool:
+    return is_scored(run) and run.synthetic != generators[run.task]
+
+
+def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None]) -> Iterable[str]:
+    by_files = group_by(strangers, lambda run: (run.task, run.synthetic))
+    order = list(generators)
+    for task, generator in sorted(by_files, key=lambda files: order.index(files[0])):
+        group = by_files[task, generator]
+        files = f"files of {generator}" if generator else "files that no generator wrote"
+        rows = ", ".join(dict.fromkeys(run.name for run in group))
+        yield (
+            f"{task}: {len(group)} run(s) of {rows} are on {files}, the others on"
+            f" {generators[task] or 'real ones'}: another data set, in no cell; give it a runs_dir"
+            " or scale of its own"
+        )
 
 
 # -- cells -----------------------------------------------------------------------------------------
 
 
-def _cell(
-    runs: Sequence[Record],
-    metric: str,
-    expected: Iterable[Seeds],
-    note: CellNote | None = None,
-) -> Cell:
+def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    having = {seeds_of(run): run for run in runs if metric in run.figures}
-    scores = {seeds: float(run.figures[metric]) for seeds, run in having.items()}
-    healthy = {
-        seeds: scores[seeds] for seeds, run in having.items() if not run.facts.get("collapsed")
-    }
-    notes: list[CellNote] = []
+    having = {seeds_of(run): scored_run(run) for run in runs if metric in run.figures}
+    scores = {seeds_of(run): float(run.figures[metric]) for run in runs if metric in run.figures}
     num_unscored = len(runs) - len(having)
+    lacking = ""
     if num_unscored:
-        suggestion = None
-        if not having:
-            suggestion = nearest(metric, runs[0].figures, cutoff=SAME_KEY)
-        notes.append(RunsLackMetric(num_unscored, metric, suggestion))
-    if note is not None:
-        notes.append(note)
+        lacking = f"{num_unscored} run(s) lack {metric}"
+        suggestion = nearest(metric, runs[0].figures, cutoff=SAME_KEY)
+        if suggestion and not having:
+            lacking += f" (did you mean {suggestion!r}?)"
+    healthy = {seeds: scores[seeds] for seeds, run in having.items() if not run.is_collapsed}
+    missing = tuple(seeds for seeds in expected if seeds not in scores)
     return Cell(
         scores=scores,
         healthy=healthy,
-        missing=tuple(seeds for seeds in expected if seeds not in scores),
-        notes=tuple(notes),
-        runs={seeds: scored_run(run) for seeds, run in having.items()},
+        missing=missing,
+        notes=tuple(filter(None, (lacking, note))),
+        runs=having,
         num_unscored=num_unscored,
     )
 
 
 def scored_run(run: Record) -> ScoredRun:
     data = run.facts.get("data") or {}
-    encoder = None
-    if run.stage != "pretrain":
-        encoder = encoder_of(run)
+    encoder = None if run.stage == "pretrain" else encoder_of(run)
     return ScoredRun(
         folder=run.folder,
         seeds=seeds_of(run),
@@ -430,43 +394,43 @@ def scored_run(run: Record) -> ScoredRun:
     )
 
 
-def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], CellNote | None]:
+def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     """(the runs at the best learning rate, which it is); all runs where there is but one.
 
     The best is by the mean over the seeds that all rates with most seeds have, so that none wins
     by its seeds.
     """
     by_rate: dict[float | None, dict[Seeds, Record]] = {}
-    for rate, group in group_by(runs, lambda run: run.learning_rate).items():
-        by_rate[rate] = {seeds_of(run): run for run in group}
+    for run in runs:
+        by_rate.setdefault(run.learning_rate, {})[seeds_of(run)] = run
     if len(by_rate) < 2:
-        return runs, None
+        return runs, ""
 
     num_seeds = max(map(len, by_rate.values()))
     complete = {rate: group for rate, group in by_rate.items() if len(group) == num_seeds}
-    common = set.intersection(*(set(group) for group in complete.values()))
+    common = set.intersection(*map(set, complete.values()))
     if not common:
         rate = min(complete, key=lambda rate: sorted(complete[rate]))
-        return list(complete[rate].values()), LearningRateWithoutChoice(rate, len(by_rate))
+        note = f"learning rate {rate}, of {len(by_rate)} without a seed in common"
+        return list(complete[rate].values()), note
 
     def sum_over_common(rate: float | None) -> float:
         return sum(complete[rate][seeds].score or 0.0 for seeds in common)
 
     rate = max(complete, key=sum_over_common)
-    note = LearningRateChosen(
-        learning_rate=rate,
-        num_rates=len(complete),
-        num_common=len(common),
-        num_seeds=num_seeds,
-        num_left_out=len(by_rate) - len(complete),
-    )
+    note = f"learning rate {rate}, best of {len(complete)} on {OUR_SPLIT}"
+    if len(common) < num_seeds:
+        note += f" over {len(common)} of {num_seeds} seeds"
+    num_left_out = len(by_rate) - len(complete)
+    if num_left_out:
+        note += f" ({num_left_out} more with fewer seeds left out)"
     return list(complete[rate].values()), note
 
 
-def _mean_of_groups(groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...]) -> Cell:
+def _mean_of_groups(groups: Sequence[tuple[tuple[DataColumn, Cell], ...]]) -> Cell:
     """The mean of groups, each of which is the mean of its cells."""
     means = [_mean_cell([cell for _, cell in group]) for group in groups]
-    return replace(_mean_cell(means), groups=groups)
+    return replace(_mean_cell(means), groups=tuple(groups))
 
 
 def _mean_cell(parts: Sequence[Cell]) -> Cell:
@@ -474,11 +438,98 @@ def _mean_cell(parts: Sequence[Cell]) -> Cell:
     common = sorted(set.intersection(*(set(part.scores) for part in parts)))
     healthy = sorted(set.intersection(*(set(part.healthy) for part in parts)))
     scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in common}
-    seen: set[Seeds] = set()
-    for part in parts:
-        seen |= {*part.scores, *part.missing}
+    seen = set(chain.from_iterable((*part.scores, *part.missing) for part in parts))
     return Cell(
         scores=scores,
         healthy={seeds: scores[seeds] for seeds in healthy},
         missing=tuple(sorted(seen - set(common))),
     )
+
+
+# -- rows along an arm's pre-training --------------------------------------------------------------
+
+
+def find_series(experiment: Experiment, runs: Runs) -> list[CheckpointSeries]:
+    """Every arm with rows at two or more fractions of its steps that differ in nothing else."""
+    series: list[CheckpointSeries] = []
+    candidates = _rows_by_line(experiment, runs)
+    lines = {key: rows for key, rows in candidates.items() if len(rows) > 1}
+    for (arm, settings), rows in lines.items():
+        # Of several lines of one arm, each is called by what sets it apart, too.
+        of_arm = [others for other_arm, others in lines if other_arm == arm]
+        shared = frozenset.intersection(*of_arm)
+        apart = [f"{key} {value}" for key, value in sorted(settings - shared)]
+        floors = {row.floor for row in experiment.rows if row.name in rows.values()}
+        series.append(
+            CheckpointSeries(
+                name=", ".join([arm, *apart]),
+                arm=arm,
+                rows=rows,
+                amounts=_amounts(experiment, runs, arm, rows),
+                floor=floors.pop() if len(floors) == 1 else None,
+            )
+        )
+    return series
+
+
+def _rows_by_line(
+    experiment: Experiment, runs: Runs
+) -> dict[tuple[str, Settings], dict[float, str]]:
+    """(arm, what else its rows set) -> fraction of the steps -> row, in the order of the steps."""
+    lines: dict[tuple[str, Settings], dict[float, str]] = {}
+    by_row = group_by([*runs.finetune, *runs.evaluate], lambda run: run.name)
+    for row in experiment.rows:
+        if row.arm is None or row.name not in by_row:
+            continue
+        run = by_row[row.name][0]
+        settings = frozenset(
+            (key, str(value)) for key, value in run.row_delta.items() if key not in ("row", POINT)
+        )
+        fraction = float(run.config.get(POINT, 1.0))
+        lines.setdefault((row.arm, settings), {})[fraction] = row.name
+    return {key: dict(sorted(rows.items())) for key, rows in lines.items()}
+
+
+def _amounts(
+    experiment: Experiment, runs: Runs, arm: str, fractions: Collection[float]
+) -> dict[str, dict[float, float]]:
+    """Unit -> fraction -> amount: tokens, and what the claims are measured in."""
+    units = {"tokens"} | {claim.measured_in for claim in experiment.claims if claim.measured_in}
+    pretrained = [run for run in runs.pretrain if run.name == arm and run.is_complete]
+    return {unit: _mean_amounts(pretrained, fractions, unit) for unit in sorted(units)}
+
+
+def _mean_amounts(
+    runs: Iterable[Record], fractions: Iterable[float], unit: str
+) -> dict[float, float]:
+    """Tokens, FLOPs or seconds after each fraction of an arm's steps, a mean over its runs.
+
+    A fraction that no run knows of is left out.
+    """
+    values: dict[float, list[float]] = {fraction: [] for fraction in fractions}
+    for run in runs:
+        for fraction, amount in _amounts_of_run(run, list(values), unit).items():
+            values[fraction].append(amount)
+    return {fraction: float(np.mean(known)) for fraction, known in values.items() if known}
+
+
+def _amounts_of_run(run: Record, fractions: Iterable[float], unit: str) -> Mapping[float, float]:
+    """FLOPs grow as tokens do: they are read at the tokens of a step."""
+    clock = "training_seconds" if unit == "seconds" else "tokens"
+    steps = run.facts.get("steps")
+    total = run.facts.get(clock)
+    amount = run.facts.get("flops") if unit == "flops" else total
+    if not steps or not total or not amount:
+        return {}
+    logged: dict[int, float] = {}
+    for row in read_rows(run.folder / "metrics.csv"):
+        logged[row.step] = float(row.seconds if unit == "seconds" else row.tokens)
+    known = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))
+
+    amounts: dict[float, float] = {}
+    for fraction in fractions:
+        step = round(fraction * steps)
+        if len(known) > 2 or step in known:
+            reached = float(np.interp(step, list(known), list(known.values())))
+            amounts[fraction] = amount / total * reached
+    return amounts

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 
-from clozelab.runs.record import PERCENT, Record, grouped
+from clozelab.grouping import group_by
+from clozelab.runs.record import PERCENT, Record
 from clozelab.text.formatting import DASH
 
 LEARNT_CONTEXT_NATS = 0.2
@@ -113,7 +114,7 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     A line has: name, task, number of finished runs, mean score, what that stands beside.
     """
     lines = []
-    for (name, task), runs in grouped(records, attrgetter("name", "task")).items():
+    for (name, task), runs in group_by(records, attrgetter("name", "task")).items():
         scores = [run.score for run in runs if run.score is not None]
         mean = statistics.fmean(scores) if scores else None
         contexts = []

@@ -11,11 +11,10 @@ import logging
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -321,16 +320,6 @@ class Record(BaseModel, extra="forbid"):
 def _task_or_measure(config: Mapping[str, Any]) -> Mapping[str, Any]:
     node: Mapping[str, Any] = config.get("task") or config.get("measure") or {}
     return node
-
-
-def grouped(
-    runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name")
-) -> dict[Any, list[Any]]:
-    """Return arm or row, or what `key` makes of a run (or anything), -> its runs in their order."""
-    groups: dict[Any, list[Any]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return groups
 
 
 def command_line(words: Sequence[str], started_in: str) -> str:

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from clozelab.analysis.scores import DataColumn
 from clozelab.planning.steps import runs_root
-from clozelab.report import wording
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
@@ -145,7 +144,7 @@ def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str
     if not has_score:
         return "has no such score"
     if run.folder in table.outdated:
-        return wording.outdated(table.outdated[run.folder])
+        return table.outdated[run.folder]
     return f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
 
 
@@ -158,7 +157,7 @@ def print_cell(table: ResultTable, row: str, column: DataColumn, console: Consol
         value += f", the paper {paper_value:.{column.decimals}f}"
     label = table.experiment.label(row)
     say(console, f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
-    for line in filter(None, (wording.role_of(column), wording.cell_note(cell))):
+    for line in filter(None, (column.role, "; ".join(cell.notes))):
         say(console, line, style="yellow")
     headings = [
         Heading("run"),

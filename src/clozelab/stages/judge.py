@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clozelab.analysis.claims import ALL_COLUMNS, Claim
-from clozelab.analysis.schema import SequentialDesign
+from clozelab.analysis.schema import ALL_COLUMNS, Claim, SequentialDesign
 from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.scores import ScoreTable
 from clozelab.analysis.verdicts import Judgement, judge

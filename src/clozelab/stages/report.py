@@ -21,9 +21,8 @@ from clozelab.text.formatting import DASH, several
 
 if TYPE_CHECKING:
     from clozelab.report.claims import ClaimView, DifferenceView
-    from clozelab.report.page import Page
+    from clozelab.report.page import ColumnGroup, Page, RowView
     from clozelab.report.render import Report
-    from clozelab.report.tables import ColumnGroup, RowView
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER]
         [report_dir=FOLDER] [logger=wandb] [--latex]
@@ -216,7 +215,7 @@ def verdict_table(claims: Iterable[ClaimView]) -> Table:
     table.add_column(min_width=VERDICT_WIDTH, max_width=2 * VERDICT_WIDTH)
     table.add_column(overflow="fold")
     for claim in claims:
-        verdict = Text(claim.verdict, STYLES[claim.badge])
+        verdict = Text(claim.verdict, STYLES[claim.verdict.split()[0]])
         if claim.needs_short:
             verdict.append(f"\n{claim.needs_short}", "default")
         sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")

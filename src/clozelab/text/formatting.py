@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS = "\u2212"
 PLUS_MINUS = "\u00b1"
 DASH = "\u2013"
+SHOWN = 3  # of several names or differences
 MOST_PASSES = 40
 """Passes over its text after which an encoder learns it by heart."""
 
@@ -169,6 +170,14 @@ def listed(names: Iterable[str]) -> str:
     if not most:
         return last
     return f"{', '.join(most)} and {last}"
+
+
+def some(names: Sequence[str], between: str = ", ") -> str:
+    """Join the first names, and say how many more there are."""
+    text = between.join(names[:SHOWN])
+    if len(names) > SHOWN:
+        text += f" and {len(names) - SHOWN} more"
+    return text
 
 
 def in_units(common: str, units: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ SAFE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UniqueKeys(SAFE_LOADER):
-    """A YAML loader that refuses a key that a mapping has twice, as Hydra does.
+    """A YAML loader that reads as Hydra does.
 
-    PyYAML alone would lose the first one's value without a word.
+    It refuses a key that a mapping has twice: PyYAML alone would lose the first one's value without
+    a word. And 1e-3 is a number.
     """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -32,6 +34,10 @@ class UniqueKeys(SAFE_LOADER):
                 )
             keys.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
+UniqueKeys.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
 def own_text(file: Path, folder: Path) -> str:

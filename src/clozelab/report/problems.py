@@ -1,0 +1,254 @@
+"""What is missing, went wrong, or makes runs unequal: the report's list of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING
+
+from clozelab.analysis.comparability import NO_VALUE, is_within, join_facts
+from clozelab.analysis.contrasts import shared_encoder
+from clozelab.analysis.schema import RATE_KEYS, Row
+from clozelab.analysis.scores import Cell, DataColumn
+from clozelab.grouping import group_by
+from clozelab.report.summaries import not_learnt
+from clozelab.results.evidence import (
+    encoder_of,
+    made_with,
+    seeds_of,
+    settings,
+    treatment_factors,
+)
+from clozelab.results.experiment import Experiment
+from clozelab.results.table import ResultTable, scored_run
+from clozelab.text.formatting import SHOWN, STAGE_NAMES, listed, percent, some
+
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
+
+
+def problems(table: ResultTable) -> dict[str, list[str]]:
+    """Heading -> lines, of what a reader has to know is not there or not well."""
+    runs = table.runs
+    baselines = [_below_baseline(column, table) for column in table.with_results]
+    floors = [
+        table.below_floor(row, column) for column, row in product(table.with_results, table.rows)
+    ]
+    troubles: dict[str, Iterable[str]] = {}
+    troubles["Another data set"] = table.excluded
+    troubles["Another results version"] = _outdated_runs(table)
+    troubles["Unequal"] = inconsistencies(table.experiment, runs)
+    troubles["Not learnt"] = [lack.text for lack in not_learnt(table)]
+    troubles["Missing"] = _missing_runs(table)
+    troubles["Not complete"] = _unfinished(runs.runs)
+    troubles["Collapsed"] = _collapsed_cells(table)
+    troubles["Below the floor"] = filter(None, [*floors, *baselines])
+    troubles["Left out"] = _unknown_rows(table)
+    unreadable = [*runs.damaged, *runs.lost]
+    troubles["Unreadable"] = [line.replace(f"{runs.root}/", "") for line in unreadable]
+    as_lists = {heading: list(lines) for heading, lines in troubles.items()}
+    return {heading: lines for heading, lines in as_lists.items() if lines}
+
+
+def _outdated_runs(table: ResultTable) -> Iterator[str]:
+    """A line for each stage, task and reason: how many runs are left out, of which rows."""
+    outdated = table.outdated
+    runs = [run for run in table.runs.runs if run.folder in outdated]
+    groups = group_by(runs, lambda run: (run.stage, run.task, outdated[run.folder]))
+    for (stage, task, reason), group in groups.items():
+        rows = ", ".join(dict.fromkeys(run.name for run in group))
+        yield (
+            f"{f'{stage} {task}'.strip()}: {len(group)} run(s) of {rows} are {reason}: no"
+            " comparison mixes them, so they are in no cell; make them again, or give them a"
+            " runs_dir of their own"
+        )
+
+
+def _unfinished(runs: Iterable[Record]) -> Iterator[str]:
+    for run in runs:
+        if not run.is_complete:
+            problem = f": {run.problem}" if run.problem else ""
+            yield f"{run.place} ({run.status}){problem}"
+
+
+def _unknown_rows(table: ResultTable) -> Iterator[str]:
+    runs = [*table.runs.finetune, *table.runs.evaluate]
+    for row, group in group_by(runs, lambda run: run.name).items():
+        if row not in table.rows:
+            yield f"{len(group)} runs of row {row}, which paper.yaml does not have"
+
+
+def _below_baseline(column: DataColumn, table: ResultTable) -> str:
+    """The rows with an encoder that a method without any beats; empty for none."""
+    if column.baseline is None:
+        return ""
+    name, best = column.baseline
+    labels: list[str] = []
+    for row in table.experiment.rows:
+        estimate = table.cells[row.name, column.key].estimate
+        if row.arm and estimate and estimate.mean < best:
+            labels.append(row.label)
+    if not labels:
+        return ""
+    return f"{listed(labels)} below the surface baseline of {column.heading} ({name}: {best:.1f})"
+
+
+def _missing_runs(table: ResultTable) -> Iterator[str]:
+    """A line for each row that lacks runs on a data set which other rows have runs on."""
+    for row in table.experiment.rows:
+        gaps: list[str] = []
+        for column in table.with_results:
+            cell = table.cells[row.name, column.key]
+            if column.task and cell.missing:
+                gaps.append(f"{column.heading} ({_missing_seeds(cell)})")
+        if gaps:
+            yield f"{row.label} on {'; '.join(gaps)}"
+
+
+def _missing_seeds(cell: Cell) -> str:
+    if not cell.scores:
+        return "every seed"
+    seeds = [f"{pretrain_seed}/{seed}" for pretrain_seed, seed in cell.missing]
+    return f"pre-training/fine-tuning seed {', '.join(seeds)}"
+
+
+def _collapsed_cells(table: ResultTable) -> Iterator[str]:
+    """A line for each cell with runs that give one answer to everything."""
+    for row, column in product(table.experiment.rows, table.columns):
+        cell = table.cells[row.name, column.key]
+        if column.task and cell.num_collapsed:
+            yield _collapsed_cell(row, column, cell)
+
+
+def _collapsed_cell(row: Row, column: DataColumn, cell: Cell) -> str:
+    mean = percent(cell.estimate)
+    if cell.is_collapsed and cell.estimate:
+        # The spread of runs that have all collapsed measures nothing.
+        mean = f"{cell.estimate.mean:.1f}"
+    without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
+    return (
+        f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)}"
+        f" runs give one answer to (nearly) every example; mean with them {mean},"
+        f" without them {without}"
+    )
+
+
+# -- runs that are unequal beyond what their names and their own lines say -------------------------
+
+
+def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
+    """A line for everything that makes complete runs unequal."""
+    complete = [run for run in runs.runs if run.is_complete]
+    lines: list[str] = []
+    by_task = group_by(complete, lambda run: (run.stage != "pretrain", run.stage, run.task))
+    for (_, stage, task), group in sorted(by_task.items(), key=lambda item: item[0]):
+        subject = f"{STAGE_NAMES[stage]} runs{f' on {task}' if task else ''}"
+        lines += _unequal_settings(subject, group, experiment.free_keys)
+    for stage, name in STAGE_NAMES.items():
+        lines += _different_versions(name, [run for run in complete if run.stage == stage])
+
+    scored = [run for run in complete if run.stage != "pretrain"]
+    for row, group in group_by(scored, lambda run: run.name).items():
+        lines += _encoders_of_row(row, group)
+    return [*lines, *_began_too_early(runs.pretrain, scored)]
+
+
+def _began_too_early(pretrain: Iterable[Record], scored: Iterable[Record]) -> Iterator[str]:
+    """Runs that began from an encoder before its training ended."""
+    finished = {(run.name, run.seed): run.finished or "" for run in pretrain if run.is_complete}
+    for run in scored:
+        arm = str(run.config.get("encoder_arm"))
+        is_last = float(run.config.get("encoder_fraction", 1.0)) == 1.0
+        end = finished.get((arm, run.pretrain_seed), "")
+        if encoder_of(run) and is_last and end > run.started:
+            yield (
+                f"{run.place}: began before {arm} seed {run.pretrain_seed} was trained to its end"
+                " (anew since?)"
+            )
+
+
+def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
+    """What the runs of a stage were made with, where that is not the same for all."""
+    # key -> version -> the first run that was made with it
+    examples: dict[str, dict[str, Record]] = {}
+    for run in reversed(runs):
+        for key, version in made_with(run).items():
+            examples.setdefault(key, {})[version] = run
+    texts: list[str] = []
+    for key, by_version in examples.items():
+        if len(by_version) > 1:
+            versions = [
+                f"{version} (e.g. {run.place})" for version, run in sorted(by_version.items())
+            ]
+            texts.append(f"{key}: {some(versions)}")
+    return [f"{stage} runs were made with different {some(texts, '; ')}"] if texts else []
+
+
+def _encoders_of_row(row: str, runs: Sequence[Record]) -> Iterator[str]:
+    """A pre-training seed that stands for several encoders, or an encoder for several seeds."""
+    trained = [run for run in runs if encoder_of(run)]
+    by_point = group_by(
+        trained, lambda run: (run.pretrain_seed, run.config.get("encoder_fraction", 1.0))
+    )
+    for (seed, _), group in by_point.items():
+        count = len({encoder_of(run) for run in group})
+        if count > 1:
+            yield (
+                f"{row}, pre-training seed {seed}: its runs began with {count} different encoders"
+            )
+    shared = shared_encoder(scored_run(run) for run in runs)
+    if shared:
+        yield f"{row}: {shared}"
+
+
+def _unequal_settings(
+    subject: str, runs: Sequence[Record], free_keys: frozenset[str]
+) -> Iterator[str]:
+    """A line for each setting that is not the same in all runs.
+
+    One that sets an arm or row apart has to be the same in all of its own runs.
+    """
+    by_name = group_by(runs, lambda run: run.name)
+    own_keys: dict[str, frozenset[str]] = {}
+    for name, group in by_name.items():
+        factors = [treatment_factors(group, others) for others in by_name.values()]
+        own_keys[name] = free_keys.union(*factors)
+    compared = {run.folder: _settings_to_compare(run, by_name[run.name]) for run in runs}
+    for key in sorted(set().union(*compared.values())):
+        # owner of the key, or nobody -> value -> runs
+        values: dict[str, dict[str, list[Record]]] = {}
+        for run in runs:
+            owner = f" of {run.name}" if is_within(key, own_keys[run.name]) else ""
+            value = compared[run.folder].get(key, NO_VALUE)
+            values.setdefault(owner, {}).setdefault(value, []).append(run)
+        for of_owner, by_value in values.items():
+            if len(by_value) > 1:
+                yield f"{subject}{of_owner} differ in {key}: {_values(by_value)}"
+
+
+def _settings_to_compare(run: Record, group: Sequence[Record]) -> dict[str, str]:
+    """A run's settings, and what its encoder decides for it, which no setting says."""
+    same_seeds = [other for other in group if seeds_of(other) == seeds_of(run)]
+    known = settings(run)
+    if len(same_seeds) > 1:
+        # A row takes one of the learning rates that were tried for all its seeds.
+        tuned = [settings(other) for other in same_seeds if other.stage == "finetune"]
+        rates = join_facts(tuned)
+        known |= {key: rates[key] for key in RATE_KEYS if key in rates}
+    data = run.facts.get("data") or {}
+    if data.get("max_seq_length"):
+        known["the length that texts are cut to"] = f"{data['max_seq_length']} tokens"
+    if data.get("token_types"):
+        known["the token types of a pair"] = str(data["token_types"])
+    return known
+
+
+def _values(by_value: Mapping[str, Sequence[Record]]) -> str:
+    """The first values with their runs; those that lack it come last."""
+    ordered = sorted(by_value.items(), key=lambda item: item[0] == NO_VALUE)
+    texts: list[str] = []
+    for value, runs in ordered[:SHOWN]:
+        example = runs[0]
+        texts.append(f"{value} ({len(runs)} runs, e.g. {example.name} seed {example.seeds})")
+    return ", ".join(texts)

@@ -1,0 +1,180 @@
+"""What the runs of a report were made with: commands, commits, versions, machines, times.
+
+A launch leaves its words beside its runs. Of runs that no launch names, their own overrides say how
+each is made again; those that fill a grid stand in one sweep.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from clozelab.grouping import group_by
+from clozelab.report.summaries import seed_counts
+from clozelab.results.table import ResultTable
+from clozelab.runs.progress import Launch, launches_above
+from clozelab.runs.record import Record, command_line
+from clozelab.text.formatting import DASH, distinct, listed
+
+# what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"
+GROUPING = frozenset("()[]{}'\"")
+# the last word of a record's command where its configuration may say that it is a sweep
+ONE_JOB = "hydra.mode=RUN"
+
+
+def provenance(table: ResultTable) -> list[tuple[str, str]]:
+    """(heading, what the runs were made with)."""
+    runs = table.runs.runs
+    # The code, versions and machine of each session: earlier ones of all runs, then the last.
+    sessions: list[Mapping[str, Any]] = []
+    for run in runs:
+        sessions += run.earlier_sessions
+    sessions += [run.model_dump(include={"git", "versions", "host"}) for run in runs]
+    entries = [("Command", command) for command in commands(runs)]
+    commits = distinct(_commit(session.get("git")) for session in sessions)
+    versions = distinct(_versions(session.get("versions") or {}) for session in sessions)
+    hosts = distinct(_host(session.get("host") or {}) for session in sessions)
+    entries += [("Commit", commits), ("Versions", versions), ("Machine", hosts)]
+    by_machine = group_by([run for run in runs if run.machine], lambda run: run.machine)
+    if len(by_machine) > 1:
+        machines = [f"{name} ({len(by_machine[name])} runs)" for name in sorted(by_machine)]
+        entries.append(("Machines", listed(machines)))
+    entries += [
+        ("Seeds", seed_counts(table)),
+        ("Runs", _first_and_last_time(runs)),
+        ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
+    ]
+    return entries
+
+
+def _commit(git: Mapping[str, Any] | None) -> str:
+    if not git:
+        return "not from a checkout"
+    changed = " with local changes" if git.get("dirty") else ""
+    return f"{git['commit'][:12]}{changed}"
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    """`torch 2.13.0, numpy 2.4.0`; empty where none is known."""
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
+
+
+def _host(host: Mapping[str, Any]) -> str:
+    gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
+    return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
+
+
+def _first_and_last_time(runs: Sequence[Record]) -> str:
+    times = [*(run.started for run in runs), *(run.finished for run in runs)]
+    minutes = sorted(time[:16].replace("T", " ") for time in times if time)
+    return f"{minutes[0]} to {minutes[-1]} UTC" if minutes else DASH
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def commands(runs: Sequence[Record]) -> list[str]:
+    """Return the launches of some runs, then the commands of runs outside any launch."""
+    launches = launches_above(runs)
+    given: dict[str, None] = {}
+    outside: list[Record] = []
+    for run in runs:
+        launch = launches.get(run.folder, {}).get(run.stage)
+        if launch is not None and _has_made(launch, run):
+            given[command_line(["clozelab", *launch.words], launch.started_in)] = None
+        elif run.config_name:
+            outside.append(run)
+    return [*given, *_own_commands(outside)]
+
+
+def _has_made(launch: Launch, run: Record) -> bool:
+    """Say whether a run is one of a launch's jobs, with the values that the launch gave."""
+    if launch.jobs is not None and run.job_name not in launch.jobs:
+        return False
+    if launch.words[:1] != [run.stage]:
+        return True  # a reproduction, whose words are not those of its jobs
+    values = dict(map(_split, run.overrides))
+    settings = [word for word in launch.words[1:] if "=" in word]
+    return all(
+        _gives(word, values) for word in settings if not word.startswith(("-", "hydra.", "hydra/"))
+    )
+
+
+def _gives(word: str, values: Mapping[str, str]) -> bool:
+    """Say whether a word of a sweep gives a job the value that it has."""
+    key, value = _split(word)
+    if key not in values:
+        return False
+    choices = [_normalised(choice) for choice in value.split(",")]
+    return not GROUPING.isdisjoint(value) or _normalised(values[key]) in choices
+
+
+def _split(override: str) -> tuple[str, str]:
+    key, _, value = override.partition("=")
+    return key.lstrip("+"), value
+
+
+def _normalised(value: str) -> str | float:
+    """A value as Hydra means it, which hands 1e-3 to a job as 0.001, and True as true."""
+    try:
+        return float(value)
+    except ValueError:
+        return value.strip().casefold()
+
+
+def _own_commands(runs: Sequence[Record]) -> list[str]:
+    """Return a sweep for all runs that fill a grid, else a command a run."""
+    lines: list[str] = []
+    for same in group_by(runs, _config_and_keys).values():
+        jobs = list(dict.fromkeys(tuple(run.overrides) for run in same))
+        lines += [_grid_command(same[0], grid) for grid in _grids(jobs)]
+    return lines
+
+
+def _config_and_keys(run: Record) -> tuple[str, ...]:
+    """What the runs of one sweep have in common: their configuration, and the keys given."""
+    keys = [_split(override)[0] for override in run.overrides]
+    return run.stage, run.started_in, run.config_dir, run.config_name, *keys
+
+
+def _grids(jobs: Sequence[tuple[str, ...]]) -> list[list[list[str]]]:
+    """Split jobs into grids that together have each job once, and no other.
+
+    Args:
+        jobs: overrides, as `("arm=a", "seed=1")`; those at one position have one key.
+
+    Returns:
+        Of each grid the overrides at every position: `[["arm=a", "arm=b"], ["seed=1"]]`.
+    """
+    if not jobs[0]:
+        return [[]]
+    # Overrides at the first position that go with the same ones behind it make one grid.
+    by_first = group_by(jobs, lambda job: job[0])
+    grids: list[list[list[str]]] = []
+    for alike in group_by(by_first, lambda first: frozenset(_behind(by_first[first]))).values():
+        for grid in _grids(_behind(by_first[alike[0]])):
+            grids.append([alike, *grid])
+    return grids
+
+
+def _behind(jobs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [job[1:] for job in jobs]
+
+
+def _grid_command(run: Record, grid: Sequence[Sequence[str]]) -> str:
+    """Return the command line of a grid of jobs like this run."""
+    overrides: list[str] = []
+    for first, *others in grid:
+        values = [other.partition("=")[2] for other in others]
+        overrides.append(",".join([first, *values]))
+    is_sweep = any(len(choices) > 1 for choices in grid)
+    if is_sweep:
+        overrides.insert(0, "-m")
+    folder = run.config_dir.removeprefix(f"{run.started_in}/")
+    words = run.model_copy(update={"config_dir": folder, "overrides": overrides}).words
+    if is_sweep and words[-1] == ONE_JOB:
+        words.pop()
+    # Where it was given is left out: a pack does not know it, and its report is the same.
+    return shlex.join(["clozelab", *words])
