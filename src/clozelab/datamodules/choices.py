@@ -130,7 +130,7 @@ class ChoiceDataModule(FinetuningDataModule):
         return {"layout": asdict(self.layout), "folds": [self.folds, self.held_out_fold]}
 
     def read_splits(self) -> None:
-        self.train = self._load(self.train_path, "training", self.plan.max_train_examples)
+        self.train = self._load(self.train_path, "training")
         warn_of_lacking_classes(self.train_path, self.train.labels, self.train.label_names)
         self.validation = self._load(self.validation_path, "validation")
         self.train_sequences = self._grouped(self.train)
@@ -178,9 +178,9 @@ class ChoiceDataModule(FinetuningDataModule):
             )
         return examples.select(selection)
 
-    def _load(self, path: Path, role: str, max_examples: int | None = None) -> LabelledSplit:
+    def _load(self, path: Path, role: str) -> LabelledSplit:
         """One split; the class of an example is its right ending's number."""
-        arrays, facts, _ = self.cached(path, self._encode, role=role, max_examples=max_examples)
+        arrays, facts, _ = self.cached(path, role, self._encode)
         return LabelledSplit(
             sequences=TokenSequences.of(arrays),
             ids=arrays["ids"],
@@ -189,10 +189,10 @@ class ChoiceDataModule(FinetuningDataModule):
             **facts,
         )
 
-    def _encode(self, path: Path, role: str, max_examples: int | None) -> tuple[Arrays, Facts]:
+    def _encode(self, path: Path, role: str) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = self._read(path, role)
-        selected = examples.limited(max_examples)
+        selected = examples.limited(self.limit(role))
         # (context, a, b), (other, c, d): context context other other | a b c d
         contexts: list[str] = []
         endings: list[str] = []
@@ -218,7 +218,7 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def compute_baselines(self) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
-        train = self._read(self.train_path, "training").limited(self.plan.max_train_examples)
+        train = self._read(self.train_path, "training").limited(self.limit("training"))
         validation = self._read(self.validation_path, "validation")
         kind = Classes(self.layout.label_names)
         guesses = guess_choices(_choices(train), train.label_values(kind), _choices(validation))

@@ -254,17 +254,30 @@ class FinetuningDataModule(LightningDataModule):
             ("validation", self.validation_path, self.validation),
         ]
 
-    def cached(
-        self, path: Path, build: Callable[..., tuple[Arrays, Facts]], **settings: Any
-    ) -> tuple[Arrays, Facts, str]:
-        """What `build(path, **settings)` gives, built once, and the key that it is stored under.
+    def limit(self, role: str) -> int | None:
+        """How many examples of a split are used; None: all."""
+        if role == "training":
+            return self.plan.max_train_examples
+        return None
 
-        The key is of the file, `reading`, `tokenization` and `settings`.
+    def cached(
+        self, path: Path, role: str, build: Callable[..., tuple[Arrays, Facts]], **settings: Any
+    ) -> tuple[Arrays, Facts, str]:
+        """What `build(path, role, **settings)` gives of one file, built once, and its key.
+
+        The `role` is training, validation or test. The key is of the file, how it is read, what the
+        encoder adds, how many examples are used, and `settings`.
         """
-        content = {"code": self.inputs.code, "file": file_sha256(path), "reading": self.reading}
+        content = {
+            "code": self.inputs.code,
+            "file": file_sha256(path),
+            "reading": self.reading,
+            "role": role,
+            "max_examples": self.limit(role),
+        }
         key = files.content_key({**content, **self.tokenization, **settings})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
-        arrays, facts = files.cached_arrays(folder, partial(build, path, **settings))
+        arrays, facts = files.cached_arrays(folder, partial(build, path, role, **settings))
         return arrays, facts, key
 
     def preview(self) -> TaskPreview:

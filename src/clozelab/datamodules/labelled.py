@@ -399,13 +399,13 @@ class LabelledDataModule(FinetuningDataModule):
         return tokenization
 
     def read_splits(self) -> None:
-        self.train = self._load(
-            self.train_path, self.labels, self.plan.max_train_examples, is_training=True
-        )
+        self.train = self._load(self.train_path, "training", self.labels)
         self._check_classes()
         names = self.train.label_names
-        extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
-        validation = self._load(self.validation_path, names, None)
+        extra = {
+            name: self._load(path, "validation", names) for name, path in self.extra_paths.items()
+        }
+        validation = self._load(self.validation_path, "validation", names)
         self.validation = replace(validation, extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
         self.train_sequences = self._grouped(self.train.sequences)
@@ -465,34 +465,19 @@ class LabelledDataModule(FinetuningDataModule):
         return super().splits() + extra
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
-        split = self._load(path, self.train.label_names, None, has_labels=False)
+        split = self._load(path, "test", self.train.label_names)
         return self._grouped(split.sequences), split
 
-    def _load(
-        self,
-        path: Path,
-        names: Sequence[str] | None,
-        max_examples: int | None,
-        has_labels: bool = True,
-        *,
-        is_training: bool = False,
-    ) -> LabelledSplit:
+    def _load(self, path: Path, role: str, names: Sequence[str] | None) -> LabelledSplit:
         """One split. `names` None: the sorted labels of the file.
 
         ValueError where two rows to predict have one id.
         """
-        layout = self.layout if has_labels else self.test_layout
-        arrays, facts, _ = self.cached(
-            path,
-            self._encode,
-            names=names,
-            max_examples=max_examples,
-            has_labels=has_labels,
-            id_column=layout.id_column,
-        )
+        id_column = self._layout_of(role).id_column
+        arrays, facts, _ = self.cached(path, role, self._encode, names=names, id_column=id_column)
         # An oversampled training file has rows twice, and no prediction carries their names.
-        if not is_training:
-            _refuse_ids_twice(path, arrays["ids"], layout.id_column)
+        if role != "training":
+            _refuse_ids_twice(path, arrays["ids"], id_column)
         pooling = "mean"
         if self.window_stride is not None:
             pooling = self.window_pooling
@@ -505,20 +490,24 @@ class LabelledDataModule(FinetuningDataModule):
             **facts,
         )
 
+    def _layout_of(self, role: str) -> TableFormat:
+        if role == "test":
+            return self.test_layout
+        return self.layout
+
     def _encode(
         self,
         path: Path,
+        role: str,
         names: Sequence[str] | None,
-        max_examples: int | None,
-        has_labels: bool,
         id_column: str | None,  # noqa: ARG002  # of the layout, for the cache's key
     ) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
-        examples = self._read(path, names, has_labels)
+        examples = self._read(path, role, names)
         label_names: list[str] = []
         if not self.numeric_labels:
             label_names = list(names or sorted(set(examples.labels or [])))
-        selected = examples.limited(max_examples)
+        selected = examples.limited(self.limit(role))
         labels = selected.label_values(kind_of(label_names))
         if labels.dtype.kind == "f":
             labels = labels.astype(np.float32)
@@ -551,14 +540,13 @@ class LabelledDataModule(FinetuningDataModule):
         }
         return arrays | sequences.arrays(), facts
 
-    def _read(
-        self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True
-    ) -> TextExamples:
+    def _read(self, path: Path, role: str, names: Sequence[str] | None = None) -> TextExamples:
         """The examples of a file, of any label unless `names` are given.
 
         Which of them belong there is for a preview's reader to say.
         """
-        layout = self.layout if has_labels else self.test_layout
+        layout = self._layout_of(role)
+        has_labels = role != "test"
         if self.numeric_labels:
             return layout.read(path, has_labels, names=names, expected=NUMBERS)
         expected = CLASSES
@@ -572,11 +560,13 @@ class LabelledDataModule(FinetuningDataModule):
         """Bag of words."""
         kind = self.train.kind
         names = kind.names or None
-        train = self._read(self.train_path, names).limited(self.plan.max_train_examples)
+        train = self._read(self.train_path, "training", names).limited(self.limit("training"))
         # Prefix of a score's name -> the validation set that it is of.
         paths = {"": self.validation_path}
         paths |= {f"{name}_": path for name, path in self.extra_paths.items()}
-        validation = {prefix: self._read(path, names) for prefix, path in paths.items()}
+        validation = {}
+        for prefix, path in paths.items():
+            validation[prefix] = self._read(path, "validation", names)
         validation_pairs: list[tuple[str, str]] = []
         for examples in validation.values():
             validation_pairs += _pairs(examples)
@@ -598,8 +588,8 @@ class LabelledDataModule(FinetuningDataModule):
             kind = Classes(self.labels or sorted(set(train.labels or ())))
         return {"kind": kind, "aligned": True}
 
-    def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
-        examples = self._read(path)
+    def preview_of(self, path: Path, role: str) -> Preview:
+        examples = self._read(path, role)
         columns = zip(*examples.texts, strict=True)
         texts = dict(zip(self.layout.text_columns, columns, strict=True))
         counts = {"damaged rows": examples.num_bad_rows}

@@ -23,7 +23,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -521,10 +521,9 @@ class SquadDataModule(FinetuningDataModule):
         return super().tokenization | {"settings": asdict(self.settings)}
 
     def read_splits(self) -> None:
-        max_examples = self.plan.max_train_examples
-        self.train = self._load(self.train_path, True, max_examples)
-        self.validation = self._load(self.validation_path, False, None)
-        self.extra = [self._load(path, True, max_examples) for path in self.extra_paths]
+        self.train = self._load(self.train_path, "training")
+        self.validation = self._load(self.validation_path, "validation")
+        self.extra = [self._load(path, "training") for path in self.extra_paths]
         # The windows of `train_extra` come first: see `num_first_sequences`.
         features = [split.features for split in (*self.extra, self.train)]
         self.train_sequences = join_sequences([windows.sequences for windows in features])
@@ -542,42 +541,34 @@ class SquadDataModule(FinetuningDataModule):
         return sum(len(split.features.sequences) for split in self.extra)
 
     def read_test(self, path: Path) -> tuple[Sequences, SquadSplit]:
-        split = self._load(path, False, None, is_test=True)
+        split = self._load(path, "test")
         return split.features.sequences, split
 
-    def _load(
-        self, path: Path, for_training: bool, max_examples: int | None, is_test: bool = False
-    ) -> SquadSplit:
+    def _load(self, path: Path, role: str) -> SquadSplit:
         """One split; its texts only where they are scored or predicted.
 
         A test file may come without answers.
         """
         # The file is read at most once: for what is not in the cache, and for its texts.
-        read = cache(partial(self._read, path, for_training, max_examples, is_test))
-
-        def encode(_: Path, **__: Any) -> tuple[Arrays, Facts]:
-            return self._encode(*read())
-
+        read = cache(self._read)
         arrays, facts, _ = self.cached(
-            path, encode, for_training=for_training, max_examples=max_examples
+            path, role, lambda file, role: self._encode(*read(file, role))
         )
         examples = SquadExamples()
-        if not for_training:
-            examples, _ = read()
+        if role != "training":
+            examples, _ = read(path, role)
         return SquadSplit(SquadFeatures.from_arrays(arrays), examples, **facts)
 
-    def _read(
-        self, path: Path, for_training: bool, max_examples: int | None, is_test: bool
-    ) -> tuple[SquadExamples, int]:
-        """The examples of a file, cut to `max_examples`, and how many there are in it.
+    def _read(self, path: Path, role: str) -> tuple[SquadExamples, int]:
+        """The examples of a file that are used, and how many there are in it.
 
         ValueError where so many questions cannot be used that it is another data set.
         """
         examples = read_squad(
             path,
-            for_training=for_training,
+            for_training=role == "training",
             with_unanswerable=self.with_unanswerable,
-            needs_answers=not is_test,
+            needs_answers=role != "test",
         )
         # 1.1 has an answer to every question; in 2.0 those without are meant.
         unusable = examples.counts["answer_not_in_passage"]
@@ -585,12 +576,12 @@ class SquadDataModule(FinetuningDataModule):
         if not self.with_unanswerable:
             unusable += examples.counts["question_without_answer"]
             advice = "this task needs SQuAD 1.1, where every question has one"
-        if not is_test and unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
+        if role != "test" and unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
             raise ValueError(
                 f"{path}: {unusable} questions have no answer inside their passage"
                 f" ({dict(examples.counts)}); {advice}"
             )
-        return examples.select(subset(len(examples), max_examples)), len(examples)
+        return examples.select(subset(len(examples), self.limit(role))), len(examples)
 
     def _encode(self, examples: SquadExamples, num_available: int) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
@@ -610,7 +601,7 @@ class SquadDataModule(FinetuningDataModule):
         train: list[SquadQuestion] = []
         for path in (*self.extra_paths, self.train_path):
             examples = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
-            selection = subset(len(examples), self.plan.max_train_examples)
+            selection = subset(len(examples), self.limit("training"))
             train += examples.select(selection).questions
         guesser = PhraseGuesser(
             [question.text for question in train], [question.answers for question in train]

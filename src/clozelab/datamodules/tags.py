@@ -518,11 +518,9 @@ class TagDataModule(FinetuningDataModule):
         }
 
     def read_splits(self) -> None:
-        self.train = self._load(
-            self.train_path, self.inputs.label_names, self.plan.max_train_examples
-        )
+        self.train = self._load(self.train_path, "training", self.inputs.label_names)
         refuse_one_class(self.train_path, self.train.label_names, "task.data.tag_column")
-        self.validation = self._load(self.validation_path, self.train.label_names, None)
+        self.validation = self._load(self.validation_path, "validation", self.train.label_names)
         self.train_sequences = self.train.sequences
         self.train_targets = {}
         self.validation_sequences = self.validation.sequences
@@ -539,24 +537,12 @@ class TagDataModule(FinetuningDataModule):
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         """Its tags are not read: every word has the first label."""
-        split = self._load(path, self.train.label_names, None, require_tags=False)
+        split = self._load(path, "test", self.train.label_names)
         return split.sequences, split
 
-    def _load(
-        self,
-        path: Path,
-        label_names: Sequence[str] | None,
-        max_examples: int | None,
-        require_tags: bool = True,
-    ) -> TaggedSplit:
+    def _load(self, path: Path, role: str, label_names: Sequence[str] | None) -> TaggedSplit:
         """One split. `label_names` None: those of its file."""
-        arrays, facts, key = self.cached(
-            path,
-            self._encode,
-            label_names=label_names,
-            max_examples=max_examples,
-            require_tags=require_tags,
-        )
+        arrays, facts, key = self.cached(path, role, self._encode, label_names=label_names)
         lengths = np.diff(arrays["offsets"])
         tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths.astype(np.int32))
         sequences = TaggedSequences(
@@ -577,15 +563,11 @@ class TagDataModule(FinetuningDataModule):
         )
 
     def _encode(
-        self,
-        path: Path,
-        label_names: Sequence[str] | None,
-        max_examples: int | None,
-        require_tags: bool,
+        self, path: Path, role: str, label_names: Sequence[str] | None
     ) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         scheme = None
-        if require_tags:
+        if role != "test":
             sentences, tags, scheme = self._read(path)
         else:
             sentences = read_conll(path, self.layout, require_tags=False)
@@ -593,7 +575,7 @@ class TagDataModule(FinetuningDataModule):
             placeholder = label_names[0] if label_names else ""
             tags = [[placeholder] * len(words) for words in sentences.words]
         names = list(label_names) if label_names else self._label_names(tags)
-        selection = subset(len(sentences), max_examples)
+        selection = subset(len(sentences), self.limit(role))
         arrays, counts = build_sequences(
             sentences, selection, self.inputs.tokenizer, self.max_seq_length, self.document_context
         )
@@ -644,7 +626,7 @@ class TagDataModule(FinetuningDataModule):
         """
         train, train_tags, _ = self._read(self.train_path)
         validation, gold_tags, _ = self._read(self.validation_path)
-        selection = subset(len(train), self.plan.max_train_examples)
+        selection = subset(len(train), self.limit("training"))
         examples = [(train.words[i], train_tags[i]) for i in selection]
         if self.entity_tags:
             unknown = OUTSIDE

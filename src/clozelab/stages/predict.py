@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.lines import whole_characters
-from clozelab.corpus.rows import Row, RowFile, open_rows
+from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
 from clozelab.stages import inference
 from clozelab.stages.inference import ACT_OF_TASK, ACTS, MODEL_KEYS, OPTION_KEYS, READING
