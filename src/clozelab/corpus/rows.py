@@ -231,7 +231,9 @@ def _json_records(lines: Lines) -> Iterator[tuple[int, Record]]:
             continue
         record = json_record(line)
         if isinstance(record, str):
-            cells = {} if line is None else {"line": line}
+            cells = {"line": line}
+            if line is None:
+                cells = {}
             record = DamagedRow.of(f"is {record}", cells)
         yield number, record
 

@@ -193,7 +193,9 @@ def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None
 def _template_token(role: str, ids: Mapping[str, int], config: Mapping[str, Any]) -> str:
     """The token of a role by tokenizer_config.json, else the usual one that there is."""
     name = content_of(config.get(f"{role}_token"))
-    return name or next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
+    if name:
+        return name
+    return next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
 
 
 def _special(name: str, type_id: int) -> dict[str, Any]:
@@ -305,7 +307,9 @@ def _types_in(splitter: Mapping[str, Any] | None) -> set[str | None]:
 def unknown_token(model: Mapping[str, Any]) -> str:
     if type_of(model) == "Unigram":
         index = model.get("unk_id")
-        return "" if index is None else model["vocab"][index][0]
+        if index is None:
+            return ""
+        return model["vocab"][index][0]
     return model.get("unk_token") or ""
 
 
