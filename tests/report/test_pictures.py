@@ -120,7 +120,8 @@ def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -
     assert encoder_sizes(table) == {"mlm_nsp": 1_527_680, "mlm": 5_000_000, "ltr": 1_530_000}
     report = write_report(experiment, root, root / "report", scale="demo")
     assert (report.folder / "sizes.svg").is_file() and (report.folder / "sizes-dark.png").is_file()
-    assert 'src="sizes.png"' in (report.folder / "report.md").read_text()
+    picture = '<img alt="Scores against the parameters of the encoder" src="sizes.png"></picture>'
+    assert picture in (report.folder / "report.md").read_text()
     assert "against the parameters of the encoder" in (report.folder / "report.html").read_text()
 
 

@@ -37,7 +37,6 @@ PROTOCOL = (
     "schedule",
 )
 NO_VALUE = "none"
-UNKNOWN = frozenset({"", NO_VALUE})
 
 Facts = Mapping[str, str]
 
@@ -353,29 +352,28 @@ def _known_differences(
     if len(different) < 2:
         return {}
     sides = (_by_seeds(first, facts_of), _by_seeds(second, facts_of))
-    return _differences(*sides, skips_unknown=True)
+    return _differences(*sides, frozenset({"", NO_VALUE}))
 
 
 def _differences(
-    first: Mapping[Seeds, Facts], second: Mapping[Seeds, Facts], *, skips_unknown: bool = False
+    first: Mapping[Seeds, Facts],
+    second: Mapping[Seeds, Facts],
+    unknown: frozenset[str] = frozenset(),
 ) -> dict[str, str]:
     """Key -> `5.0/3.0 against none`: what two sides have otherwise for seeds that both have.
 
-    What one side does not know is NO_VALUE, or with `skips_unknown` no difference.
+    What one side does not have is NO_VALUE; a value among the `unknown` ones is no difference.
     """
     common = sorted(first.keys() & second.keys())
     differences: dict[str, str] = {}
     for key in sorted(set(chain.from_iterable((*first.values(), *second.values())))):
         ours = [first[seeds].get(key, NO_VALUE) for seeds in common]
         theirs = [second[seeds].get(key, NO_VALUE) for seeds in common]
-        pairs = list(zip(ours, theirs, strict=True))
-        if skips_unknown:
-            pairs = [pair for pair in pairs if UNKNOWN.isdisjoint(pair)]
+        pairs = [pair for pair in zip(ours, theirs, strict=True) if unknown.isdisjoint(pair)]
         apart = [pair for pair in pairs if pair[0] != pair[1]]
-        if apart:
-            sides = map(dict.fromkeys, zip(*apart, strict=True))
-            differences[key] = " against ".join(map("/".join, sides))
-    return differences
+        sides = map(dict.fromkeys, zip(*apart, strict=True))
+        differences[key] = " against ".join(map("/".join, sides))
+    return {key: apart for key, apart in differences.items() if apart}
 
 
 def _named(differences: Mapping[str, str]) -> str:

@@ -71,25 +71,22 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
     corrected: dict[ContrastKey, float] = {}
     local_level: dict[ContrastKey, float] = {}
     gated_by: dict[ContrastKey, str] = {}
+    primary_share = 1.0 - SECONDARY_SHARE if "" in families else 1.0
     largest = 0.0
     undecided = ""
     for name, contrasts in families.items():
         new = {contrast.key: contrast for contrast in contrasts if contrast.key not in corrected}
         p_values = _p_values(new)
         adjusted = holm(list(p_values.values()))
-        share = 1.0
-        if name and "" in families:
-            share = 1.0 - SECONDARY_SHARE
-        elif undecided and not name:
-            share = SECONDARY_SHARE
+        share = SECONDARY_SHARE if undecided else 1.0
+        if name:
+            share = primary_share
         family = [_family_p(p, share, largest, is_primary=bool(name)) for p in adjusted]
         corrected |= zip(p_values, family, strict=True)
         local_level |= dict.fromkeys(p_values, _local_level(adjusted, share))
         gated_by |= dict.fromkeys(p_values, undecided)
 
-        largest = max([largest, *family])
-        if _has_measured_without_p(new, p_values):
-            largest = 1.0
+        largest = max([largest, *family, _p_of_untested(new, p_values)])
         if largest >= SIGNIFICANCE and not undecided:
             undecided = name
     return Correction(corrected, local_level, gated_by)
@@ -113,15 +110,15 @@ def _family_p(p: float, share: float, largest: float, *, is_primary: bool) -> fl
     return min(p / SECONDARY_SHARE, 1.0, max(largest, p))
 
 
-def _has_measured_without_p(
+def _p_of_untested(
     contrasts: Mapping[ContrastKey, Contrast], p_values: Mapping[ContrastKey, float]
-) -> bool:
-    """Whether one was measured and gives no p, by collapsed runs say: it has no verdict."""
+) -> float:
+    """1 where one was measured and gives no p, by collapsed runs say: it has no verdict."""
     for key, contrast in contrasts.items():
         is_measured = contrast.difference and contrast.obstacles.is_comparable
         if is_measured and key not in p_values:
-            return True
-    return False
+            return 1.0
+    return 0.0
 
 
 def _p_values(contrasts: Mapping[ContrastKey, Contrast]) -> dict[ContrastKey, float]:

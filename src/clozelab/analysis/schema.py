@@ -40,9 +40,14 @@ Number = Annotated[float, Strict()]
 
 
 class Entry(BaseModel):
-    """A mapping of paper.yaml: it has the keys of its model and no others."""
+    """A mapping of paper.yaml: it has the keys of its model and no others.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    The text below a key says what it is, also to whoever writes something else.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True
+    )
 
 
 # -- columns and rows ----------------------------------------------------------------------------
@@ -88,28 +93,22 @@ class Column(Entry):
     number of.
     """
 
-    name: str = Field(description="what stands over the column")
-    task: str = Field(
-        default="", description="the task, or the measure with from: evaluate, whose score it is"
-    )
-    metric: str = Field(
-        default="", description="a key of scores.json; without it, the task's own main score"
-    )
-    stand_ins: tuple[str, ...] = Field(
-        default=(), description="a list of tasks that may stand in for it ([] for none)"
-    )
-    benchmarks: tuple[str, ...] = Field(
-        default=(), description="a list of names that stand_in_for of a task may have"
-    )
-    split: Literal["dev", "test"] = Field(
-        default=OUR_SPLIT, description="dev or test: of the paper's numbers"
-    )
-    source: Literal["pretrain", "evaluate", ""] = Field(
-        default="", alias="from", description="pretrain, evaluate, or left out for a task"
-    )
-    parts: Parts = Field(
-        default=(), alias="mean_of", description="a list of two or more different columns"
-    )
+    name: str
+    """what stands over the column"""
+    task: str = ""
+    """the task, or the measure with from: evaluate, whose score it is"""
+    metric: str = ""
+    """a key of scores.json; without it, the task's own main score"""
+    stand_ins: tuple[str, ...] = ()
+    """a list of tasks that may stand in for it ([] for none)"""
+    benchmarks: tuple[str, ...] = ()
+    """a list of names that stand_in_for of a task may have"""
+    split: Literal["dev", "test"] = OUR_SPLIT
+    """dev or test: of the paper's numbers"""
+    source: Literal["pretrain", "evaluate", ""] = Field(default="", alias="from")
+    """pretrain, evaluate, or left out for a task"""
+    parts: Parts = Field(default=(), alias="mean_of")
+    """a list of two or more different columns"""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -168,20 +167,18 @@ class Column(Entry):
 class Row(Entry):
     """A row: the paper's cells, the arm whose encoder it takes, what else sets its runs apart."""
 
-    name: str = Field(alias="row", description="the row's name, as its run folders have it")
-    label: str = Field(default="", description="what stands before the row; without it, its name")
-    arm: str | None = Field(
-        default=None, description="the pre-training arm whose encoder it takes; null for a floor"
-    )
-    cells: tuple[Number | None, ...] = Field(
-        default=(), description="a list with a number, or null, for each column"
-    )
-    floor: str | None = Field(
-        default=None, description="the row of the same head without pre-training"
-    )
-    delta: dict[str, Any] = Field(
-        default={}, alias="set", description="a mapping of settings, such as {epochs: 3}"
-    )
+    name: str = Field(alias="row")
+    """the row's name, as its run folders have it"""
+    label: str = ""
+    """what stands before the row; without it, its name"""
+    arm: str | None = None
+    """the pre-training arm whose encoder it takes; null for a floor"""
+    cells: tuple[Number | None, ...] = ()
+    """a list with a number, or null, for each column"""
+    floor: str | None = None
+    """the row of the same head without pre-training"""
+    delta: dict[str, Any] = Field(default={}, alias="set")
+    """a mapping of settings, such as {epochs: 3}"""
 
 
 # -- claims ----------------------------------------------------------------------------------------
@@ -193,31 +190,26 @@ class BaseClaim(Entry):
     `direction` is of the number: a perplexity that gets better is lower, or decreasing.
     """
 
-    text: str = Field(description="the claim as a sentence")
-    direction: Literal["lower", "higher", "increasing", "decreasing", "within", "crosses"] = Field(
-        description=(
-            "lower, higher or crosses with compare; increasing, decreasing or within with rows"
-        )
-    )
-    rows: tuple[str, ...] = Field(
-        description="a list of two or more different rows, in the claimed order"
-    )
-    column: str = Field(description="a column's name, or all")
-    id: str = Field(default="", description="a name of its own")
-    paper_delta: Number | None = Field(
-        default=None, description="a number in the column's unit, or null"
-    )
-    against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
-    points: Number = Field(
-        default=0.0, ge=0.0, description="a number above 0, in the column's unit"
-    )
-    measured_in: Literal["tokens", "flops", "seconds"] | None = Field(
-        default=None,
-        description="tokens, flops or seconds of pre-training, with direction: crosses",
-    )
-    primary: Annotated[bool, Strict()] = Field(
-        default=False, description="true where it is tested before the others"
-    )
+    text: str
+    """the claim as a sentence"""
+    direction: Literal["lower", "higher", "increasing", "decreasing", "within", "crosses"]
+    """lower, higher or crosses with compare; increasing, decreasing or within with rows"""
+    rows: tuple[str, ...]
+    """a list of two or more different rows, in the claimed order"""
+    column: str
+    """a column's name, or all"""
+    id: str = ""
+    """a name of its own"""
+    paper_delta: Number | None = None
+    """a number in the column's unit, or null"""
+    against: tuple[str, str, str] | None = None
+    """[row, row, column]"""
+    points: Number = Field(default=0.0, ge=0.0)
+    """a number above 0, in the column's unit"""
+    measured_in: Literal["tokens", "flops", "seconds"] | None = None
+    """tokens, flops or seconds of pre-training, with direction: crosses"""
+    primary: Annotated[bool, Strict()] = False
+    """true where it is tested before the others"""
 
     @model_validator(mode="before")
     @classmethod
@@ -400,10 +392,10 @@ class SequentialDesign(Entry):
     all of them: whoever stops at one has no more false verdicts.
     """
 
-    first: Annotated[int, Strict()] = Field(
-        ge=2, description="pre-training seeds of the first look, 2 or more"
-    )
-    most: Annotated[int, Strict()] = Field(le=50, description="seeds of the last look, at most 50")
+    first: Annotated[int, Strict()] = Field(ge=2)
+    """pre-training seeds of the first look, 2 or more"""
+    most: Annotated[int, Strict()] = Field(le=50)
+    """seeds of the last look, at most 50"""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
@@ -417,24 +409,20 @@ class SequentialDesign(Entry):
 class TableSpec(Entry):
     """Columns, rows and claims of a table: what a judgement needs to know of an experiment."""
 
-    split: Literal["dev", "test"] = Field(
-        default=OUR_SPLIT, description="dev or test: of the paper's numbers"
-    )
-    columns: tuple[Column, ...] = Field(description="a list of columns")
-    rows: tuple[Row, ...] = Field(
-        default=(), description="a list of rows; without it, one for each arm and a floor"
-    )
-    claims: tuple[Claim, ...] = Field(default=(), description="a list of claims ([] for none)")
-    source: str = Field(
-        default="",
-        description="where the paper's numbers are from; nothing where there is no paper",
-    )
-    stopping: SequentialDesign | None = Field(
-        default=None, description="a mapping such as {first: 3, most: 8}"
-    )
-    averaging: Literal["mean", "median", "best", ""] = Field(
-        default="", description="one of mean, median, best"
-    )
+    split: Literal["dev", "test"] = OUR_SPLIT
+    """dev or test: of the paper's numbers"""
+    columns: tuple[Column, ...]
+    """a list of columns"""
+    rows: tuple[Row, ...] = ()
+    """a list of rows; without it, one for each arm and a floor"""
+    claims: tuple[Claim, ...] = ()
+    """a list of claims ([] for none)"""
+    source: str = ""
+    """where the paper's numbers are from; nothing where there is no paper"""
+    stopping: SequentialDesign | None = None
+    """a mapping such as {first: 3, most: 8}"""
+    averaging: Literal["mean", "median", "best", ""] = ""
+    """one of mean, median, best"""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

@@ -100,6 +100,7 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
     sentence = _sentence(judgement, figures, claimed, note)
     is_answer = claim.primary or judgement.verdict.is_decided
     sentence = _sentence(judgement, figures, claimed, note)
+    text = claim.text
     compared = _compared(claim, table)
     verdict = wording.verdict_label(judgement)
     needs = needs_of(judgement, table)
@@ -108,7 +109,7 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
         number,
         is_answer,
         sentence,
-        claim.text,
+        text,
         claimed,
         compared,
         judgement.judged_on,

@@ -282,7 +282,10 @@ def templates(*, is_markdown: bool = False) -> Environment:
 
 
 def _without_html(value: Any) -> Any:
-    return HTML_START.sub("&lt;", value) if isinstance(value, str) else value
+    """A text with every "<" escaped that begins HTML, unless a template says that it is safe."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return HTML_START.sub("&lt;", value)
 
 
 def _paragraphs(name: str, **values: Any) -> list[str]:

@@ -226,15 +226,13 @@ def registration_status(
     settings = dict(registered)
     for name, hashes in finished.items():
         settings[name] = hashes | registered.get(name, set())
+    num_early = sum(time < entry.date for time in started)
+    changes = _changes_since(entry, experiment, seeds, settings)
+    missing_seeds = _missing_seeds(entry, experiment, seeds)
+    missing_settings = _unrun(registered, finished)
     later = [known.date[:10] for known in entries if known.date > entry.date]
     return RegistrationStatus(
-        entry=entry,
-        started=started,
-        num_early=sum(time < entry.date for time in started),
-        changes=_changes_since(entry, experiment, seeds, settings),
-        missing_seeds=_missing_seeds(entry, experiment, seeds),
-        missing_settings=_unrun(registered, finished),
-        later=later,
+        entry, started, num_early, changes, missing_seeds, missing_settings, later
     )
 
 

@@ -196,19 +196,13 @@ def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
     """Field -> text of every score of every run, complete or not; of a run without one, a line."""
     counted = _counted_folders(table)
     for run in table.runs.runs:
-        about = _about_run(run)
-        about |= {
-            "experiment": table.experiment.name,
-            "scale": scale,
-            "counts": run.folder in counted,
-            "synthetic": run.synthetic,
-        }
+        about = {"experiment": table.experiment.name, "scale": scale} | _about_run(run)
+        about["counts"] = run.folder in counted
+        lines = _task_lines(run, table)
         if run.stage == "pretrain":
             # Encoders of one table are of one world, or all of real text.
             about["synthetic"] = table.runs.synthetic
             lines = _pretraining_lines(run, table)
-        else:
-            lines = _task_lines(run, table)
         for line in lines:
             yield {key: spreadsheet_text(value) for key, value in (about | line).items()}
 
@@ -223,22 +217,16 @@ def _counted_folders(table: ResultTable) -> set[Path]:
 
 
 def _about_run(run: Record) -> dict[str, Any]:
+    """The fields of a run that are its record's, or one of its facts."""
+    about = {name: run.facts.get(name) for name in ("tokens", "tokens_per_second")}
+    for name in ("stage", "status", "seconds", "machine", "fingerprint", "synthetic"):
+        about[name] = getattr(run, name)
+    about["folder"] = run.place
     # Pre-training has its learning rate in the optimizer, a task's run on its own.
     optimizer = run.config.get("optimizer") or {}
-    about = {
-        "stage": run.stage,
-        "status": run.status,
-        "seconds": run.seconds,
-        "machine": run.machine,
-        "fingerprint": run.fingerprint,
-        "folder": run.place,
-    }
-    for fact in ("tokens", "tokens_per_second"):
-        about[fact] = run.facts.get(fact)
     about["learning_rate"] = run.config.get("learning_rate", optimizer.get("learning_rate"))
     if run.git:
-        about["commit"] = run.git.commit
-        about["local_changes"] = run.git.dirty
+        about |= {"commit": run.git.commit, "local_changes": run.git.dirty}
     return about
 
 
@@ -266,70 +254,54 @@ def _is_number(text: str) -> bool:
 def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
     """The facts of a run that are held-out figures, or that a column of the table shows."""
     # fact -> the column of the table that shows it
-    headings = {
-        column.metric: column.heading
-        for column in table.columns
-        if column.is_pretraining and not column.is_paper
-    }
+    ours = [column for column in table.columns if column.is_pretraining and not column.is_paper]
+    headings = {column.metric: column.heading for column in ours}
     scores: dict[str, float] = {}
     for key, value in run.figures.items():
         is_listed = key.startswith("validation/") or key in headings
         if run.is_complete and is_listed and isinstance(value, int | float):
             scores[key] = float(value)
 
-    for line in _score_lines(scores, "validation/loss"):
-        metric = line.get("metric", "")
+    for line in _score_lines(scores, "validation/loss", headings):
         unit = NO_UNIT
-        if metric.startswith("validation/"):
-            unit = Score.of(metric, are_shares=True).unit
-        yield line | {
-            "arm": run.name,
-            "pretrain_seed": run.seed,
-            "column": headings.get(metric),
-            "unit": unit,
-        }
+        if line.get("metric", "").startswith("validation/"):
+            unit = Score.of(line["metric"], are_shares=True).unit
+        yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
 
 
 def _task_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
     """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
     arms = {row.name: row.arm for row in table.experiment.rows}
     # score -> the column of the table that shows it; a row of nobody is in no column
-    headings: dict[str, str] = {}
-    if run.name in arms:
-        for column in table.columns:
-            if column.task == run.task:
-                headings[column.metric] = column.heading
-    about = _about_task_run(run)
-    about["arm"] = arms.get(run.name, run.config.get("encoder_arm"))
-    for line in _score_lines(run.values if run.is_complete else {}, run.metric):
-        metric = line.get("metric", "")
-        line = line | about | {"column": headings.get(metric), "unit": ""}
-        score = run.scores.get(metric)
-        if score:
-            line["unit"] = score.unit
-            line["baseline"] = max(score.baselines.values(), default=None)
-            if line["is_headline"]:
-                line["majority"] = score.majority
-        yield line
-
-
-def _about_task_run(run: Record) -> dict[str, Any]:
-    collapsed = bool(run.facts.get("collapsed")) if is_scored(run) else None
-    return {
+    columns = [column for column in table.columns if column.task == run.task and run.name in arms]
+    headings = {column.metric: column.heading for column in columns}
+    about = {
         "row": run.name,
+        "arm": arms.get(run.name, run.config.get("encoder_arm")),
         "task": run.task,
         "stand_in_for": stand_in_for(run),
         "pretrain_seed": run.pretrain_seed,
         "seed": run.seed,
         "examples": run.facts.get("num_examples"),
-        "collapsed": collapsed,
     }
+    if is_scored(run):
+        about["collapsed"] = bool(run.facts.get("collapsed"))
+    for line in _score_lines(run.values if run.is_complete else {}, run.metric, headings):
+        score = run.scores.get(line.get("metric", ""))
+        if score:
+            line |= {"unit": score.unit, "baseline": max(score.baselines.values(), default=None)}
+            if line["is_headline"]:
+                line["majority"] = score.majority
+        yield about | line
 
 
-def _score_lines(scores: Mapping[str, float], headline: str) -> Iterator[dict[str, Any]]:
+def _score_lines(
+    scores: Mapping[str, float], headline: str, headings: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     """A line a score, the headline's first; one empty line where there is none."""
     for metric in sorted(scores, key=lambda metric: (metric != headline, metric)):
-        yield {"metric": metric, "score": scores[metric], "is_headline": metric == headline}
+        line = {"metric": metric, "score": scores[metric], "is_headline": metric == headline}
+        yield line | {"column": headings.get(metric)}
     if not scores:
         yield {}
 

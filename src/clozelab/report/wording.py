@@ -12,6 +12,7 @@ from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.schema import ALL_COLUMNS
+from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement, Verdict
 from clozelab.results.experiment import Experiment
@@ -75,13 +76,13 @@ def judgement_note(judgement: Judgement) -> str:
 def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     """Of a claim about all columns: the verdict on each."""
     placed = judgement.placed
-    verdicts_on: list[str] = []
-    direction_only: list[str] = []
+    notes: list[str] = []
+    columns: list[DataColumn] = []
     for contrast, verdict in zip(placed.contrasts, judgement.verdicts, strict=True):
         if verdict is not Verdict.NOT_COMPARABLE:
-            verdicts_on.append(f"{contrast.label}: {verdict}")
-            columns = [term.column for term in contrast.terms if term.column.is_other_split]
-            direction_only += [f"{column.role}: direction only" for column in columns]
+            notes.append(f"{contrast.label}: {verdict}")
+            columns += [term.column for term in contrast.terms]
+    notes += [f"{column.role}: direction only" for column in columns if column.is_other_split]
 
     absent: list[str] = []
     incomparable: list[str] = []
@@ -96,7 +97,6 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
         if obstacles.missing:
             absent.append(contrast.label)
     absent += placed.silent_columns
-    notes = verdicts_on + direction_only
     if absent:
         notes.append(f"no runs for {', '.join(dict.fromkeys(absent))}")
     return notes + incomparable + provenances

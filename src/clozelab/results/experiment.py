@@ -47,13 +47,12 @@ class Sweeps(Entry):
     Each maps a key to its values, as in hydra.sweeper.params.
     """
 
-    pretrain: dict[str, Any] = Field(default={}, description="a mapping such as {seed: '1,2,3'}")
-    finetune: dict[str, Any] = Field(
-        default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}"
-    )
-    evaluate: dict[str, Any] = Field(
-        default={}, description="a mapping such as {pretrain_seed: '1,2'}"
-    )
+    pretrain: dict[str, Any] = Field(default={})
+    """a mapping such as {seed: '1,2,3'}"""
+    finetune: dict[str, Any] = Field(default={})
+    """a mapping such as {task: 'mnli,qnli', seed: '1,2'}"""
+    evaluate: dict[str, Any] = Field(default={})
+    """a mapping such as {pretrain_seed: '1,2'}"""
 
 
 class Experiment(TableSpec):
@@ -64,22 +63,20 @@ class Experiment(TableSpec):
 
     folder: Path
     name: str
-    title: str = Field(default="", description="the table's heading; without it, the folder's name")
-    arms: dict[str, dict[str, Any]] = Field(
-        default={}, description="a mapping of arms, each a mapping of settings"
-    )
-    sweeps: Sweeps = Field(default=Sweeps(), description="a mapping with pretrain and finetune")
-    matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = Field(
-        default=None,
-        description="one of steps, tokens, flops, time, none; without it, steps and tokens",
-    )
-    matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
-    differ_in: tuple[str, ...] = Field(
-        default=(), description="a list of settings such as [epochs]"
-    )
-    seeds: Annotated[int, Strict()] | None = Field(
-        default=None, ge=1, description="the number of runs behind a cell"
-    )
+    title: str = ""
+    """the table's heading; without it, the folder's name"""
+    arms: dict[str, dict[str, Any]] = Field(default={})
+    """a mapping of arms, each a mapping of settings"""
+    sweeps: Sweeps = Sweeps()
+    """a mapping with pretrain and finetune"""
+    matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = None
+    """one of steps, tokens, flops, time, none; without it, steps and tokens"""
+    matched_by_reason: str = ""
+    """why arms need not agree in anything"""
+    differ_in: tuple[str, ...] = ()
+    """a list of settings such as [epochs]"""
+    seeds: Annotated[int, Strict()] | None = Field(default=None, ge=1)
+    """the number of runs behind a cell"""
 
     @model_validator(mode="before")
     @classmethod

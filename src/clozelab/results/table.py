@@ -155,12 +155,15 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
+    pretraining = table.complete("pretrain", arm)
+    finetuning = table.complete("finetune", row)
+    evaluation = table.complete("evaluate", row)
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(table.complete("pretrain", arm)),
-        finetuning=evidence(table.complete("finetune", row)),
-        evaluation=evidence(table.complete("evaluate", row)),
+        pretraining=evidence(pretraining),
+        finetuning=evidence(finetuning),
+        evaluation=evidence(evaluation),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
 
