@@ -57,7 +57,7 @@ OF_TASK_MODULE = frozenset(
         "seed",
     }
 )
-OF_ENCODER_PART = frozenset({"config"})
+OF_ENCODER_PART = frozenset({"config", "layer_index", "size"})
 OF_TRACKER = frozenset({"job"})
 GIVEN_TO_TASKS = {
     "task.data": OF_TASK_DATA,
@@ -74,6 +74,7 @@ GIVEN_TO_ENCODER_PARTS = {
     "architecture.block": OF_ENCODER_PART,
     "architecture.attention": OF_ENCODER_PART,
     "architecture.pooler": OF_ENCODER_PART,
+    "architecture.norm": OF_ENCODER_PART,
 }
 GIVEN_TO_OTHERS = {
     "optimizer": frozenset({"named_parameters"}),
