@@ -57,7 +57,7 @@ OF_TASK_MODULE = frozenset(
         "seed",
     }
 )
-OF_ENCODER_PART = frozenset({"config", "layer_index", "size"})
+OF_ENCODER_PART = frozenset({"config"})
 OF_TRACKER = frozenset({"job"})
 GIVEN_TO_TASKS = {
     "task.data": OF_TASK_DATA,
@@ -71,10 +71,10 @@ GIVEN_TO_MEASURES = {
 }
 GIVEN_TO_ENCODER_PARTS = {
     "architecture.positions": OF_ENCODER_PART,
-    "architecture.block": OF_ENCODER_PART,
+    "architecture.block": OF_ENCODER_PART | {"layer_index"},
     "architecture.attention": OF_ENCODER_PART,
     "architecture.pooler": OF_ENCODER_PART,
-    "architecture.norm": OF_ENCODER_PART,
+    "architecture.norm": OF_ENCODER_PART | {"size"},
 }
 GIVEN_TO_OTHERS = {
     "optimizer": frozenset({"named_parameters"}),
