@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from clozelab.models.attention import Mask, attention, reference_attention
+from clozelab.models.attention import AttentionInputs, Mask, attention, reference_attention
 from clozelab.models.layout import Layout
 from gpu_plan import Plan
 
@@ -66,7 +66,9 @@ def _check_kernel(
         ]
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, layout, dropout_prob=0.0, mask=Mask(is_causal), training=True)
+        return attention(
+            q, k, v, AttentionInputs(layout, Mask(is_causal)), dropout_prob=0.0, training=True
+        )
 
     def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return reference_attention(q, k, v, layout, mask=Mask(is_causal))
@@ -105,7 +107,7 @@ def _check_dropout(plan: Plan, layout: Layout) -> None:
     q = torch.zeros(layout.num_slots, 4, 64, device=plan.device, dtype=torch.bfloat16)
     v = torch.ones_like(q)
     outs = [
-        attention(q, q, v, layout, dropout_prob=0.5, mask=Mask(), training=True).float()
+        attention(q, q, v, AttentionInputs(layout, Mask()), dropout_prob=0.5, training=True).float()
         for _ in range(2)
     ]
     mean = float(outs[0].mean())

@@ -317,7 +317,7 @@ class StageConfig:
 class TrainingConfig(StageConfig):
     """What every stage has that trains."""
 
-    optimizer: dict[str, Any] = MISSING
+    optimizer: Annotated[dict[str, Any], {"groups": Added(was=None)}] = MISSING
     schedule: dict[str, Any] = MISSING
     # name -> one of Lightning's
     callbacks: Annotated[dict[str, Any] | None, Meaning("protocol", "callbacks")] = None

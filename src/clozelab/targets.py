@@ -71,9 +71,10 @@ GIVEN_TO_MEASURES = {
 }
 GIVEN_TO_ENCODER_PARTS = {
     "architecture.positions": OF_ENCODER_PART,
-    "architecture.block": OF_ENCODER_PART,
+    "architecture.block": OF_ENCODER_PART | {"layer_index"},
     "architecture.attention": OF_ENCODER_PART,
     "architecture.pooler": OF_ENCODER_PART,
+    "architecture.norm": OF_ENCODER_PART | {"size"},
 }
 GIVEN_TO_OTHERS = {
     "optimizer": frozenset({"named_parameters"}),

@@ -182,12 +182,12 @@ def test_attention_across_sequences(
         leave_bias_out(monkeypatch, causal=False)
     else:
 
-        def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, mask: Any, bias: Any) -> Any:
+        def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, inputs: Any) -> Any:
             single = Layout.rectangle([layout.num_slots], len(q))
             rows = attention.dense_rows(
-                single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask
+                single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=inputs.mask
             )
-            return attention._dense(q, k, v, rows, prob, bias)
+            return attention._dense(q, k, v, rows, prob, inputs.score_bias)
 
         monkeypatch.setattr(attention, "_grouped", one)
     assert caught(subject) == {"neighbours"}

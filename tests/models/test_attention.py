@@ -44,7 +44,7 @@ def test_equals_the_reference(name, layout, mask, real_rows):
     leaves = [torch.randn(layout.num_slots, 3, 5, requires_grad=True) for _ in range(3)]
     copies = [leaf.detach().clone().requires_grad_() for leaf in leaves]
     rows = real_rows(layout)
-    out = attention(*leaves, layout, dropout_prob=0.0, mask=mask, training=True)
+    out = attention(*leaves, AttentionInputs(layout, mask), dropout_prob=0.0, training=True)
     expected = reference_attention(*copies, layout, mask=mask)
     assert out.shape == expected.shape and out.isfinite().all()
     torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
@@ -64,7 +64,9 @@ def test_dropout_is_in_force_in_training_only(layout, real_rows):
 
     def run(prob: float, training: bool):
         torch.manual_seed(1)
-        return attention(q, k, v, layout, dropout_prob=prob, mask=FULL, training=training)[rows]
+        return attention(
+            q, k, v, AttentionInputs(layout, FULL), dropout_prob=prob, training=training
+        )[rows]
 
     clean = run(0.0, training=True)
     assert torch.equal(run(0.5, training=False), clean)
@@ -86,7 +88,7 @@ def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
         q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
         rows = real_rows(layout)
         for mask in MASKS:
-            out = attention(q, k, v, layout, dropout_prob=0.0, mask=mask, training=True)
+            out = attention(q, k, v, AttentionInputs(layout, mask), dropout_prob=0.0, training=True)
             expected = reference_attention(q, k, v, layout, mask=mask)
             torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
 
@@ -98,7 +100,9 @@ def test_the_variable_length_kernel_is_only_for_runs_without_dropout(monkeypatch
     layout = Layout.ragged(LENGTHS)
     q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
     for prob, training, uses_it in ((0.0, True, True), (0.1, False, True), (0.1, True, False)):
-        out = attention(q, k, v, layout, dropout_prob=prob, mask=FULL, training=training)
+        out = attention(
+            q, k, v, AttentionInputs(layout, FULL), dropout_prob=prob, training=training
+        )
         assert (out is q) is uses_it
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -79,6 +81,7 @@ class Fused(Family):
     class_name = "Fused"
     prefix = "model."
     layer_names: ClassVar[dict[str, str]] = {"attention.qkv": "attn.Wqkv"}
+    encoder_names: ClassVar[dict[str, str]] = {"embeddings.word_embeddings": "embeddings.tokens"}
 
     def to_hf(self, state: Any) -> dict[str, Tensor]:
         tensors = super().to_hf(state)
@@ -245,31 +248,32 @@ def test_a_norm_that_is_not_said_is_the_usual_one(tiny_config):
 
 def test_a_family_that_stores_tensors_in_its_own_way(tiny_config, tmp_path, monkeypatch):
     """One Wqkv and matrices in three dimensions: the family says so, folders.py does not know."""
-    module = type(sys)("clozelab.models.families.fused")
-    module.FAMILY = Fused()
-    families = sys.modules["clozelab.models.families"]
+    module = ModuleType("clozelab.models.families.fused")
+    module.FAMILY = Fused()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(
-        model_config.pkgutil, "iter_modules", lambda path: [type("Module", (), {"name": "fused"})]
-    )
-    assert families is not None
+    names = [SimpleNamespace(name="fused")]
+    monkeypatch.setattr(model_config.pkgutil, "iter_modules", lambda _: names)
     torch.manual_seed(0)
     encoder = Encoder(tiny_config(model_type="fused"))
     head = encoder.config.family.head("lm", encoder)
     save_encoder_folder(
         tmp_path / "encoder", encoder, heads={"lm": head}, tokenizer_files={}, extra_config={}
     )
-    from safetensors.torch import load_file
-
     stored = load_file(tmp_path / "encoder" / "model.safetensors")
     fused = stored["model.encoder.layer.1.attn.Wqkv.weight"]
     width = encoder.config.hidden_size
     assert fused.shape == (3 * width, width, 1)
     assert torch.equal(fused[..., 0], encoder.layer[1].attention.qkv.weight)
     assert not any(".query." in name for name in stored)
-    loaded = load_encoder(tmp_path / "encoder")
+    assert stored["model.embeddings.tokens.weight"].ndim == 3
+    loaded = load_encoder(tmp_path / "encoder").state_dict()
+    # Behind a wrapper's prefix, too.
+    wrapped = {f"module.{name}": value for name, value in stored.items()}
+    save_file(wrapped, tmp_path / "encoder" / "model.safetensors")
+    (tmp_path / "encoder" / "checksums.json").unlink()
+    unwrapped = load_encoder(tmp_path / "encoder").state_dict()
     for name, value in encoder.state_dict().items():
-        assert torch.equal(value, loaded.state_dict()[name]), name
+        assert torch.equal(value, loaded[name]) and torch.equal(value, unwrapped[name]), name
 
 
 def test_what_a_batch_lets_tokens_see(tiny_config):

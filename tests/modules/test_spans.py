@@ -30,6 +30,7 @@ from clozelab.modules.spans import (
     SpanExtraction,
     pad_tokens,
     predict_answers,
+    softmax,
     window_candidates,
 )
 
@@ -59,14 +60,8 @@ def test_a_lone_blank_is_no_text() -> None:
     found = predict_answers(
         features, given, logits, logits, NBestSettings(20, 30, with_unanswerable=True)
     )
-    assert found.texts["q"].strip() and found.null_odds["q"] == -sum(
-        found.nbest["q"][0][f"{x}_logit"] for x in ("start", "end")
-    )
-    assert [
-        place
-        for one, place in zip(found.nbest["q"], found.places["q"], strict=True)
-        if not one["text"]
-    ] == [None]
+    assert found.texts["q"].strip() and found.null_odds["q"] == -found.nbest["q"][0].logit
+    assert [entry.characters for entry in found.nbest["q"] if not entry.text] == [None]
 
 
 def released_candidates(
@@ -127,9 +122,9 @@ def test_text_is_cut_from_the_original_characters(
     assert not answers.null_odds
     assert predictions == {"q": "Blue-green"}
     assert 5 < len(nbest["q"]) <= 20
-    assert len(nbest["q"]) == len({entry["text"] for entry in nbest["q"]})
-    assert sum(entry["probability"] for entry in nbest["q"]) == pytest.approx(1.0)
-    assert nbest["q"][0]["start_logit"] == 9
+    assert len(nbest["q"]) == len({entry.text for entry in nbest["q"]})
+    assert sum(softmax([entry.logit for entry in nbest["q"]])) == pytest.approx(1.0)
+    assert nbest["q"][0].start_logit == 9
 
 
 def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer) -> None:
@@ -155,17 +150,13 @@ def test_null_score_is_the_minimum_over_windows(
         plain = predict_answers(windows, asked, start, end, NBestSettings(5, 4))
         first = plain.nbest["q"][0]
         assert answers.texts == plain.texts
-        assert answers.null_odds["q"] == pytest.approx(
-            null - first["start_logit"] - first["end_logit"], abs=1e-5
-        )
+        assert answers.null_odds["q"] == pytest.approx(null - first.logit, abs=1e-5)
         nbest = answers.nbest["q"]
-        assert [entry["text"] for entry in nbest if entry["text"]] == [
-            entry["text"] for entry in plain.nbest["q"]
-        ]
-        (nothing,) = [entry for entry in nbest if not entry["text"]]
-        assert nothing["start_logit"] + nothing["end_logit"] == pytest.approx(null, abs=1e-5)
-        assert sum(entry["probability"] for entry in nbest) == pytest.approx(1.0)
-        assert nbest == sorted(nbest, key=lambda entry: -entry["probability"])
+        texts = [entry.text for entry in nbest if entry.text]
+        assert texts == [entry.text for entry in plain.nbest["q"]]
+        (nothing,) = [entry for entry in nbest if not entry.text]
+        assert nothing.logit == pytest.approx(null, abs=1e-5)
+        assert nbest == sorted(nbest, key=lambda entry: -entry.logit)
 
 
 def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> None:

@@ -138,6 +138,9 @@ def test_a_frozen_teacher(distillation, make_encoder, tiny_config, shards, ids) 
     assert not ids_of_trained & {id(weight) for weight in teacher.parameters()}
     assert alone == trained_parameters({"encoder": module.model.named_models["encoder"]})
     assert module.model.encoders == [student]
+    module.double()
+    assert {weight.dtype for weight in teacher.parameters()} == {torch.float64}
+    module.float()
     # Its loss teaches the student, and its own weights stay.
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     terms = module.model(batch_of(distillation, shards, ids))

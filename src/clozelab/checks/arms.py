@@ -576,13 +576,14 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     of_right = share(sees_right.sum(), len(sees_right))
     of_left = share(sees_left.sum(), len(sees_left))
-    good = {sees_all: "sees both sides", sees_past: "sees the past only"}.get(
-        spec.sees, "sees what it may"
-    )
-    leak = "predicts left to right and sees the future"
-    if spec.sees is not sees_past:
-        leak = "sees what its objective hides from it"
+    good = "sees both sides"
+    leak = "sees what its objective hides from it"
+    if spec.sees is sees_past:
+        good = "sees the past only"
+        leak = "predicts left to right and sees the future"
+    elif spec.sees is not sees_all:
         # A rule of its own: one slot of each instance tells more than a half.
+        good = "sees what it may"
         one_slot = packed.position_ids == np.repeat(packed.lengths // 2, packed.width)
         may_change = _may_change(spec, packed, one_slot)
         has_leak |= (is_changed(one_slot) & ~may_change & packed.is_real).any()

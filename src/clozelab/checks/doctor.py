@@ -32,7 +32,13 @@ from clozelab.checks.tasks import (
     check_text,
     sample_texts,
 )
-from clozelab.models.attention import FULL, attention, has_varlen_kernel, reference_attention
+from clozelab.models.attention import (
+    FULL,
+    AttentionInputs,
+    attention,
+    has_varlen_kernel,
+    reference_attention,
+)
 from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
@@ -369,7 +375,7 @@ def varlen_error() -> float | None:
     v = random_heads()
     if not has_varlen_kernel(q, FULL):
         return None
-    actual = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
+    actual = attention(q, k, v, AttentionInputs(layout, FULL), dropout_prob=0.0, training=False)
     expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
     return float((actual.float() - expected).abs().max())
 

@@ -201,19 +201,21 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout | DenseRows,
+    inputs: AttentionInputs,
     *,
-    mask: Mask,
     dropout_prob: float,
     training: bool,
-    score_bias: ScoreBias | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D) + bias) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
 
     Padding slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may
     go on after its last sequence, and get zeros.
     """
+    layout, mask, rotation, score_bias = inputs
     prob = dropout_prob if training else 0.0
+    if rotation is not None:
+        q = rotation(q)
+        k = rotation(k)
     if not isinstance(layout, DenseRows):
         rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
         layout = rows or layout
@@ -221,34 +223,22 @@ def attention(
         return _dense(q, k, v, layout, prob, score_bias)
     if prob == 0.0 and score_bias is None and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
-    return _grouped(q, k, v, layout, prob, mask, score_bias)
+    return _grouped(q, k, v, layout, prob, inputs)
 
 
 def attention_of(
     qkv: Tensor, inputs: AttentionInputs, *, dropout_prob: float, training: bool
 ) -> Tensor:
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
-    layout, mask, rotation, score_bias = inputs
+    layout = inputs.layout
     prob = dropout_prob if training else 0.0
-    is_plain = rotation is None and score_bias is None and has_fast_path(qkv, prob)
+    is_plain = inputs.rotation is None and inputs.score_bias is None and has_fast_path(qkv, prob)
     if is_plain and isinstance(layout, DenseRows) and layout.kernel == "bmm":
         return _CpuAttention.apply(
             qkv, layout.batch_size, layout.width, layout.bias, quantise_drop_prob(prob)
         )
     q, k, v = qkv.unbind(1)
-    if rotation is not None:
-        q = rotation(q)
-        k = rotation(k)
-    return attention(
-        q,
-        k,
-        v,
-        layout,
-        mask=mask,
-        dropout_prob=dropout_prob,
-        training=training,
-        score_bias=score_bias,
-    )
+    return attention(q, k, v, inputs, dropout_prob=dropout_prob, training=training)
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask: Mask) -> Tensor:
@@ -322,13 +312,7 @@ def _with_score_bias(added: Tensor, rows: DenseRows) -> Tensor:
 
 
 def _grouped(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    prob: float,
-    mask: Mask,
-    score_bias: ScoreBias | None = None,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, inputs: AttentionInputs
 ) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
     if _usual_kernel(q.device) == "bmm":
@@ -342,8 +326,10 @@ def _grouped(
         largest = size
     groups = layout.padded_groups(size, q.shape[0], multiple, largest)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
+    score_bias = inputs.score_bias
     if score_bias is not None:
         score_bias = score_bias.at(groups.gather)
+    mask = inputs.mask
     outputs = []
     for start, inner in groups.groups:
         rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)

@@ -10,7 +10,7 @@ dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -268,6 +268,16 @@ class Encoder(nn.Module):
         hidden = self.final_norm(hidden)
         return EncoderOutput(
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
+        )
+
+    def read(self, batch: Mapping[str, Any], output_hidden_states: bool = False) -> EncoderOutput:
+        """The forward on a batch, whose keys are called as its arguments."""
+        return self(
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["position_ids"],
+            batch["layout"],
+            output_hidden_states,
         )
 
     def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:

@@ -190,7 +190,8 @@ def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[st
 def _untied_projection(family: Family, stored: Mapping[str, Tensor]) -> Tensor | None:
     """A file's vocabulary projection where it is not its word embeddings."""
     projection = stored.get(f"{family.decoder}.weight")
-    embeddings = stored.get(family.prefix + _LANDMARK, stored.get(_LANDMARK))
+    landmark = family.encoder_name(_LANDMARK)
+    embeddings = stored.get(family.prefix + landmark, stored.get(landmark))
     if projection is None:
         return None
     if embeddings is not None and torch.equal(projection, embeddings):
@@ -290,10 +291,11 @@ def _without_wrapper(tensors: dict[str, Tensor], family: Family, file: Path) -> 
     That is DataParallel's `module.`, torch.compile's `_orig_mod.`, a class of somebody's own.
     ValueError where the file holds several models.
     """
+    landmark = family.encoder_name(_LANDMARK)
     prefixes = set()
     for name in tensors:
-        if name.endswith(_LANDMARK):
-            prefixes.add(name.removesuffix(_LANDMARK).removesuffix(family.prefix))
+        if name.endswith(landmark):
+            prefixes.add(name.removesuffix(landmark).removesuffix(family.prefix))
     if len(prefixes) > 1:
         first_two = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
         raise ValueError(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -115,17 +114,6 @@ class Answer(Result):
         }
 
 
-@dataclass
-class Candidates:
-    """The possible answers of one question, each with its sum of a start and an end logit."""
-
-    scored: list[tuple[float, Answer]] = field(default_factory=list)
-    null_logit: float = math.inf  # the least that "no answer" has in a passage
-
-    def add_null(self, logit: float) -> None:
-        self.null_logit = min(self.null_logit, logit)
-
-
 @dataclass(frozen=True)
 class Span(Result):
     """A word, or an entity with its `words`: characters start to end, and what it is tagged as."""
@@ -215,34 +203,3 @@ def entities_of(text: str, words: Sequence[Span]) -> tuple[Span, ...]:
         texts = tuple(word.text for word in members)
         spans.append(Span(text[begin:finish], begin, finish, label, probability, texts))
     return tuple(spans)
-
-
-def best_answer(candidates: Candidates, top_k: int, threshold: float | None) -> Answer:
-    """The best of a question's candidates, and the next `top_k` - 1 as its `others`.
-
-    With a threshold "no answer" is one of them: the best where its logit is above the best span's
-    by more than that.
-    """
-    ordered = sorted(candidates.scored, key=lambda scored: -scored[0])
-    null_logit = candidates.null_logit
-    if threshold is not None or not ordered:
-        index = _null_rank(ordered, null_logit, threshold or 0.0)
-        ordered.insert(index, (null_logit, Answer("", 0.0, None, None, None)))
-    logits = np.array([logit for logit, _ in ordered])
-    # A softmax over the candidates.
-    weights = np.exp(logits - logits.max())
-    probabilities = (weights / weights.sum()).tolist()
-    ranked = []
-    for (_, answer), probability in zip(ordered, probabilities, strict=True):
-        ranked.append(replace(answer, probability=probability))
-    return replace(ranked[0], others=tuple(ranked[1:top_k]))
-
-
-def _null_rank(ordered: list[tuple[float, Answer]], null_logit: float, threshold: float) -> int:
-    """Where "no answer" stands among the others: first, or else below the best of them."""
-    if not ordered or null_logit - ordered[0][0] > threshold:
-        return 0
-    for rank, (logit, _) in enumerate(ordered[1:], 1):
-        if logit < null_logit:
-            return rank
-    return len(ordered)

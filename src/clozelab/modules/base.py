@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from clozelab.optim.groups import freeze_groups
 from clozelab.training.checkpoints import hash_combine, set_position
 from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
@@ -255,8 +256,13 @@ class TrainingModule(LightningModule):
 
 
 def build_with_hparams(factory: Callable[..., Any], **arguments: Any) -> Any:
-    """Builds a module, by its class or a `partial` of it, that keeps its arguments."""
+    """Builds a module, by its class or a `partial` of it, that keeps its arguments.
+
+    It is adapted once: what the optimizer's groups call frozen is so, before a strategy wraps it.
+    """
     module = factory(**arguments)
+    settings = getattr(module.optimizer_factory, "keywords", {})
+    freeze_groups(module, settings.get("groups"))
     module.arguments = {**getattr(factory, "keywords", {}), **arguments}
     return module
 

@@ -59,19 +59,7 @@ class SequenceClassification(FineTuning):
         self.metrics = list(metrics)
         self.validation = validation
         self.number_range = number_range or (-np.inf, np.inf)
-        self._put_head("classification", self.kind.num_outputs)
-
-    def _put_head(self, kind: str, num_labels: int) -> None:
-        """Adds the output layer, and trains the pooler only where that reads it.
-
-        DDP would wait for the gradient of a pooler that nothing reads.
-        """
-        family = self.encoder.config.family
-        self.classifier = family.head(
-            kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size
-        )
-        is_read = self.bilstm is None and not getattr(self.classifier, "reads_token_states", False)
-        self.encoder.pooler.requires_grad_(is_read)
+        self.put_head("classification", self.kind.num_outputs)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
@@ -182,7 +170,7 @@ class MultipleChoice(SequenceClassification):
 
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
         super().__init__(encoder=encoder, number_range=None, **classification)
-        self._put_head("choices", 1)
+        self.put_head("choices")
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, K], from the scores [B * K, 1] of the sequences."""

@@ -47,13 +47,16 @@ class SiameseEncoder(SequenceClassification):
                 " can be"
             )
 
-    def _put_head(self, kind: str, num_labels: int) -> None:  # noqa: ARG002
+    def put_head(
+        self,
+        kind: str,  # noqa: ARG002
+        num_labels: int = 2,
+        name: str = "classifier",  # noqa: ARG002
+    ) -> None:
         """The matrix of the classes; a cosine needs none. The pooler is not read."""
         self.encoder.pooler.requires_grad_(False)
         if self.kind.names:
-            self.classifier = self.encoder.config.family.head(
-                self.head_kind, self.encoder, num_labels=num_labels
-            )
+            super().put_head(self.head_kind, num_labels)
 
     @classmethod
     def check_head(cls, head: str) -> None:

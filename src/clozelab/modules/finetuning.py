@@ -27,6 +27,7 @@ from clozelab.corpus.files import write_whole
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
+from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.modules.base import TrainingModule
@@ -74,6 +75,7 @@ class FineTuning(TrainingModule):
         base: what TrainingModule takes.
     """
 
+    classifier: nn.Module
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
     # arguments that a subclass gives, never a configuration
@@ -118,6 +120,18 @@ class FineTuning(TrainingModule):
         # Of the validation that is running.
         self._collected: list[BatchValues] = []
         self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
+
+    def put_head(self, kind: str, num_labels: int = 2, name: str = "classifier") -> None:
+        """Adds the output layer, and trains the pooler only where that reads it.
+
+        DDP would wait for the gradient of a pooler that nothing reads.
+        """
+        head = self.encoder.config.family.head(
+            kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size
+        )
+        reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
+        self.encoder.pooler.requires_grad_(kind in POOLED_KINDS and not reads_states)
+        setattr(self, name, head)
 
     @classmethod
     @abstractmethod
@@ -172,13 +186,10 @@ class FineTuning(TrainingModule):
 
     def encode(self, batch: Batch) -> Tensor:
         """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
-        layout = batch["layout"]
-        output = self.encoder(
-            batch["input_ids"], batch["token_type_ids"], batch["position_ids"], layout
-        )
+        states = self.encoder.read(batch).sequence_output
         if self.bilstm is None:
-            return output.sequence_output
-        return self.bilstm(output.sequence_output, layout)
+            return states
+        return self.bilstm(states, batch["layout"])
 
     def heads(self) -> dict[str, nn.Module]:
         """What stands on the encoder: the output layer by its kind, the others by their names."""
@@ -357,6 +368,8 @@ def _json_lines(records: Iterable[dict[str, Any]]) -> list[str]:
 
 def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
     """[number, ...]: the values of all batches by their numbers, each of which occurs once."""
+    if not number:
+        return np.zeros(0, dtype=np.float32)
     index = torch.cat([numbers for numbers, _ in outputs]).numpy()
     values = torch.cat([values for _, values in outputs]).detach().numpy()
     assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"

@@ -72,15 +72,6 @@ class Measurement(LightningModule):
         """What the most frequent answer alone scores; None where that means nothing."""
         return None
 
-    def states(self, batch: Batch, output_hidden_states: bool = False) -> Any:
-        return self.encoder(
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["position_ids"],
-            batch["layout"],
-            output_hidden_states=output_hidden_states,
-        )
-
     def on_validation_epoch_end(self) -> None:
         result = self.evaluate(self._collected)
         scores = {f"validation/{name}": value for name, value in result.scores.items()}
@@ -100,7 +91,8 @@ class TokenScoring(Measurement):
         return self.data.evaluation_loader(self.data.questions)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        hidden = self.states(batch).sequence_output.index_select(0, batch["prediction_positions"])
+        states = self.encoder.read(batch).sequence_output
+        hidden = states.index_select(0, batch["prediction_positions"])
         answers = log_probs(self.heads["lm"], hidden, batch["prediction_labels"])
         self._collected.append((batch["prediction_index"].cpu(), answers.cpu()))
 
@@ -188,7 +180,8 @@ class Probe(Measurement):
         return [" ".join(map(str, word_ids)) for word_ids in ids_of_words]
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        output = self.states(batch, output_hidden_states=True)
+        output = self.encoder.read(batch, output_hidden_states=True)
+        assert output.hidden_states is not None
         layout = batch["layout"]
         # [T, C, H]
         states = torch.stack([*output.hidden_states[:-1], output.sequence_output], dim=1).float()
@@ -252,8 +245,7 @@ class Probe(Measurement):
         self, train: np.ndarray, labels: np.ndarray, validation: np.ndarray
     ) -> np.ndarray:
         """The classes of validation states, by a classifier that is fitted to the training ones."""
-        weights = logistic_regression(train, labels, len(self.label_names), **self.solver)
-        gradient = largest_gradient(weights, train, labels, strength=self.solver["strength"])
+        weights, gradient = logistic_regression(train, labels, len(self.label_names), **self.solver)
         self.gradients.append(gradient)
         return (validation @ weights[:-1] + weights[-1]).argmax(axis=1)
 
@@ -290,12 +282,13 @@ def control_labels(
 
 def logistic_regression(
     x: np.ndarray, labels: np.ndarray, num_classes: int, *, strength: float, max_iterations: int
-) -> np.ndarray:
+) -> tuple[np.ndarray, float]:
     """Weights [H + 1, classes] of the multinomial model with a squared penalty.
 
-    The last row is added to the scores. The same as scikit-learn's LogisticRegression(C=strength),
-    whose penalty leaves the added row alone, and counts two classes as one difference. ValueError
-    where only one class occurs.
+    Beside them the largest entry of the gradient there, 0 at the optimum. The last row is added to
+    the scores. The same as scikit-learn's LogisticRegression(C=strength), whose penalty leaves the
+    added row alone, and counts two classes as one difference. ValueError where only one class
+    occurs.
     """
     if len(np.unique(labels)) < 2:
         raise ValueError(
@@ -324,24 +317,6 @@ def logistic_regression(
             return value
 
         solver.step(loss)
-    return weights.detach().numpy()
-
-
-def largest_gradient(
-    weights: np.ndarray,
-    x: np.ndarray,
-    labels: np.ndarray,
-    *,
-    strength: float,
-) -> float:
-    """Largest entry of the gradient of what `logistic_regression` minimises; 0 at the optimum."""
-    num_classes = weights.shape[1]
-    scores = (x @ weights[:-1] + weights[-1]).astype(np.float64)
-    # The gradient of the mean cross-entropy: probabilities minus the truth, through the states.
-    probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    errors = (probabilities - np.eye(num_classes)[labels]) / len(x)  # [N, classes]
-    penalty = (2.0 if num_classes == 2 else 1.0) / (strength * len(x))
-    state_gradient = x.T @ errors + penalty * weights[:-1]
-    bias_gradient = errors.sum(axis=0)
-    return float(max(np.abs(state_gradient).max(), np.abs(bias_gradient).max()))
+        loss()
+    assert weights.grad is not None
+    return weights.detach().numpy(), float(weights.grad.abs().max())

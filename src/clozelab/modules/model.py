@@ -143,10 +143,14 @@ def _read_heads(
 
 def _task(kind: str | None, config: Mapping[str, Any], labels: Sequence[str]) -> str | None:
     """What a model is fine-tuned for, as Model.task has it."""
-    if kind == "classification":
-        return _kind_of_classification(config, labels)
     if kind is None and "pooling" in config.get("clozelab", {}):
         return "embedding"
+    if kind == "classification":
+        # Labels that do not exclude each other have a probability each.
+        if config.get("problem_type") == MULTI_LABEL:
+            return "multi_label"
+        if config.get("problem_type") == "regression" or len(labels) == 1:
+            return "regression"
     return kind
 
 
@@ -276,18 +280,13 @@ def _labels(
             f"{path} names {len(labels)} labels (id2label), but the head has {num_outputs} outputs:"
             " they do not belong together"
         )
-    if task == "classification":
-        _refuse_twins(labels, path)
-    return tuple(labels)
-
-
-def _refuse_twins(labels: Sequence[str], path: Path) -> None:
-    """ValueError for two classes of one name, whose probabilities nobody could tell apart."""
     for label in labels:
-        if labels.count(label) > 1:
+        # Of classes nobody could tell the probabilities apart.
+        if task == "classification" and labels.count(label) > 1:
             raise ValueError(
                 f"{path}: id2label calls two classes {label!r}; give each a name of its own",
             )
+    return tuple(labels)
 
 
 def named_labels(config: Mapping[str, Any], path: Path | str) -> list[str]:
@@ -356,15 +355,6 @@ def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[
         if renamed.count(label) > 1:
             raise ValueError(f"label_names: two labels of {path} would be called {label!r}")
     return renamed
-
-
-def _kind_of_classification(config: Mapping[str, Any], labels: Sequence[str]) -> str:
-    """classification, multi_label (each label has a probability of its own) or regression."""
-    if config.get("problem_type") == MULTI_LABEL:
-        return "multi_label"
-    if config.get("problem_type") == "regression" or len(labels) == 1:
-        return "regression"
-    return "classification"
 
 
 def _between(

@@ -41,19 +41,14 @@ class Padded(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
+        self.model = model
         self.encoder = model.encoder
         self.heads = model.heads
-        self.kinds = list(model.heads)
-        self.has_pooler = has_pooler(model)
-        self.names = ["last_hidden_state"]
-        if self.has_pooler:
-            self.names.append("pooler_output")
-        for kind in self.kinds:
-            self.names += names_of(kind, model)
 
-    def forward(
+    def outputs(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
-    ) -> tuple[Tensor, ...]:
+    ) -> dict[str, Tensor]:
+        """The outputs by their names."""
         size, width = input_ids.shape
         states = self._stream(input_ids, attention_mask, token_type_ids).view(size, width, -1)
         # The state of one token a row is pooled: [B] slots -> [B, H].
@@ -61,20 +56,12 @@ class Padded(nn.Module):
         if self.encoder.config.pools_last_token:
             slots = attention_mask.sum(1) - 1
         tokens = states.gather(1, slots[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
-        outputs = [states]
-        if self.has_pooler:
-            outputs.append(self.encoder.pooler(tokens))
-        for kind in self.kinds:
-            head = self.heads[kind]
-            if kind in POOLED_KINDS and getattr(head, "reads_token_states", False):
-                outputs.append(head(tokens))
-            elif kind in POOLED_KINDS:
-                outputs.append(head(self.encoder.pooler(tokens)))
-            elif kind == "spans":
-                outputs += head(states).unbind(-1)
-            else:
-                outputs.append(head(states))
-        return tuple(outputs)
+        return named_outputs(self.model, states, tokens)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, ...]:
+        return tuple(self.outputs(input_ids, attention_mask, token_type_ids).values())
 
     def _stream(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """[B*S, H]."""
@@ -97,11 +84,22 @@ class Padded(nn.Module):
         return encoder.final_norm(hidden)
 
 
-def names_of(kind: str, model: Model) -> list[str]:
-    """What the outputs of a head are called."""
-    if kind == "spans":
-        return ["start_logits", "end_logits"]
-    return ["logits" if len(model.heads) == 1 else OUTPUTS.get(kind, f"{kind}_logits")]
+def named_outputs(model: Model, states: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    """The outputs by their names, of states [..., H] and each row's pooled token [B, H]."""
+    outputs = {"last_hidden_state": states}
+    if has_pooler(model):
+        outputs["pooler_output"] = model.encoder.pooler(tokens)
+    for kind, head in model.heads.items():
+        if kind == "spans":
+            outputs["start_logits"], outputs["end_logits"] = head(states).unbind(-1)
+            continue
+        head_input = states
+        if kind in POOLED_KINDS:
+            reads_tokens = getattr(head, "reads_token_states", False)
+            head_input = tokens if reads_tokens else model.encoder.pooler(tokens)
+        name = "logits" if len(model.heads) == 1 else OUTPUTS.get(kind, f"{kind}_logits")
+        outputs[name] = head(head_input)
+    return outputs
 
 
 def to_onnx(model: Model) -> bytes:
@@ -121,6 +119,7 @@ def to_onnx(model: Model) -> bytes:
     # Both dimensions of all inputs may have other sizes than the example's.
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}
     example = tuple(random_rows(model, [min(7, model.max_length), 3]).values())
+    names = list(padded.outputs(*example))
     # Its own account of the steps is long, and goes to stdout.
     with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"), torch.no_grad():
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -128,14 +127,14 @@ def to_onnx(model: Model) -> bytes:
             padded,
             example,
             input_names=INPUTS,
-            output_names=padded.names,
+            output_names=names,
             dynamo=True,
             verbose=False,
             dynamic_shapes=dict.fromkeys(INPUTS, dimensions),
         )
     assert program is not None
     content = program.model_proto.SerializeToString()
-    distance = difference(model, padded, content)
+    distance = difference(model, names, content)
     if not distance <= TOLERANCE:  # or it is no number
         raise ValueError(
             f"{model.folder}: onnxruntime gives outputs that are {distance:.1e} away from the"
@@ -158,7 +157,7 @@ def random_rows(model: Model, lengths: list[int], seed: int = 0) -> dict[str, Te
     }
 
 
-def difference(model: Model, padded: Padded, content: bytes) -> float:
+def difference(model: Model, names: list[str], content: bytes) -> float:
     """The largest difference on real tokens between onnxruntime's outputs and the model's own."""
     import onnxruntime
 
@@ -174,7 +173,7 @@ def difference(model: Model, padded: Padded, content: bytes) -> float:
         with torch.no_grad():
             model_outputs = stream_outputs(model, batch, lengths)
         is_real = batch["attention_mask"].bool().numpy()
-        for name, exported in zip(padded.names, exported_outputs, strict=True):
+        for name, exported in zip(names, exported_outputs, strict=True):
             expected = model_outputs[name].numpy()
             # Outputs of tokens are padded there: [B, S, ...] -> [T, ...].
             if len(expected) == is_real.sum() and exported.shape[:2] == is_real.shape:
@@ -193,10 +192,4 @@ def stream_outputs(model: Model, batch: dict[str, Tensor], lengths: list[int]) -
     states = encoder(
         batch["input_ids"][is_real], batch["token_type_ids"][is_real], positions, layout
     ).sequence_output
-    outputs = {"last_hidden_state": states, "pooler_output": encoder.pool(states, layout)}
-    for kind, head in model.heads.items():
-        inputs = encoder.pool(states, layout, head) if kind in POOLED_KINDS else states
-        values = head(inputs)
-        tensors = values.unbind(-1) if kind == "spans" else [values]
-        outputs.update(zip(names_of(kind, model), tensors, strict=True))
-    return outputs
+    return named_outputs(model, states, encoder.token_states(states, layout))

@@ -16,7 +16,7 @@ Letters: N texts, T tokens of a batch, P predicted positions, H hidden size, V v
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
@@ -42,12 +42,13 @@ from clozelab.models.attention_maps import noted_attention
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
-from clozelab.modules.finetuning import Batch, BatchValues
+from clozelab.modules.finetuning import Batch, BatchValues, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, trained_pooling
-from clozelab.modules.runner import ModelRunner, mean_of_windows, values_in_order
+from clozelab.modules.runner import ModelRunner, mean_of_windows
 from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (
     Words,
+    best_answer,
     mask_questions,
     score_sequences,
     span_candidates,
@@ -123,18 +124,15 @@ class Predictor(ModelRunner):
                 chunks.append(torch.stack([top.values, top.indices.double()], dim=2))  # [P, k, 2]
             return batch["prediction_index"], torch.cat(chunks)
 
-        values = values_in_order(self.run(questions, top_tokens), len(questions.positions))
+        values = in_order(self.run(questions, top_tokens), len(questions.positions))
         # [P, k, 2] -> the tokens of each mask
         masks = []
         for best_tokens in values:
             masks.append(tuple(self._token(share, index) for share, index in best_tokens))
-        readable = []
-        for text, reason in zip(given.items, encoded.reasons, strict=True):
-            if reason is None:
-                readable.append(text)
         # The masks of text n are numbers offsets[n] to offsets[n + 1].
         filled = []
-        for text, (start, end) in zip(readable, pairwise(questions.offsets), strict=True):
+        texts = _readable(given, encoded.reasons)
+        for text, (start, end) in zip(texts, pairwise(questions.offsets), strict=True):
             filled.append(answers.Filled(text, tuple(masks[start:end])))
         return self._returned(given, encoded.reasons, filled)
 
@@ -250,7 +248,7 @@ class Predictor(ModelRunner):
 
         needs_layers = pooling == "last4" or is_inner_layer
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
-        windows = values_in_order(outputs, len(encoded.sequences))
+        windows = in_order(outputs, len(encoded.sequences))
         values = mean_of_windows(windows, encoded.window_offsets)
         return self._merged(encoded.reasons, list(values))
 
@@ -285,19 +283,32 @@ class Predictor(ModelRunner):
         """float32 [L + 1, tokens, H] of each text: the embeddings, and the output of each layer."""
         given = read_texts(texts, "states", columns)
         encoded = self._encode(given, errors, reads_empty=True)
-        states_of: dict[int, Any] = {}  # number of a text -> its states
+
+        def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:
+            states = torch.stack([*batch["hidden_states"][:-1], hidden]).float()
+            return states.split(batch["layout"].lengths_list, dim=1)
+
+        results = self._collect(encoded.sequences, by_text, hidden_states=True)
+        return self._returned(given, encoded.reasons, results)
+
+    def _collect(
+        self,
+        sequences: TokenSequences,
+        by_text: Callable[[Tensor, Batch], Sequence[Tensor]],
+        **options: Any,
+    ) -> list[NDArray[np.float32]]:
+        """What `by_text` gives for each text of a batch, in the order of all texts."""
+        arrays: dict[int, NDArray[np.float32]] = {}
 
         def keep(hidden: Tensor, batch: Batch) -> BatchValues:
-            states = torch.stack([*batch["hidden_states"][:-1], hidden]).float().cpu()
-            self.refuse_not_finite(states)
-            texts_states = states.split(batch["layout"].lengths_list, dim=1)
-            for number, own in zip(batch["example_index"].tolist(), texts_states, strict=True):
-                states_of[number] = own.numpy().copy()
-            return batch["example_index"], batch["example_index"]
+            numbers = batch["example_index"]
+            for number, values in zip(numbers.tolist(), by_text(hidden, batch), strict=True):
+                self.refuse_not_finite(values)
+                arrays[number] = values.cpu().numpy().copy()
+            return numbers, numbers
 
-        self.run(encoded.sequences, keep, hidden_states=True)
-        results = [states_of[number] for number in range(len(states_of))]
-        return self._returned(given, encoded.reasons, results)
+        self.run(sequences, keep, **options)
+        return [arrays[number] for number in range(len(arrays))]
 
     def attention(
         self,
@@ -314,19 +325,15 @@ class Predictor(ModelRunner):
         given = read_texts(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
         encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)
-        attention_of: dict[int, Any] = {}  # number of a text -> its probabilities
-        layers: list[Tensor] = []  # of the text that is being read
+        layers: list[Tensor] = []  # of the one text that is being read
 
-        def keep(hidden: Tensor, batch: Batch) -> BatchValues:  # noqa: ARG001
-            probabilities = torch.stack(layers).cpu()
-            self.refuse_not_finite(probabilities)
-            attention_of[int(batch["example_index"])] = probabilities.numpy()
+        def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
+            probabilities = torch.stack(layers)
             layers.clear()
-            return batch["example_index"], batch["example_index"]
+            return [probabilities]
 
         with noted_attention(self.encoder, layers.append):
-            self.run(encoded.sequences, keep, max_tokens=1)
-        results = [attention_of[number] for number in range(len(attention_of))]
+            results = self._collect(encoded.sequences, by_text, max_tokens=1)
         return self._returned(given, encoded.reasons, results)
 
     def answer(
@@ -379,17 +386,14 @@ class Predictor(ModelRunner):
         windows = window_settings(self.model)
         reasons = self._unasked(given.items)
         _refuse(reasons, given, errors, "question")
-        readable = []
-        for item, reason in zip(given.items, reasons, strict=True):
-            if reason is None:
-                readable.append(item)
-        candidates: list[answers.Candidates] = []
-        if readable:
-            candidates = span_candidates(self, head, readable, windows, settings)
+        readable = _readable(given, reasons)
         threshold = None
         if null_answer:
             threshold = rules.get("threshold") or 0.0
-        results = [answers.best_answer(each, top_k, threshold) for each in candidates]
+        results = []
+        if readable:
+            for candidates, null_logit in span_candidates(self, head, readable, windows, settings):
+                results.append(best_answer(candidates, null_logit, top_k, threshold))
         return self._returned(given, reasons, results)
 
     def tag(
@@ -580,6 +584,12 @@ def _refuse(reasons: Sequence[str | None], given: Texts, errors: str, noun: str 
     for number, reason in enumerate(reasons, 1):
         if reason is not None:
             raise UnreadableText(number, reason, noun)
+
+
+def _readable(given: Texts, reasons: Sequence[str | None]) -> list[Any]:
+    """The texts that have no reason against them."""
+    pairs = zip(given.items, reasons, strict=True)
+    return [item for item, reason in pairs if reason is None]
 
 
 def _whole_number(name: str, value: Any) -> int:

@@ -53,6 +53,13 @@ class PretrainingModel(nn.Module):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
+    def _apply(self, *arguments: Any, **options: Any) -> PretrainingModel:
+        """Models that are not trained move with the others."""
+        for model in self.named_models.values():
+            if not model.is_trained:
+                model._apply(*arguments, **options)
+        return super()._apply(*arguments, **options)
+
     @property
     def encoder(self) -> Encoder:
         """The encoder that is kept."""
@@ -110,6 +117,7 @@ class PretrainingModule(TrainingModule):
         self.spikes = SpikeWatch(spike)
 
     def setup(self, stage: str) -> None:
+        # Sharding moves the others alone.
         for model in self.model.named_models.values():
             if not model.is_trained:
                 model.to(self.trainer.strategy.root_device)

@@ -109,13 +109,7 @@ class ModelRunner:
                 torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16),
                 self._fp32_library(),
             ):
-                states, batch["hidden_states"] = self.encoder(
-                    batch["input_ids"],
-                    batch["token_type_ids"],
-                    batch["position_ids"],
-                    batch["layout"],
-                    output_hidden_states=hidden_states,
-                )
+                states, batch["hidden_states"] = self.encoder.read(batch, hidden_states)
                 if bilstm is not None:
                     states = bilstm(states, batch["layout"])
                 numbers, values = read(states, batch)
@@ -138,7 +132,7 @@ class ModelRunner:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
             return batch["example_index"], self.in_fp32(head, states)
 
-        values = values_in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
+        values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
         return mean_of_windows(values, encoded.window_offsets)
 
 
@@ -155,13 +149,6 @@ def resolve_device(device: str | torch.device) -> torch.device:
             " GPU here"
         )
     return torch.device(name)
-
-
-def values_in_order(outputs: Sequence[BatchValues], number: int) -> NDArray[Any]:
-    """As `in_order`, also of no text at all."""
-    if number:
-        return in_order(outputs, number)
-    return np.zeros(0, dtype=np.float32)
 
 
 def mean_of_windows(values: NDArray[Any], offsets: Ints) -> NDArray[Any]:

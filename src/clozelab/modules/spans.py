@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.datamodules.examples import ragged_positions
@@ -48,23 +48,10 @@ class NBestSettings:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Of all questions, by id.
+class Candidate:
+    """A text with its start and end logit, and its characters (start, end) where it has a place."""
 
-    `texts`: the best text (never "no answer"). `null_odds` is empty without 2.0. `places`: the
-    characters (start, end) of each of `nbest`, None where there is no place.
-    """
-
-    texts: dict[str, str]
-    nbest: dict[str, list[dict[str, Any]]]
-    null_odds: dict[str, float]
-    places: dict[str, list[tuple[int, int] | None]]
-
-
-@dataclass(frozen=True)
-class _Span:
-    """A text's start and end logit, and its characters (start, end); None: it has no place."""
-
+    text: str
     start_logit: float
     end_logit: float
     characters: tuple[int, int] | None = None
@@ -74,6 +61,15 @@ class _Span:
         return self.start_logit + self.end_logit
 
 
+@dataclass(frozen=True)
+class Answers:
+    """Of all questions, by id; `null_odds` is empty without 2.0."""
+
+    texts: dict[str, str]  # the best text, never "no answer"
+    nbest: dict[str, list[Candidate]]  # best first; "no answer" is an empty text
+    null_odds: dict[str, float]
+
+
 def predict_answers(
     features: SquadFeatures,
     examples: SquadExamples,
@@ -81,7 +77,7 @@ def predict_answers(
     end_logits: Floats,
     settings: NBestSettings,
 ) -> Answers:
-    """Texts, n-best lists (text, probability, start_logit, end_logit) and null odds.
+    """Texts, n-best lists and null odds.
 
     `start_logits` and `end_logits` are [T]: one number a token of all windows, in the order of
     `features.sequences`.
@@ -89,7 +85,7 @@ def predict_answers(
     # The windows of question n are numbers bounds[n] to bounds[n + 1].
     bounds = np.searchsorted(features.question, np.arange(len(examples) + 1))
     cls_tokens = features.sequences.offsets[:-1]
-    answers = Answers({}, {}, {}, {})
+    answers = Answers({}, {}, {})
     for index, question in enumerate(examples.questions):
         low = bounds[index]
         high = bounds[index + 1]
@@ -103,39 +99,31 @@ def predict_answers(
         passage = examples.passages[question.passage]
         best = _best_texts(np.concatenate(candidates), spans, passage, settings.n_best_size)
         if not best:
-            best = {"empty": _Span(0.0, 0.0)}
-        answers.texts[question.id] = next(iter(best))
+            best = [Candidate("empty", 0.0, 0.0)]
+        answers.texts[question.id] = best[0].text
         if settings.with_unanswerable:
-            null = _null_span(start_logits, end_logits, cls_tokens[low:high])
-            answers.null_odds[question.id] = null.logit - next(iter(best.values())).logit
-            best[""] = null
-        # A softmax over the n-best list.
-        ordered = sorted(best.items(), key=lambda item: -item[1].logit)
-        logits = np.array([span.logit for _, span in ordered])
-        weights = np.exp(logits - logits.max())
-        probabilities = weights / weights.sum()
-        answers.nbest[question.id] = [
-            {
-                "text": text,
-                "probability": float(probability),
-                "start_logit": span.start_logit,
-                "end_logit": span.end_logit,
-            }
-            for (text, span), probability in zip(ordered, probabilities, strict=True)
-        ]
-        answers.places[question.id] = [span.characters for _, span in ordered]
+            null = _null_candidate(start_logits, end_logits, cls_tokens[low:high])
+            answers.null_odds[question.id] = null.logit - best[0].logit
+            best.append(null)
+        answers.nbest[question.id] = sorted(best, key=lambda candidate: -candidate.logit)
     return answers
+
+
+def softmax(logits: Sequence[float]) -> list[float]:
+    """Probabilities among candidates."""
+    weights = np.exp(np.array(logits) - max(logits))
+    return (weights / weights.sum()).tolist()
 
 
 def _best_texts(
     candidates: NDArray[Any], spans: NDArray[Any], passage: str, n_best_size: int
-) -> dict[str, _Span]:
+) -> list[Candidate]:
     """The different texts of a question's candidates, the best `n_best_size`, best first.
 
     `candidates` [.., 4]: start logit, end logit, first and last token of the passage; `spans`: the
     characters (start, end) of each of its tokens.
     """
-    best: dict[str, _Span] = {}
+    best: dict[str, Candidate] = {}
     order = np.argsort(-candidates[:, :2].sum(1), kind="stable")
     for start_logit, end_logit, first, last in candidates[order]:
         begin = int(spans[int(first), 0])
@@ -144,18 +132,20 @@ def _best_texts(
         # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
         if not text.strip():
             continue
-        best.setdefault(text, _Span(float(start_logit), float(end_logit), (begin, end)))
+        best.setdefault(text, Candidate(text, float(start_logit), float(end_logit), (begin, end)))
         if len(best) == n_best_size:
             break
-    return best
+    return list(best.values())
 
 
-def _null_span(start_logits: Floats, end_logits: Floats, cls_tokens: NDArray[Any]) -> _Span:
+def _null_candidate(
+    start_logits: Floats, end_logits: Floats, cls_tokens: NDArray[Any]
+) -> Candidate:
     """Start and end logit of [CLS] in the window where their sum is smallest."""
     if not len(cls_tokens):
-        return _Span(SURELY_NULL, SURELY_NULL)
+        return Candidate("", SURELY_NULL, SURELY_NULL)
     token = cls_tokens[(start_logits[cls_tokens] + end_logits[cls_tokens]).argmin()]
-    return _Span(float(start_logits[token]), float(end_logits[token]))
+    return Candidate("", float(start_logits[token]), float(end_logits[token]))
 
 
 def token_logits(features: SquadFeatures, outputs: Sequence[BatchValues]) -> tuple[Floats, Floats]:
@@ -237,6 +227,7 @@ class SpanExtraction(FineTuning):
     its own threshold (`recall`); best_f1 is the highest one then, too.
     """
 
+    qa_outputs: nn.Module
     head_kind: ClassVar[str] = "spans"
     scores_are_shares = False
 
@@ -255,11 +246,7 @@ class SpanExtraction(FineTuning):
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
-        # Nothing reads the pooler: DDP would wait for its gradient.
-        self.encoder.pooler.requires_grad_(False)
-        self.qa_outputs = encoder.config.family.head(
-            "spans", encoder, input_size=self.head_input_size
-        )
+        self.put_head("spans", name="qa_outputs")
 
     @classmethod
     def score_keys(
@@ -331,7 +318,8 @@ class SpanExtraction(FineTuning):
             scores = {key: scores[key] for key in V1_SCORES if key in scores}
         predictions = []
         for key, text in texts.items():
-            record: dict[str, Any] = {"id": key, "prediction": text, "nbest": answers.nbest[key]}
+            nbest = _nbest_records(answers.nbest[key])
+            record: dict[str, Any] = {"id": key, "prediction": text, "nbest": nbest}
             if answers.null_odds:
                 record["null_odds"] = answers.null_odds[key]
             predictions.append(record)
@@ -408,6 +396,22 @@ class SpanExtraction(FineTuning):
 
 def _json_lines(content: Any) -> list[str]:
     return [json.dumps(content, indent=1, ensure_ascii=False)]
+
+
+def _nbest_records(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """As the released code writes them, with their probabilities."""
+    records = []
+    probabilities = softmax([candidate.logit for candidate in candidates])
+    for candidate, probability in zip(candidates, probabilities, strict=True):
+        records.append(
+            {
+                "text": candidate.text,
+                "probability": probability,
+                "start_logit": candidate.start_logit,
+                "end_logit": candidate.end_logit,
+            }
+        )
+    return records
 
 
 def with_threshold(answers: Answers, threshold: float) -> dict[str, str]:

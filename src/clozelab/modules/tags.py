@@ -36,14 +36,7 @@ class TokenClassification(FineTuning):
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, score_keys=keys, **training)
         self.validation = validation
-        # Nothing reads the pooler: DDP would wait for its gradient.
-        self.encoder.pooler.requires_grad_(False)
-        self.classifier = encoder.config.family.head(
-            "tags",
-            encoder,
-            num_labels=len(validation.label_names),
-            input_size=self.head_input_size,
-        )
+        self.put_head("tags", len(validation.label_names))
 
     @classmethod
     def score_keys(

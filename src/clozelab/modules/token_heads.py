@@ -6,8 +6,9 @@ Letters: T tokens of a batch, P predicted positions, W words, N texts.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,11 +25,11 @@ from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.models.heads import feature_layers
 from clozelab.models.layout import Layout
 from clozelab.modules import answers
-from clozelab.modules.finetuning import Batch, BatchValues
+from clozelab.modules.finetuning import Batch, BatchValues, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
-from clozelab.modules.runner import ModelRunner, values_in_order
-from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
+from clozelab.modules.runner import ModelRunner
+from clozelab.modules.spans import NBestSettings, predict_answers, softmax, token_logits
 
 log = logging.getLogger(__name__)
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
@@ -38,15 +39,6 @@ WORDS = Split(
     "removed",
     invert=True,
 )
-
-
-@dataclass(frozen=True)
-class _Passage:
-    """A passage of a question: both by their numbers, and the text."""
-
-    question: int
-    number: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,7 @@ def score_sequences(
         return batch["prediction_index"], values[:, 0]
 
     outputs = runner.run(questions, label_log_probs)
-    values = values_in_order(outputs, len(questions.ids)).astype(np.float64)
+    values = in_order(outputs, len(questions.ids)).astype(np.float64)
     # [tokens of all texts] -> an array for each text
     ends = np.cumsum(np.bincount(questions.text, minlength=len(index)))[:-1]
     scored = []
@@ -145,18 +137,19 @@ def span_candidates(
     questions: Sequence[tuple[str, Sequence[str]]],
     windows: squad.WindowSettings,
     settings: NBestSettings,
-) -> list[answers.Candidates]:
-    """The candidates of each question, from all of its passages."""
+) -> list[tuple[list[tuple[float, answers.Answer]], float]]:
+    """Of each question the candidates from all of its passages, by their sums of two logits.
+
+    Beside them the least sum that "no answer" has in a passage.
+    """
     # Each passage is asked its question as SQuAD has them: one question, one passage.
-    passages: list[_Passage] = []
-    for question, (_, texts) in enumerate(questions):
-        for number, text in enumerate(texts):
-            passages.append(_Passage(question, number, text))
-    pairs = []
-    for index, passage in enumerate(passages):
-        question_text = questions[passage.question][0]
-        pairs.append(squad.SquadQuestion(str(index), question_text, index, (), -1))
-    asked_pairs = squad.SquadExamples([passage.text for passage in passages], pairs)
+    pairs: list[squad.SquadQuestion] = []
+    passages = []
+    for question, texts in questions:
+        for text in texts:
+            pairs.append(squad.SquadQuestion(str(len(pairs)), question, len(pairs), (), -1))
+            passages.append(text)
+    asked_pairs = squad.SquadExamples(passages, pairs)
     features, counts = squad.build_features(asked_pairs, runner.tokenizer, windows)
     if counts["questions_cut"]:
         log.warning(
@@ -171,17 +164,46 @@ def span_candidates(
     start_logits, end_logits = token_logits(features, outputs)
     predicted = predict_answers(features, asked_pairs, start_logits, end_logits, settings)
     # The passages' candidates, with their logits, compete for the question.
-    candidates = [answers.Candidates() for _ in questions]
-    for index, passage in enumerate(passages):
-        nbest = zip(predicted.nbest[str(index)], predicted.places[str(index)], strict=True)
-        for candidate, span in nbest:
-            logit = candidate["start_logit"] + candidate["end_logit"]
-            if span is not None:
-                answer = answers.Answer(candidate["text"], 0.0, passage.number, *span)
-                candidates[passage.question].scored.append((logit, answer))
-            elif candidate["text"] == "":
-                candidates[passage.question].add_null(logit)
+    candidates = []
+    passage_answers = iter(predicted.nbest.values())
+    for _, texts in questions:
+        scored = []
+        null_logit = math.inf
+        for number in range(len(texts)):
+            for candidate in next(passage_answers):
+                if candidate.characters is not None:
+                    answer = answers.Answer(candidate.text, 0.0, number, *candidate.characters)
+                    scored.append((candidate.logit, answer))
+                elif candidate.text == "":
+                    null_logit = min(null_logit, candidate.logit)
+        candidates.append((scored, null_logit))
     return candidates
+
+
+def best_answer(
+    candidates: Sequence[tuple[float, answers.Answer]],
+    null_logit: float,
+    top_k: int,
+    threshold: float | None,
+) -> answers.Answer:
+    """The best of a question's candidates, and the next `top_k` - 1 as its `others`.
+
+    Each has its sum of a start and an end logit; `null_logit` is that of "no answer". With a
+    threshold "no answer" is one of them: the best where its logit is above the best span's by more
+    than that.
+    """
+    ordered = sorted(candidates, key=lambda scored: -scored[0])
+    if threshold is not None or not ordered:
+        rank = 0
+        if ordered and null_logit - ordered[0][0] <= (threshold or 0.0):
+            # Below the best of them, and above all that are less probable.
+            rank = 1 + sum(logit >= null_logit for logit, _ in ordered[1:])
+        ordered.insert(rank, (null_logit, answers.Answer("", 0.0, None, None, None)))
+    ranked = []
+    probabilities = softmax([logit for logit, _ in ordered])
+    for (_, answer), probability in zip(ordered, probabilities, strict=True):
+        ranked.append(replace(answer, probability=probability))
+    return replace(ranked[0], others=tuple(ranked[1:top_k]))
 
 
 def tag_texts(
@@ -244,7 +266,7 @@ def _predict_tags(runner: ModelRunner, head: Any, words: list[list[str]]) -> NDA
 
     has_mix = bool(layers)
     outputs = runner.run(sequences, best_tags, reads_bilstm=not has_mix, hidden_states=has_mix)
-    return values_in_order(outputs, num_words)
+    return in_order(outputs, num_words)
 
 
 def word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:

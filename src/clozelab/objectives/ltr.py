@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from clozelab.corpus.packing import Epoch, PackedInstances, SpecialIds
-from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec, sees_past
+from clozelab.objectives.objective import Arrays, TokenObjective
 
 
 class LeftToRight(TokenObjective):
@@ -36,14 +36,3 @@ class LeftToRight(TokenObjective):
             "prediction_positions": position,
             "prediction_labels": text[position + 1],
         }
-
-    def visibility(
-        self,
-        packed: PackedInstances,  # noqa: ARG002
-        arrays: Arrays,
-    ) -> list[VisibilitySpec]:
-        position = arrays["prediction_positions"]
-        spec = VisibilitySpec(
-            self.name, "encoder", position, position + 1, sees=sees_past, own_share=0.0
-        )
-        return [spec]

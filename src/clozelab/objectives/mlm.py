@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clozelab.corpus.packing import Epoch, Masking, PackedInstances, SpecialIds
-from clozelab.objectives.objective import Arrays, TokenObjective, VisibilitySpec, sees_all
+from clozelab.objectives.objective import Arrays, TokenObjective
 
 
 @dataclass(eq=False)
@@ -24,6 +24,10 @@ class MaskedLanguageModel(TokenObjective, Masking):
     name = "mlm"
     is_causal = False
 
+    @property
+    def own_share(self) -> float:
+        return self.same_fraction
+
     def predicted_share(self, seq_length: int) -> float:
         length = np.array([seq_length])
         # Of a pair, which has three special tokens.
@@ -36,19 +40,3 @@ class MaskedLanguageModel(TokenObjective, Masking):
             "prediction_positions": position,
             "prediction_labels": labels,
         }
-
-    def visibility(
-        self,
-        packed: PackedInstances,  # noqa: ARG002
-        arrays: Arrays,
-    ) -> list[VisibilitySpec]:
-        position = arrays["prediction_positions"]
-        spec = VisibilitySpec(
-            self.name,
-            "encoder",
-            position,
-            position,
-            sees=sees_all,
-            own_share=self.same_fraction,
-        )
-        return [spec]

@@ -65,13 +65,7 @@ class EncoderWithHeads(nn.Module):
 
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says."""
-        return self.encoder(
-            input_ids,
-            batch["token_type_ids"],
-            batch["position_ids"],
-            batch["layout"],
-            self.keeps_hidden_states,
-        )
+        return self.encoder.read(batch | {"input_ids": input_ids}, self.keeps_hidden_states)
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
@@ -188,6 +182,11 @@ class TokenObjective(_Weighted):
 
     is_causal: ClassVar[bool]  # the encoder's attention mask, remembered with its weights
 
+    @property
+    def own_share(self) -> float:
+        """Of the predictions, those that see the text's own token on purpose."""
+        return 0.0
+
     @abstractmethod
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         """Returns `input_ids` [T], `prediction_positions` [P], `prediction_labels` [P], all int64.
@@ -197,9 +196,20 @@ class TokenObjective(_Weighted):
         instance each of its slots may see, where the layers' masks alone do not say it.
         """
 
-    @abstractmethod
-    def visibility(self, packed: PackedInstances, arrays: Arrays) -> list[VisibilitySpec]:
-        """What the predictions of `arrays`, which were made from `packed`, may see."""
+    def visibility(
+        self,
+        packed: PackedInstances,  # noqa: ARG002
+        arrays: Arrays,
+    ) -> list[VisibilitySpec]:
+        """What the predictions of `arrays`, which were made from `packed`, may see.
+
+        By default a token is predicted where it stands, from both sides; under a causal mask one
+        slot before it, from what stands before it.
+        """
+        positions = arrays["prediction_positions"]
+        about = positions + self.is_causal
+        sees = sees_past if self.is_causal else sees_all
+        return [VisibilitySpec(self.name, "encoder", positions, about, sees, self.own_share)]
 
     def inputs(self) -> dict[str, Path]:
         """Folders of encoders that it reads, by the names under which a run records them."""

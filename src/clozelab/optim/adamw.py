@@ -1,9 +1,5 @@
 """AdamW for BERT: torch's fused kernel, or the release's variant; Muon; others by name.
 
-Weight matrices and embeddings decay, biases and LayerNorm do not, as in the released code. The rule
-is the number of dimensions: every bias and every LayerNorm gain is a vector, everything that decays
-is a matrix.
-
 Unusual: the released BERT optimizer leaves the moments uncorrected, so its first updates are larger
 by up to 1 / sqrt(1 - beta2) per unit of learning rate; `bias_correction: false` gives exactly that.
 """
@@ -19,36 +15,14 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
+from clozelab.optim.groups import GroupNodes, NamedParameters, decay_groups, match_groups
 from clozelab.optim.muon import Muon
 
 LIBRARIES = ("torch.optim", "pytorch_optimizer")
 
 
-def decay_groups(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float
-) -> list[dict[str, Any]]:
-    """Two groups of an optimizer: matrices, which decay, then vectors.
-
-    Frozen parameters are left out, an empty group is dropped.
-    """
-    matrices = []
-    vectors = []
-    for _, parameter in named_parameters:
-        if not parameter.requires_grad:
-            continue
-        if parameter.ndim >= 2:
-            matrices.append(parameter)
-        else:
-            vectors.append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
 def build_adamw(
-    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    named_parameters: NamedParameters,
     *,
     learning_rate: float,
     betas: Iterable[float],
@@ -57,8 +31,9 @@ def build_adamw(
     bias_correction: bool,
     matrix_learning_rate: float | None = None,
     momentum: float = 0.95,
+    groups: GroupNodes = None,
 ) -> Optimizer:
-    """AdamW over `module.named_parameters()`, with decay groups.
+    """AdamW over `module.named_parameters()`, with decay groups and those of optim/groups.py.
 
     It is fused where every parameter's device has the kernel. With a `matrix_learning_rate`, Muon
     takes the matrices of the layers, and AdamW all else, embeddings and heads too (Jordan et al.
@@ -66,14 +41,16 @@ def build_adamw(
     """
     beta1, beta2 = (float(beta) for beta in betas)
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
-    named = list(named_parameters)
+    named = dict(named_parameters)
+    matches = match_groups(named, groups)
+    matrices = {}
+    if matrix_learning_rate is not None:
+        matrices = {name: p for name, p in named.items() if _is_layer_matrix(name, p)}
+    remaining = [(name, p) for name, p in named.items() if name not in matrices]
+    param_groups = decay_groups(remaining, weight_decay, learning_rate, matches)
+    adamw = _adamw(param_groups, learning_rate, (beta1, beta2), eps, bias_correction)
     if matrix_learning_rate is None:
-        groups = decay_groups(named, weight_decay)
-        return _adamw(groups, learning_rate, (beta1, beta2), eps, bias_correction)
-    matrices = [(name, p) for name, p in named if _is_layer_matrix(name, p)]
-    others = [(name, p) for name, p in named if not _is_layer_matrix(name, p)]
-    groups = decay_groups(others, weight_decay)
-    adamw = _adamw(groups, learning_rate, (beta1, beta2), eps, bias_correction)
+        return adamw
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
     if not matrices:
         raise ValueError(
@@ -81,10 +58,11 @@ def build_adamw(
             " optimizer=adamw"
         )
     muon = Muon(
-        matrices,
+        matrices.items(),
         learning_rate=matrix_learning_rate,
         weight_decay=weight_decay,
         momentum=momentum,
+        matches=matches,
     )
     return CombinedOptimizer(adamw, muon)
 
@@ -136,13 +114,14 @@ class CombinedOptimizer(Optimizer):
 
 
 def build_torch(
-    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    named_parameters: NamedParameters,
     *,
     name: str,
     learning_rate: float,
     weight_decay: float,
     betas: Iterable[float] | None = None,
     settings: Mapping[str, Any] | None = None,
+    groups: GroupNodes = None,
     library: str = "torch.optim",
 ) -> Optimizer:
     """A class of torch.optim, or of pytorch_optimizer (LAMB, Lion, ...), with decay groups.
@@ -166,11 +145,14 @@ def build_torch(
     if name not in optimizers:
         raise ValueError(f"optimizer.name is {name!r}: {library} has {', '.join(optimizers)}")
     optimizer_class = optimizers[name]
+    named = dict(named_parameters)
+    matches = match_groups(named, groups)
+    param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
     arguments: dict[str, Any] = {"lr": learning_rate, **(settings or {})}
     if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
         arguments["betas"] = tuple(betas)
     try:
-        return optimizer_class(decay_groups(named_parameters, weight_decay), **arguments)
+        return optimizer_class(param_groups, **arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"optimizer: {library}.{name} does not take this: {error}") from error
 

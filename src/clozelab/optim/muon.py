@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clozelab.optim.groups import USUAL, NamedParameters, ParameterGroup, own_settings
 from clozelab.processor import product_dtype
 
 # End of the name of a parameter that stacks matrices -> how many it stacks. The matrix of a gated
@@ -68,19 +69,21 @@ class Muon(Optimizer):
 
     def __init__(
         self,
-        named_matrices: Iterable[tuple[str, nn.Parameter]],
+        named_matrices: NamedParameters,
         *,
         learning_rate: float,
         weight_decay: float,
         momentum: float,
+        matches: Mapping[str, ParameterGroup] | None = None,
     ) -> None:
-        # A group for parameters that stack as many matrices each.
-        by_count: dict[int, list[nn.Parameter]] = defaultdict(list)
+        # A group for parameters that stack as many matrices each, of each group of optim/groups.py.
+        members: dict[tuple[int, ParameterGroup], list[nn.Parameter]] = defaultdict(list)
         for name, parameter in named_matrices:
-            by_count[fused_matrices(name)].append(parameter)
-        groups = [
-            {"params": parameters, "matrices": count} for count, parameters in by_count.items()
-        ]
+            members[fused_matrices(name), (matches or {}).get(name, USUAL)].append(parameter)
+        groups: list[dict[str, Any]] = []
+        for (count, group), parameters in members.items():
+            settings = own_settings(group, learning_rate)
+            groups.append({"params": parameters, "matrices": count, **settings})
         defaults = {"lr": learning_rate, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__(groups, defaults)
 

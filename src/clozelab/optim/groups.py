@@ -1,0 +1,99 @@
+"""Groups of parameters: which decay, which learn at a rate of their own, which are frozen.
+
+Weight matrices and embeddings decay, biases and norms do not, as in the released code. The rule is
+the number of dimensions: every bias and every gain is a vector, everything that decays is a matrix.
+`optimizer.groups` says what parameters have of their own whose names fit a pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+GroupNodes = Sequence[Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """What the parameters whose names fit a pattern have of their own."""
+
+    pattern: str = "*"  # as in a shell: "*.embeddings.*", "*.layer.0.*"
+    learning_rate_factor: float = 1.0
+    weight_decay: float | None = None  # None: the optimizer's for matrices, none for vectors
+    frozen: bool = False
+
+
+USUAL = ParameterGroup()
+
+
+def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, ParameterGroup]:
+    """Name of a parameter -> the first of some groups that it fits; the usual one's are left out.
+
+    ValueError for a node that is no group, and for a pattern that no name fits.
+    """
+    matches: dict[str, ParameterGroup] = {}
+    names = list(names)
+    for node in nodes or ():
+        try:
+            group = ParameterGroup(**node)
+        except TypeError as error:
+            raise ValueError(f"optimizer.groups: {error}") from None
+        fitting = [name for name in names if fnmatchcase(name, group.pattern)]
+        if not fitting:
+            raise ValueError(
+                f"optimizer.groups: no parameter's name fits {group.pattern!r}; one is called"
+                f" {next(iter(names), '')}"
+            )
+        for name in fitting:
+            matches.setdefault(name, group)
+    return matches
+
+
+def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
+    """Freezes the parameters of a model whose groups are frozen."""
+    named = dict(model.named_parameters())
+    for name, group in match_groups(named, nodes).items():
+        if group.frozen:
+            named[name].requires_grad_(False)
+
+
+def decay_groups(
+    named_parameters: NamedParameters,
+    weight_decay: float,
+    learning_rate: float = 0.0,
+    matches: Mapping[str, ParameterGroup] | None = None,
+) -> list[dict[str, Any]]:
+    """An optimizer's groups: matrices, which decay, then vectors; then those of `matches`.
+
+    Frozen parameters are left out.
+    """
+    members: dict[tuple[ParameterGroup, bool], list[nn.Parameter]] = {}
+    for name, parameter in named_parameters:
+        group = (matches or {}).get(name, USUAL)
+        if parameter.requires_grad:
+            members.setdefault((group, parameter.ndim < 2), []).append(parameter)
+    # The usual ones stand first: theirs is the rate that is logged.
+    order = sorted(members, key=lambda member: (member[0] != USUAL, member[1]))
+    param_groups = []
+    for group, are_vectors in order:
+        decay = 0.0 if are_vectors else weight_decay
+        settings = own_settings(group, learning_rate)
+        param_groups.append(
+            {"params": members[group, are_vectors], "weight_decay": decay, **settings}
+        )
+    return param_groups
+
+
+def own_settings(group: ParameterGroup, learning_rate: float) -> dict[str, float]:
+    """What a group's parameters have that the optimizer's others have not."""
+    settings = {}
+    if group.weight_decay is not None:
+        settings["weight_decay"] = group.weight_decay
+    if group.learning_rate_factor != 1.0:
+        settings["lr"] = learning_rate * group.learning_rate_factor
+    return settings

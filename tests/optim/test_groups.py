@@ -1,0 +1,89 @@
+"""Groups of parameters by their names, from a key of the configuration to the optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clozelab.launch.sweep import compose, hydra_config
+from clozelab.models.encoder import Encoder
+from clozelab.modules.base import build_with_hparams
+from clozelab.optim.groups import freeze_groups, match_groups
+from clozelab.targets import build
+
+GROUPS = (
+    'optimizer.groups=[{pattern: "*.layer.1.*", frozen: true},'
+    ' {pattern: "encoder.embeddings.*", learning_rate_factor: 0.5, weight_decay: 0.3}]'
+)
+
+
+class Trained(nn.Module):
+    """An encoder as a training module has it."""
+
+    def __init__(self, encoder: Encoder, optimizer_factory: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.optimizer_factory = optimizer_factory
+
+
+def factory_of(*overrides: str) -> Any:
+    with hydra_config(compose("pretrain", [*overrides])) as plain:
+        return build("optimizer", plain.optimizer)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_a_key_of_the_configuration(tiny_config, optimizer: str) -> None:
+    torch.manual_seed(0)
+    overrides = [f"optimizer={optimizer}", "optimizer.learning_rate=0.1", GROUPS]
+    factory = factory_of(*overrides)
+    module = build_with_hparams(Trained, encoder=Encoder(tiny_config()), optimizer_factory=factory)
+    named = dict(module.named_parameters())
+    frozen = {name for name, value in named.items() if not value.requires_grad}
+    assert frozen == {name for name in named if ".layer.1." in name}
+    names = {id(value): name for name, value in named.items()}
+    settings = {}
+    for group in factory(module.named_parameters()).param_groups:
+        for value in group["params"]:
+            settings[names[id(value)]] = (group["lr"], group["weight_decay"])
+    assert settings.keys() == named.keys() - frozen
+    for name, (rate, decay) in settings.items():
+        if name.startswith("encoder.embeddings."):
+            assert (rate, decay) == (0.05, 0.3), name
+        elif named[name].ndim < 2:
+            assert (rate, decay) == (0.1, 0.0), name
+
+
+def test_the_rate_of_a_matrix_under_muon(tiny_config) -> None:
+    groups = [{"pattern": "*.layer.0.*", "learning_rate_factor": 0.1}]
+    settings = ["optimizer=muon", "optimizer.matrix_learning_rate=0.02"]
+    model = Trained(Encoder(tiny_config()), None)
+    optimizer = factory_of(*settings)(model.named_parameters(), groups=groups)
+    names = {id(value): name for name, value in model.named_parameters()}
+    rates = {}
+    for group in optimizer.param_groups:
+        for value in group["params"]:
+            if "matrices" in group:
+                rates[names[id(value)]] = group["lr"]
+    for name, rate in rates.items():
+        assert rate == pytest.approx(0.002 if ".layer.0." in name else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ({"pattern": "*.layers.*"}, r"no parameter's name fits '\*\.layers\.\*'"),
+        ({"pattern": "*", "rate": 1}, "unexpected keyword argument 'rate'"),
+    ],
+)
+def test_a_group_that_means_nothing(tiny_config, group: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        freeze_groups(Encoder(tiny_config()), [group])
+
+
+def test_the_first_group_counts() -> None:
+    first, second = {"pattern": "a.*", "frozen": True}, {"pattern": "*", "frozen": False}
+    matches = match_groups(["a.b", "c"], [first, second])
+    assert (matches["a.b"].pattern, matches["c"].pattern) == ("a.*", "*")
