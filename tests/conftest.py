@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.screens import Screens
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
@@ -117,40 +118,40 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONGEST = (
-    *(
-        "runs/test_pretrain_run",
-        "test_experiments",
-        "stages/test_doctor",
-        "test_conf",
-        "runs/test_finetune_run",
-    ),
-    *(
-        "reference/test_frozen",
-        "test_cli",
-        "checks/test_planted_defects",
-        "launch/test_sweep",
-        "planning/test_jobs",
-    ),
-    *(
-        "benchmarks/test_gpu",
-        "runs/test_stops",
-        "benchmarks/test_bench",
-        "test_offline",
-        "benchmarks/test_faults",
-    ),
-    *(
-        "microworld/test_documents",
-        "launch/test_experiments",
-        "verdicts/test_rates",
-        "runs/test_verify",
-    ),
-    *(
-        "planning/test_steps",
-        "runs/test_objective_runs",
-        "stages/test_export",
-        "metrics/test_glue",
-        "test_gate",
-    ),
+    "runs/test_pretrain_run",
+    "stages/test_doctor",
+    "test_experiments",
+    "test_conf",
+    "runs/test_finetune_run",
+    "reference/test_frozen",
+    "launch/test_processes",
+    "planning/test_jobs",
+    "test_cli",
+    "planning/test_choice",
+    "checks/test_planted_defects",
+    "stages/test_export",
+    "launch/test_sweep",
+    "runs/test_verify",
+    "runs/test_objective_runs",
+    "test_trainers",
+    "test_python",
+    "corpus/test_prepare",
+    "test_offline",
+    "runs/test_stops",
+    "benchmarks/test_gpu",
+    "benchmarks/test_bench",
+    "benchmarks/test_faults",
+    "microworld/test_documents",
+    "numerics/test_released_weights",
+    "runs/test_archive",
+    "runs/test_archive_checks",
+    "runs/test_code",
+    "launch/test_experiments",
+    "results/test_rates",
+    "planning/test_refusals",
+    "planning/test_steps",
+    "metrics/test_glue",
+    "test_gate",
 )
 """Files of ten seconds and more: `make test` hands them out first, so that none is left alone at
 the end.
@@ -170,7 +171,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    gone = [str(path) for path in places if not path.is_file()]
+    if gone:
+        raise pytest.UsageError(f"LONGEST of tests/conftest.py names files that are gone: {gone}")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.fixture
+def screen(request: pytest.FixtureRequest, tmp_path: Path) -> Screens:
+    """screen(text) compares a text that a user reads with the snapshot of this test."""
+    return Screens(request.path, request.node.name, tmp_path)
 
 
 @pytest.fixture(autouse=True)

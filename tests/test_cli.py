@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from tests import forked
+from tests.screens import Screens
 
 from clozelab.cli import main
 from clozelab.schema import SCHEMAS, keys_of
@@ -86,7 +88,9 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_help_of_the_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, screen: Screens
+) -> None:
     """What a stage does, an example, groups and keys: two screens of 80 columns, of files alone and
     of what is true.
     """
@@ -103,7 +107,7 @@ def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
             and not err
         )
         assert len(lines) <= 70 and max(map(len, lines)) <= 80, max(lines, key=len)
-        assert "--cfg job" in lines[-1] and (" ours " in whole) == (verb == "finetune")
+        screen(said)
         groups, keys = said.partition("Groups (")[2].split("Keys that people set")
         named = re.findall(r"^  ([\w/]+) ", groups, re.MULTILINE)
         assert "scale" in named and all((CONF_DIR / group).is_dir() for group in named)
@@ -117,11 +121,7 @@ def test_help_of_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 def test_the_long_help_of_a_stage_is_hydras(clozelab, tmp_path: Path) -> None:
     done = clozelab("pretrain", "--help-all")
-    assert (
-        done.returncode == 0
-        and "== Configuration groups ==" in done.stdout
-        and "Traceback" not in done.stderr
-    )
+    assert done.returncode == 0 and "== Configuration groups ==" in done.stdout
     assert done.stderr == "pretrain: reading the configuration\n", (
         "the first output, and not on stdout"
     )
@@ -151,8 +151,18 @@ def test_what_begins_is_said_at_once(
 @pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])
 def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:
     done = clozelab(verb, "--cfg", "job", "scale=laptop")
-    assert done.returncode == 0 and "name: laptop" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["scale"]["name"] == "laptop"
     assert list(tmp_path.iterdir()) == []
+
+
+OF_PROGRAMMERS = (
+    "Traceback",
+    "To append to your config",
+    "Config search path",
+    "CLOZELAB_DEBUG",
+)
+"""What Hydra and Python say of a mistake, and ours does not."""
 
 
 @pytest.mark.parametrize(
@@ -267,8 +277,7 @@ def test_mistakes_are_one_message(  # type: ignore[no-untyped-def]
         done = clozelab(*words)
         found, said = done.returncode, done.stderr
     assert found == status and message in said, said
-    assert "Traceback" not in said and "To append to your config" not in said
-    assert "Config search path" not in said and "CLOZELAB_DEBUG" not in said
+    assert [text for text in OF_PROGRAMMERS if text in said] == []
 
 
 def test_debug_shows_the_traceback(clozelab) -> None:  # type: ignore[no-untyped-def]
@@ -280,12 +289,10 @@ def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
     assert clozelab("--version").stdout.startswith("clozelab 0.")
 
 
-def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_list_and_dry_run(clozelab, tmp_path: Path, screen: Screens) -> None:  # type: ignore[no-untyped-def]
     done = clozelab("list", COLUMNS="60")
-    assert (
-        done.returncode == 0
-        and "table5_pretraining_tasks\n  Ablation over the pre-training tasks" in done.stdout
-    )
+    assert done.returncode == 0
+    screen(done.stdout)
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
     done = clozelab(
@@ -296,23 +303,26 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
         "finetune.row=mlm",
         "--dry-run",
     )
-    assert (
-        done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout
-    ), done.stderr
+    assert done.returncode == 0, done.stderr
+    screen(done.stdout)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:
+def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(
+    clozelab, tmp_path: Path, screen: Screens
+) -> None:
     # -m anywhere
     words = ["task=mrpc", "seed=1,2", "-m", "encoder=nowhere", "row=x", "hydra.launcher.fork=false"]
     done = clozelab("finetune", *words)
     assert done.returncode == 1
-    assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
+    screen(done.stderr[done.stderr.index("2 failed\n") :])
     logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))
     assert len(logs) == 2
 
 
-def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path) -> None:
+def test_a_long_sweep_is_looked_at_before_its_first_job(
+    clozelab, tmp_path: Path, screen: Screens
+) -> None:
     words = [
         "-m",
         "objective=mlm",
@@ -322,7 +332,7 @@ def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path
     ]
     done = clozelab("pretrain", *words, CLOZELAB_SKIP_DOCTOR="0")
     assert done.returncode == 1 and "warmup_fraction is 1.0" in done.stdout, done.stderr
-    assert "pre-flight has found an error, nothing was started" in done.stderr
+    screen(done.stderr)
     assert not list(tmp_path.rglob("run.json"))
 
 
@@ -350,7 +360,7 @@ def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:
     )
     # the control: the command line is there
     assert "seed=7" in written and "logger.wandb.project=***" in written
-    assert "hunter2" not in written and "sk-abc" not in written
+    assert [secret for secret in ("hunter2", "sk-abc") if secret in written] == []
 
 
 @pytest.mark.parametrize("words", [["pretrain", "--help"], ["--help"], ["list"]])

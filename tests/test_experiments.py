@@ -21,6 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from tests.screens import Screens
 
 from clozelab.analysis.comparability import is_within
 from clozelab.config import check_config, kept_step, scaled
@@ -521,15 +522,13 @@ def test_sizes_are_the_papers_in_shape(scale: str) -> None:
 
 
 @pytest.mark.parametrize("ratio", ["1/3", "0", "-1", "many", "1/0"])
-def test_a_ratio_that_gives_no_size_is_refused(ratio: str) -> None:
+def test_a_ratio_that_gives_no_size_is_refused(ratio: str, screen: Screens) -> None:
     assert scaled(4, "3/4", "4/3") == 4
-    with pytest.raises(ValueError, match=r"is no size|give a ratio"):
+    with screen.refuses(ValueError):
         scaled(4, ratio)
     config = with_delta(EXPERIMENTS_DIR / "table6_model_size", "pretrain", "base").copy()
     config.size.depth = ratio
-    with pytest.raises(
-        OmegaConfBaseException, match=r"(?s)(is no size|give a ratio).*model\.num_hidden_layers"
-    ):
+    with screen.refuses(OmegaConfBaseException):
         _ = config.model.num_hidden_layers
 
 
@@ -642,13 +641,10 @@ def test_finetuning_sweep() -> None:
     assert sorted(job.run_dir for job in jobs) == sorted(expected)
 
 
-def test_a_sweep_without_jobs_or_with_one_twice_is_an_error() -> None:
+def test_a_sweep_without_jobs_or_with_one_twice_is_an_error(screen: Screens) -> None:
     assert sweep.Sweep("sweep_finetune", ["task=glob(m*)"], folder=TABLE5).jobs
-    for word, sentence in (
-        ("task=glob(zz*)", "expands to no job at all"),
-        ("seed=1,2,1", "the same job twice, .*seed=1.*: some value is given twice"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
+    for word in ("task=glob(zz*)", "seed=1,2,1"):
+        with screen.refuses(ValueError):
             _ = sweep.Sweep("sweep_finetune", [word], folder=TABLE5).jobs
 
 
@@ -688,12 +684,12 @@ def test_arms(arm: str) -> None:
         assert (plain.objective.pair is None) == (arm != "mlm_nsp")
 
 
-def test_unknown_experiment() -> None:
-    with pytest.raises(ValueError, match="did you mean 'table5_pretraining_tasks'"):
+def test_unknown_experiment(screen: Screens) -> None:
+    with screen.refuses(ValueError):
         find_experiment("table5_pretraining_task")
 
 
-def test_folder_of_ones_own(tmp_path: Path) -> None:
+def test_folder_of_ones_own(tmp_path: Path, screen: Screens) -> None:
     for path in TABLE5.rglob("*.yaml"):
         target = tmp_path / "mine" / path.relative_to(TABLE5)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -715,7 +711,5 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine" / "arm" / "ltr.yaml").write_text(
         "# @package _global_\nobjective: {token: {predict_probb: 1}}\n"
     )
-    with pytest.raises(
-        ValueError, match=r"objective\.token\.predict_probb: .*did you mean 'predict_prob'"
-    ):
+    with screen.refuses(ValueError):
         check_targets(plain(folder, "pretrain", "arm=ltr"))

@@ -29,6 +29,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from tests.screens import Screens
 
 from clozelab import targets
 from clozelab.cli import main
@@ -215,10 +216,12 @@ def test_no_other_address_is_called(
         files_below(place.parent),
         f"objective.pair._target_: '{target}' is not allowed",
     )
-    with pytest.raises(ValueError, match=re.escape(message)):
-        targets.build("objective", {"pair": node})
-    with pytest.raises(ValueError, match=re.escape(message)):
-        targets.check_targets(OmegaConf.create({"objective": {"pair": node}}))
+    for call in (
+        lambda: targets.build("objective", {"pair": node}),
+        lambda: targets.check_targets(OmegaConf.create({"objective": {"pair": node}})),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            call()
     assert files_below(place.parent) == before
     if target in (RUN, "clozelab.models.folders.save_encoder_folder"):
         write(place, arm(objective__pair=node))
@@ -495,22 +498,22 @@ def test_the_canary_sings(
     assert (place.parent / "canary").exists(), capsys.readouterr().err
 
 
-def test_what_is_made_is_looked_at_once_more(tmp_path: Path) -> None:
+def test_what_is_made_is_looked_at_once_more(tmp_path: Path, screen: Screens) -> None:
     """By then every interpolation means something, wherever the configuration came from."""
     node = sweep.compose("pretrain").optimizer
     node._set_flag("struct", False)
     node["_target_"] = "${oc.decode:os.system}"
-    with pytest.raises(ValueError, match=r"optimizer\._target_: 'os\.system' is not allowed"):
+    with screen.refuses(ValueError):
         targets.build("optimizer", node)
 
 
-def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
+def test_nothing_is_resolved_twice(tmp_path: Path, screen: Screens) -> None:
     """Hydra resolves what it is given: a text that still holds an interpolation would become a node
     unseen.
     """
     text = "${oc.create:" + TEXT.replace("CANARY", str(tmp_path / "canary")) + "}"
     node = {"_target_": "clozelab.objectives.nsp.NextSentencePrediction", "weight": text}
-    with pytest.raises(ValueError, match="an interpolation once all are resolved"):
+    with screen.refuses(ValueError):
         targets.build("objective", {"pair": node})
     assert not (tmp_path / "canary").exists()
     with suppress(HydraException):  # the control
@@ -519,7 +522,7 @@ def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
 
 
 def test_links_do_not_lead_out_of_an_experiment(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: pytest.CaptureFixture[str], screen: Screens
 ) -> None:
     write(
         place,
@@ -531,9 +534,9 @@ def test_links_do_not_lead_out_of_an_experiment(
     )
     (place / "arm/a.yaml").symlink_to(place.parent / "a.yaml")
     not_composed(place, "sweep_pretrain", "arm=a", message="is a link")
-    assert "is a link" in refused(place, capsys, "plan")
+    screen(refused(place, capsys, "plan"))
     (place / "README.md").symlink_to(place.parent / "README.md")
-    with pytest.raises(ValueError, match="is a link"):
+    with screen.refuses(ValueError):
         own_text(place / "README.md", place)
 
 
@@ -560,12 +563,12 @@ def test_words_that_nobody_may_say(
     not_composed(place, name, word, message=message)
 
 
-def test_a_pickled_job_is_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickled_job_is_not_run(
+    place: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+) -> None:
     (place / "job.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
     write(place, {})
-    assert "reading it may run" in refused(
-        place, capsys, "job", words=(f"--experimental-rerun={place / 'job.pkl'}",)
-    )
+    screen(refused(place, capsys, "job", words=(f"--experimental-rerun={place / 'job.pkl'}",)))
 
 
 def test_the_users_own_words_may_name_anything(place: Path) -> None:
@@ -682,14 +685,14 @@ def climbing_tar(path: Path) -> None:
         archive.addfile(member, io.BytesIO(b"x"))
 
 
-def test_archives_are_not_unpacked(place: Path) -> None:
+def test_archives_are_not_unpacked(place: Path, screen: Screens) -> None:
     """Members climb out of the folder; it is read where a compressed text is expected. (Packs:
     runs/test_archive.py.)
     """
     climbing_tar(place / "train.tar")
     (place / "train.tsv.gz").write_bytes(gzip.compress((place / "train.tar").read_bytes()))
     before = files_below(place.parent)
-    with pytest.raises(ValueError, match="is binary"):
+    with screen.refuses(ValueError):
         list(text_lines(place / "train.tsv.gz"))
     assert files_below(place.parent) == before
 

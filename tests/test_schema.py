@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 from omegaconf import OmegaConf, open_dict
+from tests.screens import Screens
 
 from clozelab.config import check_config
 from clozelab.launch import sweep
@@ -105,21 +106,17 @@ def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) 
                 check_config(stage, wrong)
 
 
-def test_every_mistake_has_a_line() -> None:
+def test_every_mistake_has_a_line(screen: Screens) -> None:
     composed = sweep.compose(
         "pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"]
     )
     with sweep.hydra_config(composed):
         config = sweep.without_hydra(composed)
-        with pytest.raises(
-            ValueError, match=r"^sead: there is no such key; did you mean 'seed'\?$"
-        ):
+        with screen.refuses(ValueError):
             check_config("pretrain", config)
         with open_dict(config):
             del config["sead"]
-        with pytest.raises(
-            ValueError, match=r"^seed is -1.*\n.*trainer\.strategy is .*\nsteps_factor is 0\.0"
-        ):
+        with screen.refuses(ValueError):
             check_config("pretrain", config)
 
 

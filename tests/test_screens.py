@@ -4,12 +4,14 @@ inside a word.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.screens import read_sections
 
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
@@ -123,3 +125,14 @@ def test_no_line_is_wider_than_the_terminal_or_breaks_inside_a_word(
                     if set(word) != {"\u2500"}:
                         words.add(word)
             assert words - known == set(), (name, width)
+
+
+def test_every_snapshot_is_of_a_test_that_is_there() -> None:
+    files = [*Path(__file__).parent.rglob("screens/*.txt")]
+    assert files
+    for file in files:
+        tests = (file.parents[1] / f"{file.stem}.py").read_text(encoding="utf-8")
+        functions = [one for one in ast.walk(ast.parse(tests)) if isinstance(one, ast.FunctionDef)]
+        names = {one.name for one in functions}
+        headings = {re.split(r"[\[ ]", heading)[0] for heading in read_sections(file)}
+        assert headings <= names, file

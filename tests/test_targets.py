@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from tests.screens import Screens
 
 from clozelab.launch import sweep
 from clozelab.targets import (
@@ -108,7 +109,9 @@ def test_what_is_refused(config: Any, sentence: str, signatures: bool) -> None:
         check_targets(config, signatures=signatures)
 
 
-def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_user_alone_allows_a_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, screen: Screens
+) -> None:
     (tmp_path / "mine_outside.py").write_text(
         "from torch.optim import SGD\ndef sgd(named_parameters, *, learning_rate):\n"
         "    return SGD([one for _, one in named_parameters], lr=learning_rate)\n"
@@ -116,7 +119,7 @@ def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("CLOZELAB_ALLOW_TARGETS", "")
     node = {"_target_": "mine_outside.sgd", "_partial_": True, "learning_rate": 0.5}
-    with pytest.raises(ValueError, match=r"allow_targets=\[mine_outside\] on your command line"):
+    with screen.refuses(ValueError):
         check_targets({"optimizer": node})
     assert parse_allow_targets(["a=1", "allow_targets=[mine_outside,other]", "b=2"]) == [
         "a=1",
@@ -124,15 +127,12 @@ def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ]
     weight = torch.nn.Parameter(torch.zeros(2))
     assert build("optimizer", node)([("weight", weight)]).param_groups[0]["lr"] == 0.5
-    for config, sentence in (
-        (
-            {"optimizer": {**node, "learning_rat": 1}},
-            "takes no such argument; did you mean 'learning_rate'",
-        ),
-        ({"elsewhere": node}, "nothing is made here"),
-        ({"optimizer": {"_target_": "mine_outsider.sgd"}}, "is not allowed"),
+    for config in (
+        {"optimizer": {**node, "learning_rat": 1}},
+        {"elsewhere": node},
+        {"optimizer": {"_target_": "mine_outsider.sgd"}},
     ):
-        with pytest.raises(ValueError, match=sentence):
+        with screen.refuses(ValueError):
             check_targets(config)
 
 
@@ -161,13 +161,13 @@ def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, k
         check_targets(whole)
 
 
-def test_what_a_module_fixes_is_not_taken_from_the_configuration() -> None:
+def test_what_a_module_fixes_is_not_taken_from_the_configuration(screen: Screens) -> None:
     for task, key in (
         ("swag", "number_range"),
         ("ner_conll2003", "input_size"),
         ("ner_features_conll2003", "input_size"),
     ):
-        with pytest.raises(ValueError, match=rf"task\.module\.{key}: the module sets this itself"):
+        with screen.refuses(ValueError):
             check_targets(
                 sweep.without_hydra(
                     sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"])

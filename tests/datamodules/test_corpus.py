@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from tests.screens import Screens
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -322,11 +323,14 @@ def test_held_out_labels_are_what_the_loss_is_over(
 
 
 def test_documents_that_spoil_next_sentence_prediction_are_told(
-    make: Callable[..., CorpusDataModule], corpus: Any, caplog: pytest.LogCaptureFixture
+    make: Callable[..., CorpusDataModule],
+    corpus: Any,
+    caplog: pytest.LogCaptureFixture,
+    screen: Screens,
 ) -> None:
     """One document with nearly all of the text finds no other one to draw from."""
     make().instances("train", 16)
-    assert "random next segment" not in caplog.text
+    screen.log(caplog)
     sizes, tokens = np.array([4000, 3, 3, 1]), np.random.default_rng(0).integers(5, 90, 4007 * 6)
     corpus.train = replace(
         corpus.train,
@@ -337,10 +341,10 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     )
     with caplog.at_level("INFO"):
         make().instances("train", 16)
-    assert "train split at seq_length 16:" in caplog.text and "flatter the model" in caplog.text
+    screen.log(caplog)
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
-    assert "flatter" not in caplog.text
+    screen.log(caplog)
 
 
 class Recorder(LightningModule):

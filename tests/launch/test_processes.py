@@ -82,7 +82,7 @@ def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path
     assert [held.state, held.message, other.state] == ["complete", "", "complete"]
     lines = said.getvalue().splitlines()
     assert lines[0] == f"    held  held: process {os.getpid()} works in its folder"
-    assert sum("works in its folder" in line for line in lines) == 1
+    assert lines[0] not in lines[1:]
     assert held.started > other.started
 
 
@@ -348,7 +348,7 @@ def test_forked_jobs(tmp_path: Path) -> None:
     ).run()
     assert [one.state for one in jobs] == ["complete", "failed", "failed"]
     assert jobs[0].log.read_text().startswith("clozelab 0.")
-    assert jobs[1].message.startswith("exit status 2") and "nonsense" in jobs[1].message
+    assert re.match("exit status 2.*nonsense", jobs[1].message)
     assert jobs[2].message == "exit status 4"
     server.start(["--version"], tmp_path / "again.log").wait()
     assert (tmp_path / "again.log").read_text().startswith("clozelab 0.")
@@ -360,7 +360,7 @@ def test_a_terminal_shows_how_all_stand(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "slow" * 13, f"echo 12:00:00 I working {'hard ' * 30}; sleep 1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
     text = screen.getvalue()
-    assert "0 of 1 done" in text and "12:00:00" not in text
+    assert re.search("0 of 1 done", text) and "12:00:00" not in text
     lines = [Text.from_ansi(line).plain.rstrip() for line in text.splitlines()]
     assert any(re.fullmatch(r" running  (slow){13} +\d s  work.*…", line) for line in lines), (
         "state, name and time stay"
@@ -392,7 +392,7 @@ def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
     first, second, third = screen.getvalue().splitlines()
     assert first == "complete  one after 0 s  (1 of 3 done, about 0 s left)"
-    assert "failed  two" in second and "(2 of 3 done, about 0 s left)" in second
+    assert re.fullmatch(r"failed  two .*  \(2 of 3 done, about 0 s left\)", second)
     assert third.endswith("(3 of 3 done)")
 
 
@@ -500,7 +500,7 @@ def test_a_forked_job_computes_with_threads_of_its_own() -> None:
         "    return os.waitpid(pid, 0)[1] == 0\n"
         "print(torch.get_num_threads(), computes(120))\n"
         "torch.ones(400, 400) @ torch.ones(400, 400)\n"
-        "print(computes(4))\n"  # the control: now there is a pool
+        "print(computes(2))\n"  # the control: now there is a pool
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -13,6 +13,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
+from tests.screens import Screens
 
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
@@ -191,9 +192,7 @@ def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     )
 
 
-def test_a_key_twice_in_a_job_is_refused() -> None:
+def test_a_key_twice_in_a_job_is_refused(screen: Screens) -> None:
     sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm", "++seed=1,2,3")
-    with pytest.raises(
-        ValueError, match=r"\+\+seed=1 stands beside the sweep's own seed=1: write seed= to replace"
-    ):
+    with screen.refuses(ValueError):
         _ = sweep.jobs

@@ -24,7 +24,7 @@ def test_a_failed_job_is_reported_and_tried_again(corpus: Path, tmp_path: Path) 
     choices = ("corpus.sources.0.path=later.txt,text.txt", "arm=from-${corpus.sources.0.path}")
     words = tiny.pretraining(corpus, tmp_path, *choices)
     text = tiny.said(tiny.start(words), 1)
-    assert "1 complete, 1 failed" in text
+    assert tiny.counts(text) == {"complete": 1, "failed": 1}
     assert re.search(
         r"failed: pretrain/from-later.txt/seed-1: exit status 1: error: .*later\.txt", text
     ), text
@@ -33,7 +33,7 @@ def test_a_failed_job_is_reported_and_tried_again(corpus: Path, tmp_path: Path) 
     }
     later.write_text((corpus / "text.txt").read_text())
     try:
-        assert "1 complete, 1 skipped" in tiny.said(tiny.start(words), 0)
+        assert tiny.counts(tiny.said(tiny.start(words), 0)) == {"complete": 1, "skipped": 1}
     finally:
         later.unlink()
     assert {name: one["sessions"] for name, one in tiny.states(tmp_path).items()} == {
@@ -63,4 +63,4 @@ def test_two_sweeps_started_together_never_write_one_folder(corpus: Path, tmp_pa
         )
     assert [sweep.returncode for sweep in sweeps] == [0, 0], texts
     assert any("works in its folder" in text for text in texts), texts
-    assert "2 skipped" in tiny.said(tiny.start(words), 0)
+    assert tiny.counts(tiny.said(tiny.start(words), 0)) == {"skipped": 2}

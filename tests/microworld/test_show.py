@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.screens import Screens
 
 from microworld.__main__ import main
 
@@ -27,12 +28,12 @@ TASKS = [
 
 
 def test_prints_documents_and_every_task(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, screen: Screens
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     main(["--n", "2", "--seed=7"])
     printed = capsys.readouterr().out
-    assert "Synthetic" in printed and "seed 7" in printed
+    screen(printed)
     assert re.findall(r"^document (\d)", printed, re.MULTILINE) == ["0", "1"]
     assert [
         line for line in TASKS if re.search(rf"^{re.escape(line)} ", printed, re.MULTILINE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from clozelab.launch import sweep
@@ -25,9 +23,9 @@ def test_steps_and_overrides() -> None:
     ]
     prepare, pretrain, finetune = make_steps(TABLE5, words)
     assert prepare.words()[:3] == ["prepare", "corpus=scale_laptop", "scale=laptop"]
-    assert (
-        "tokenizer.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides
-    )
+    assert {"tokenizer.lowercase=false", "trainer=gpu"} & {*prepare.overrides} == {
+        "tokenizer.lowercase=false"
+    }
     assert pretrain.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "seed=7,8")
     assert finetune.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "task=mrpc")
     assert pretrain.words()[:6] == [
@@ -53,10 +51,6 @@ def test_fine_tuning_or_measures_are_left_out() -> None:
             "pretrain",
             *after,
         ]
-    with pytest.raises(ValueError, match="no stage takes 'pretrain=none'"):
-        make_steps(folder, ["pretrain=none"])
-    with pytest.raises(ValueError, match="nothing is left to run"):
-        make_steps(EXPERIMENTS_DIR / "table4_swag", ["encoder=/x", "finetune=none"])
 
 
 def test_one_word_chooses_the_seeds_of_every_stage() -> None:
@@ -68,8 +62,6 @@ def test_one_word_chooses_the_seeds_of_every_stage() -> None:
     assert evaluate.overrides == ("pretrain_seed=4,5",)
     (given,) = make_steps(EXPERIMENTS_DIR / "table4_swag", ["encoder=/x", "seeds=2"])
     assert given.overrides == ("row=given", "encoder=/x", "pretrain_seed=2")
-    with pytest.raises(ValueError, match="seeds=x: give whole numbers"):
-        make_steps(TABLE5, ["seeds=x"])
 
 
 @pytest.mark.parametrize("row", ["row=random", "evaluate.measured=random"])
@@ -83,31 +75,6 @@ def test_rows_of_measures(row: str) -> None:
         steps = make_steps(EXPERIMENTS_DIR / name, [*words, row])
         assert steps[-1].verb == "evaluate" and steps[-1].overrides == ("measured=random",), name
         assert not any("row" in word for word in (*steps[0].overrides, *steps[1].overrides))
-    with pytest.raises(
-        ValueError, match=r"row=mml: there is no measured 'mml'; did you mean 'mlm'\?"
-    ):
-        make_steps(EXPERIMENTS_DIR / "zero_shot", ["row=mml"])
-
-
-@pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed"])
-def test_overrides_that_no_stage_takes(word: str) -> None:
-    with pytest.raises(ValueError, match="no stage takes"):
-        make_steps(TABLE5, [word])
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("finetune.sed=1", "finetune has no key 'sed'; did you mean 'seed'"),
-        ("pretrain.task=mrpc", "pretrain has no key 'task'"),
-        ("prepare.sed=1", "prepare has no key 'sed'"),
-        ("pretrain.seed=x,1", "seed=x: Value 'x'"),
-        ("finetune.nothing=glob(*)", "finetune has no key 'nothing'"),
-    ],
-)
-def test_an_override_for_one_stage_is_refused_in_its_name(word: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{word}: {said}")):
-        make_steps(TABLE5, [word])
 
 
 def test_lists_of_values_that_only_a_sweeper_knows() -> None:
@@ -124,13 +91,6 @@ def test_later_overrides_see_the_first_choice_of_a_list() -> None:
         -1
     ]
     assert step.overrides == ("task=squad_v1,mrpc", "task.data.doc_stride=64")
-
-
-def test_nothing_is_said_to_a_stage_that_does_not_run() -> None:
-    folder = EXPERIMENTS_DIR / "table4_swag"
-    for word in ("pretrain.seed=3", "prepare.corpus=text"):
-        with pytest.raises(ValueError, match="there is nothing to"):
-            make_steps(folder, ["encoder=/x", word])
 
 
 def test_corpus_follows_the_users_choice() -> None:
@@ -152,8 +112,6 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
     (large,) = make_steps(folder, ["row=large", "encoder=/x"])
     assert large.overrides == ("row=large", "encoder=/x")
     assert [one.verb for one in make_steps(folder, [])] == ["prepare", "pretrain", "finetune"]
-    with pytest.raises(ValueError, match=r"has no row/given\.yaml"):
-        make_steps(TABLE5, ["encoder=/x"])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.results.words import judgement_note, why_not
+from tests.screens import Screens
 
 from clozelab.analysis.verdicts import Judgement, Verdict, judge
 from clozelab.report.problems import problems
@@ -105,7 +106,7 @@ def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
 
 
 def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
-    experiment: Experiment, root: Path
+    experiment: Experiment, root: Path, screen: Screens
 ) -> None:
     for path in root.glob("finetune/*/*/*/*/run.json"):
         state = json.loads(path.read_text())
@@ -117,9 +118,7 @@ def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
     make_older(root, "pretrain/*/seed-1")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {2, 3, 4}
-    assert any(
-        "on encoders of an older results version" in line for line in problems(table)[HEADING]
-    )
+    screen("\n".join(problems(table)[HEADING]))
 
 
 def test_runs_on_an_encoder_that_was_trained_anew_stay(experiment: Experiment, root: Path) -> None:

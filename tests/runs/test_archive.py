@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.runs.archives import MEANS, NAME, contents, edit, on_machines, rewritten, say
+from tests.screens import Screens
 
 from clozelab.corpus.files import digest
 from clozelab.report import render
@@ -47,7 +48,12 @@ class Noon(datetime):
 
 
 def test_ten_seeds_cut_in_five_make_the_joint_report(
-    packed: Any, make_runs: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    packed: Any,
+    make_runs: Any,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    screen: Screens,
 ) -> None:
     """Byte for byte; each machine is named in it. The same packs again change nothing, nor does
     their order.
@@ -55,15 +61,11 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
     packs = [str(packed(f"part{first}", first, first + 1)) for first in range(1, 11, 2)]
     status, said = say(["pool", *packs[::-1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
     assert status == 0
-    for text in ("90 runs added, 0 were there", "machine-0 (45 runs), machine-1 (45 runs)"):
-        assert text in said
+    screen(said)
     joint = make_runs(MEANS, pretrain_seeds=tuple(range(1, 11)), finetune_seeds=(1,), below="joint")
     on_machines(joint)
     before = contents(tmp_path / "pooled")
-    assert (
-        "0 runs added, 90 were there"
-        in say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1]
-    )
+    screen(say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1])
     assert contents(tmp_path / "pooled") == before
     monkeypatch.setattr("clozelab.report.provenance.datetime", Noon)
     reports = []
@@ -81,7 +83,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
 
 
 def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     """Of equal vocabularies one; weights on request; runs that go on are left out, and said to
     be.
@@ -102,8 +104,7 @@ def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
     status, said = say([*words, f"out={tmp_path / 'again.zip'}"], capsys)
     assert (tmp_path / "again.zip").read_bytes() == one.read_bytes()
     assert status == 0
-    for text in ("17 runs", "left out: 1 ", "kB"):
-        assert text in said
+    screen(said, hide={r"[\d.]+ kB": "SIZE"})
     with zipfile.ZipFile(one) as archive:
         manifest, names = json.loads(archive.read(MANIFEST)), archive.namelist()
     assert len([name for name in manifest["files"] if name.endswith("/vocab.txt")]) == 2
@@ -203,7 +204,7 @@ def test_a_damaged_or_hostile_pack_is_refused_before_anything_is_written(
     harm(packs[1])
     before = set(tmp_path.rglob("*"))
     status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
-    assert status == 1 and message in said and "two.zip" in said
+    assert status == 1 and message in said and packs[1].name in said
     assert set(tmp_path.rglob("*")) == before
 
 
@@ -249,7 +250,7 @@ def test_packs_that_do_not_match_are_refused_before_anything_is_written(
 
 
 def test_a_pack_of_an_older_results_version_opens_by_itself(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     """A version forbids mixing, not reading: packs of one experiment do not mix, each by itself is
     read.
@@ -259,15 +260,13 @@ def test_a_pack_of_an_older_results_version_opens_by_itself(
     assert len(find(tmp_path / "pooled").records) == 18
     new = str(packed("new", 3))
     status, said = say(["pool", new, f"runs_dir={tmp_path / 'pooled'}"], capsys)
-    assert (
-        status == 1
-        and f"has results version {RESULTS_VERSIONS['pretrain']} of pretrain, and " in said
-    )
+    assert status == 1
+    screen(said)
     assert say(["verify", old[0], "retrain=false"], capsys)[1].count("results version") == 0
 
 
 def test_other_claims_of_one_experiment_are_refused(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     def change(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
         name = f"experiment/{NAME}/paper.yaml"
@@ -279,11 +278,8 @@ def test_other_claims_of_one_experiment_are_refused(
     packs = [packed("one", 1), packed("two", 2)]
     rewritten(packs[1], change)
     status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
-    assert (
-        status == 1
-        and f"its {NAME} has other claims than that of" in said
-        and not (tmp_path / "pooled").exists()
-    )
+    assert status == 1 and not (tmp_path / "pooled").exists()
+    screen(said)
 
 
 def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
@@ -351,7 +347,9 @@ def test_a_pack_without_predictions_makes_the_same_report(
     assert reports[0]["results.csv"] == reports[1]["results.csv"]
 
 
-def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys: Any) -> None:
+def test_a_pack_names_no_folder_of_its_maker(
+    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
+) -> None:
     """Paths below where a command was started are written from there; others stay as they were
     said.
     """
@@ -377,13 +375,12 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys
     with zipfile.ZipFile(pack) as archive:
         assert not [name for name in archive.namelist() if b"/home/alice/" in archive.read(name)]
     status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
-    assert status == 0 and "0 runs added" in said, (
-        "where it was packed the same runs are there already"
-    )
+    assert status == 0
+    screen(said)
 
 
 def test_a_pack_changes_nothing_but_where_a_path_begins(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     """What a fingerprint knows stays as it was; of folders in one another a run's own counts; no
     path becomes empty.
@@ -429,14 +426,14 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
         assert record.overrides == [f"data_dir={data}", f"cache_dir={cache}", f"corpus={corpus}"]
         assert str(corpus) in (record.folder / "config.yaml").read_text()
     status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
-    assert status == 0 and "0 runs added" in said
+    assert status == 0
+    screen(said)
     for path in (tmp_path / "one").rglob("run.json"):
         path.with_name("config.yaml").write_text("of: another\n")
         path.unlink()
     status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
-    assert status == 1 and "config.yaml is another one" in said, (
-        "no record says that it is of this run"
-    )
+    assert status == 1
+    screen(said)
 
 
 def test_looks_and_launches_of_all_packs_come_along(
@@ -553,7 +550,7 @@ def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> N
 
 
 def test_another_run_of_a_cell_is_refused_wherever_it_lies(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     """A copy of the same run is none; the report names either by what it is."""
 
@@ -571,15 +568,13 @@ def test_another_run_of_a_cell_is_refused_wherever_it_lies(
     )
     target = f"runs_dir={tmp_path / 'pooled'}"
     status, said = say(["pool", str(first), str(other), target], capsys)
-    assert (
-        status == 1
-        and "pretrain/mlm/again/seed-1 is another run than" in said
-        and "of the same cell" in said
-    )
+    assert status == 1
+    screen(said)
     assert not (tmp_path / "pooled").exists()
     assert say(["pool", str(first), str(copy), target], capsys)[0] == 0
-    assert ["a copy by its place" in one for one in find(tmp_path / "pooled").damaged] == [True]
+    (said,) = find(tmp_path / "pooled").damaged
+    screen(said)
     edit(tmp_path / f"pooled/{NAME}/demo/pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
     (said,) = find(tmp_path / "pooled").damaged
-    assert "another run of the cell of" in said
+    screen(said)
     assert say(["pool", str(first), target], capsys)[0] == 1

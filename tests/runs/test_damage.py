@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from tests.screens import Screens
 
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
 from clozelab.launch.launcher import _fail_incomplete
@@ -143,7 +144,7 @@ def test_without_a_record_the_copy_is_none(tmp_path: Path) -> None:
     assert read_record(folder) is None
 
 
-def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None:
+def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path, screen: Screens) -> None:
     """A sweep is planned, and the job of that folder says what to remove."""
     configs = [configuration(tmp_path, seed) for seed in (1, 2, 3)]
     for config in configs[:2]:
@@ -156,17 +157,15 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None
         PlannedJob((), config.run_dir, state) for config, state in zip(configs, states, strict=True)
     ]
     assert [*with_own_folders(planned)] == planned
-    with pytest.raises(
-        ValueError, match=r"seed-1/run\.json is damaged.*remove the folder to run again"
-    ):
+    place = {r"line \d+ column \d+": "line N column N"}  # a record has the machine's name
+    with screen.refuses(ValueError, hide=place):
         claim(configs[0])
     jobs = [
         Job(config.run_dir, [], tmp_path / "log", state=JobState.COMPLETE) for config in configs[:2]
     ]
     _fail_incomplete(jobs, planned[:2])
-    assert [job.state for job in jobs] == ["failed", "complete"] and "run.json is damaged" in jobs[
-        0
-    ].message
+    assert [job.state for job in jobs] == ["failed", "complete"]
+    screen(jobs[0].message, hide=place)
 
 
 # Lost curves

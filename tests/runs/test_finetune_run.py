@@ -22,6 +22,7 @@ import pytest
 import torch
 import yaml
 from tests import forked
+from tests.screens import Screens
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import MANIFEST
@@ -34,6 +35,11 @@ from clozelab.runs.store import RunConflictError
 from clozelab.stages.archive import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
+
+
+class DiskFullError(OSError):
+    """The disk that a test has filled, and no other error of files."""
+
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer(
@@ -302,12 +308,12 @@ def test_killed_run_goes_on_from_its_last_checkpoint(
 
     def dies(self: FineTuning, *rest: Any) -> Any:
         if self.trainer.global_step == 22:
-            raise OSError("no space left on device")
+            raise DiskFullError("no space left on device")
         return original(self, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuning, "training_step", dies)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(DiskFullError):
             finetune(name="killed")
     with monkeypatch.context() as patch:
         steps = counted(patch)
@@ -343,7 +349,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
 
 
 def test_weights_that_are_no_numbers_are_not_saved(
-    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
+    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch, screen: Screens
 ) -> None:
     """Between two log points no loss would have told it, and the saved run would never recover."""
     undisturbed = whole()
@@ -359,9 +365,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuning, "on_train_batch_end", poisoned)
-        with pytest.raises(
-            DivergedError, match="step 6: weights or optimizer state are no numbers"
-        ):
+        with screen.refuses(DivergedError):
             finetune("trainer.log_interval_steps=100", name="poisoned")
     steps = counted(monkeypatch)
     poisoned_run = finetune("trainer.log_interval_steps=100", name="poisoned")
@@ -383,12 +387,12 @@ def test_broken_run_is_not_taken_for_whole(
     def fails_late(self: FineTuning) -> None:
         calls.append(1)
         if len(calls) == 3:
-            raise OSError("no space left on device")
+            raise DiskFullError("no space left on device")
         evaluate(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuning, "on_validation_epoch_end", fails_late)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(DiskFullError):
             finetune()
     assert read(tmp_path / "run", "run.json")["status"] == "failed"
     assert not (tmp_path / "run/scores.json").exists()
@@ -468,7 +472,7 @@ def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
 
 
 def test_text_of_unknown_words_is_refused_before_the_first_step(
-    finetune: Any, tmp_path: Path
+    finetune: Any, tmp_path: Path, screen: Screens
 ) -> None:
     path = tmp_path / "data/glue/SST-2/train.tsv"
     path.parent.mkdir(parents=True)
@@ -476,9 +480,7 @@ def test_text_of_unknown_words_is_refused_before_the_first_step(
         rows = [f"{'жук ' * 12}{(GOOD if i % 2 else BAD)[i % 3]}\t{i % 2}" for i in range(60)]
         path.with_name(f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     overrides = [f"data_dir={tmp_path / 'data'}", "epochs=0.2"]
-    with pytest.raises(
-        ValueError, match=r"92\.3% of the tokens of task sst2, training file, are \[UNK\]"
-    ):
+    with screen.refuses(ValueError):
         finetune(*overrides)
     assert not (tmp_path / "run").exists()
     facts = read(finetune(*overrides, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
@@ -540,12 +542,12 @@ def test_bad_input_is_a_clear_error(
 
 
 def test_encoder_with_other_tokenizer_files(
-    finetune: Any, save_encoder: Any, tmp_path: Path
+    finetune: Any, save_encoder: Any, tmp_path: Path, screen: Screens
 ) -> None:
     save_encoder(tmp_path / "mixed", TOKENIZER, **SHAPE)
     other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
     (tmp_path / "mixed/vocab.txt").write_bytes(other.files()["vocab.txt"])
-    with pytest.raises(ValueError, match=r"vocab\.txt has 'x' where tokenizer\.json has"):
+    with screen.refuses(ValueError):
         finetune(f"encoder={tmp_path / 'mixed'}")
 
 
@@ -572,7 +574,7 @@ def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> Non
     assert not scores["collapsed"]
 
 
-def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
+def test_predictions_for_test_files(finetune: Any, world: Path, screen: Screens) -> None:
     words = [*GOOD, *BAD]
     path = world / "data/glue/SST-2/test.tsv"
     path.write_text(
@@ -591,7 +593,7 @@ def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
         "test_data",
     }
     path.write_text("index\tsentence\n0\tthe film\n")
-    with pytest.raises(RunConflictError, match="input test_data"):
+    with screen.refuses(RunConflictError):
         finetune("predict_test=true")
 
 
@@ -650,13 +652,15 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
     assert steps[1] == steps[0] + 3
 
 
-def test_damaged_encoder_claims_no_folder(finetune: Any, world: Path, tmp_path: Path) -> None:
+def test_damaged_encoder_claims_no_folder(
+    finetune: Any, world: Path, tmp_path: Path, screen: Screens
+) -> None:
     shutil.copytree(world / "encoder", tmp_path / "flipped")
     path = tmp_path / "flipped/model.safetensors"
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+    with screen.refuses(ValueError):
         finetune(f"encoder={tmp_path / 'flipped'}")
     assert not (tmp_path / "run").exists()
 
@@ -772,7 +776,9 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     )
 
 
-def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_by_hub_name(
+    finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+) -> None:
     """The task's files come from the hub and not from data_dir; the revision is part of what the
     run is.
     """
@@ -798,5 +804,5 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
     assert state["config"]["task"]["hub"]["revision"].startswith("bcdcba79")
     plain = finetune("epochs=0.5", "task.hub.revision=null", name="files")
     assert "hub" not in read(plain, "run.json")["config"]["task"]
-    with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
+    with screen.refuses(ValueError):
         finetune("hub=true", "task.hub.revision=null", name="moving")

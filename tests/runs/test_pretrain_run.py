@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from tests import forked
 from tests.composing import composed
+from tests.screens import Screens
 
 from clozelab import config
 from clozelab.cli import main
@@ -291,7 +292,12 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, pytest.param(empty, marks=pytest.mark.slow), flip])
 def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bits(
-    workplace: Path, whole_run: Path, tmp_path: Path, damage: Any, caplog: pytest.LogCaptureFixture
+    workplace: Path,
+    whole_run: Path,
+    tmp_path: Path,
+    damage: Any,
+    caplog: pytest.LogCaptureFixture,
+    screen: Screens,
 ) -> None:
     """It says in one line where it goes on: which step, of how many, from which file."""
     caplog.set_level(logging.INFO)
@@ -300,10 +306,8 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
         run_here(workplace, run_dir, stop_after_step=7)
     damage(run_dir / "checkpoints" / "last.ckpt")
     run_here(workplace, run_dir)
-    said = (run_dir / "log.txt").read_text()
-    assert f"going on after step 6 of 10, from {run_dir / 'checkpoints' / 'previous.ckpt'}" in said
-    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said
-    assert "it is passed over" in said
+    lines = (run_dir / "log.txt").read_text().splitlines()
+    screen("\n".join(line for line in lines if ".ckpt" in line))
     assert rows(run_dir) == rows(whole_run)
     ours, theirs = tensors(run_dir), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -374,7 +378,12 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
     ],
 )
 def test_a_damaged_corpus_is_named_before_the_first_step(
-    workplace: Path, whole_run: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+    workplace: Path,
+    whole_run: Path,
+    tmp_path: Path,
+    what: str,
+    caplog: pytest.LogCaptureFixture,
+    screen: Screens,
 ) -> None:
     """A byte that was changed in place is refused; what the cache can see by sizes it prepares
     again, and says so.
@@ -394,19 +403,14 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
         )
     if what == "flipped":
         assert len(tokens.read_bytes()) == len(content)
-        with pytest.raises(
-            ValueError,
-            match=rf"{tokens} has changed since it was written; delete the prepared corpus",
-        ):
+        with screen.refuses(ValueError):
             run_here(workplace, tmp_path / "run", cache_dir=cache)
         assert not (tmp_path / "run").exists()
         shutil.rmtree(tokens.parents[1])
         run_here(workplace, tmp_path / "run", cache_dir=cache)  # as the message says
     else:
         run_here(workplace, tmp_path / "run", cache_dir=cache)
-        path = vocabulary.parent if what == "other vocabulary" else tokens
-        assert f"{path}" in caplog.text
-        assert "preparing it again" in caplog.text
+        screen.log(caplog)
     assert tokens.read_bytes() == content
     assert state(tmp_path / "run")["inputs"] == state(whole_run)["inputs"]
 
@@ -511,7 +515,7 @@ def test_an_encoder_that_never_saw_a_second_segment_says_so(
 
 
 def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
-    workplace: Path, whole_run: Path, tmp_path: Path
+    workplace: Path, whole_run: Path, tmp_path: Path, screen: Screens
 ) -> None:
     shutil.copytree(whole_run / "encoder", tmp_path / "untied")
     (tmp_path / "untied" / "checksums.json").unlink()
@@ -519,9 +523,7 @@ def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
     decoder = "cls.predictions.decoder.weight"
     stored[decoder] = stored["bert.embeddings.word_embeddings.weight"] + 1e-3
     save_file(stored, tmp_path / "untied" / "model.safetensors")
-    with pytest.raises(
-        ValueError, match=rf"{decoder} is not the word embeddings.*save the encoder alone"
-    ):
+    with screen.refuses(ValueError):
         run_here(workplace, tmp_path / "run", encoder=tmp_path / "untied")
     assert not (tmp_path / "run").exists()
 
@@ -552,6 +554,8 @@ def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
         ({"schedule.warmup_fraction": 1.5}, r"schedule\.warmup_fraction is 1\.5"),
         ({"objective.token.predict_prob": 0}, r"predict_prob is 0"),
         ({"keep_encoders": "[0.5,1.0]"}, r"keep_encoders\.1 is 1\.0"),
+        ({"trainer.micro_batch": "tiny"}, "micro_batch is 'tiny'"),
+        ({"logger": "wandb", "logger.wandb.mode": "on"}, r"logger\.wandb\.mode is 'on'"),
     ],
 )
 def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(
@@ -565,9 +569,11 @@ def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_corpus_that_gives_no_rows_leaves_no_run_behind(workplace: Path, tmp_path: Path) -> None:
+def test_a_corpus_that_gives_no_rows_leaves_no_run_behind(
+    workplace: Path, tmp_path: Path, screen: Screens
+) -> None:
     phases = "[{seq_length: 7, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
-    with pytest.raises(ValueError, match="train split at seq_length 7: seq_length 7 is too short"):
+    with screen.refuses(ValueError):
         run_here(workplace, tmp_path / "run", phases=phases)
     assert list(tmp_path.iterdir()) == []
 
@@ -642,7 +648,11 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
 
 @pytest.mark.parametrize("strategy", ["", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_a_checkpoint_becomes_a_folder_by_one_command(
-    workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+    workplace: Path,
+    tmp_path: Path,
+    strategy: str,
+    capsys: pytest.CaptureFixture[str],
+    screen: Screens,
 ) -> None:
     """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's
     own folder.
@@ -710,7 +720,7 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     )
     assert main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
     assert not (tmp_path / "other").exists()
-    assert "was trained on another corpus than is here now" in capsys.readouterr().err
+    screen(capsys.readouterr().err.splitlines()[-1])
 
 
 def test_only_a_run_of_its_own_checkpoint_is_exported(
@@ -748,7 +758,7 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     assert_near(tmp_path / "two", tmp_path / "one")
 
 
-def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
+def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path, screen: Screens) -> None:
     """The quick form of the two tests around it: seven steps of two processes in both phases, with
     validation.
     """
@@ -761,8 +771,7 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     two = command(workplace, run_dir, **{"trainer": "ddp", "trainer.accelerator": "cpu"}, **still)
     done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "goes on in another layout" in done.stderr
-    assert "trainer.devices was 1 and is 2" in done.stderr
+    screen("\n".join(line for line in done.stderr.splitlines() if "layout" in line))
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
     assert "sync_dist" not in done.stderr, "figures are the same on all ranks already"
@@ -815,8 +824,6 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
         )
         done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
-    assert "goes on in another layout" in done.stderr
-    assert "trainer.devices was 1 and is 2" in done.stderr
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
@@ -902,23 +909,6 @@ def test_options_that_change_no_result_change_no_fingerprint(
     assert rows(tmp_path / "run") == rows(whole_run)
     ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"trainer.micro_batch": "tiny"}, "micro_batch is 'tiny'"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(
-    workplace: Path, tmp_path: Path, change: dict[str, Any], words: str
-) -> None:
-    try:
-        with pytest.raises(ValueError, match=words):
-            run_here(workplace, tmp_path / "run", **change)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from tests.screens import Screens
 
 from clozelab.runs.identity import RESULTS_VERSIONS, canonical
 from clozelab.runs.inputs import encoder_fingerprint
@@ -129,15 +129,17 @@ def test_a_signal_marks_and_restores(tmp_path: Path, number: int) -> None:
     assert state is not None and state.status == "interrupted"
 
 
-def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_other_configuration_is_refused_with_the_difference(
+    tmp_path: Path, screen: Screens
+) -> None:
     finish(tmp_path, corpus="abc")
-    for changes, corpus, difference in (
-        ({"scale": {"learning_rate": 0.2}}, "abc", "learning_rate: there 0.1, now 0.2"),
-        ({}, "xyz", "input corpus: there 'abc', now 'xyz'"),
-        ({"extra": 1}, "abc", "extra: there '(none)', now 1"),
-        ({"task": {"name": "x"}}, "abc", "task.name: there '(none)', now 'x'"),
+    for changes, corpus in (
+        ({"scale": {"learning_rate": 0.2}}, "abc"),
+        ({}, "xyz"),
+        ({"extra": 1}, "abc"),
+        ({"task": {"name": "x"}}, "abc"),
     ):
-        with pytest.raises(RunConflictError, match=re.escape(difference)):
+        with screen.refuses(RunConflictError):
             claim(tmp_path, config(**changes), corpus=corpus)
 
 
@@ -156,7 +158,7 @@ def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_goes_on_in_another_layout(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, screen: Screens
 ) -> None:
     """Devices and micro-batches are how the work is laid out; the global batch is what is done."""
     phases = [{"steps": 3, "global_batch_size": 8, "micro_batch_size": 8}]
@@ -167,11 +169,8 @@ def test_an_unfinished_run_goes_on_in_another_layout(
         trainer={"num_workers": 0, "devices": 2}, phases=[phases[0] | {"micro_batch_size": 2}]
     )
     with pytest.raises(KeyError), claim(tmp_path, fewer) as run:
-        assert (
-            run.is_resumed
-            and "phases.0.micro_batch_size was 8 and is 2, trainer.devices was 1 and is 2"
-            in caplog.text
-        )
+        assert run.is_resumed
+        screen.log(caplog)
         earlier = [{"phases.0.micro_batch_size": 8, "trainer.devices": 1}]
         assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}
         raise KeyError
@@ -184,13 +183,10 @@ def test_an_unfinished_run_goes_on_in_another_layout(
     with claim(tmp_path, config(phases=phases)) as run:
         assert run.is_complete
     assert is_done(tmp_path, stage="pretrain", config=config(phases=phases))
-    with pytest.raises(
-        RunConflictError, match=r"phases\.0\.global_batch_size: there 8, now 16\n"
-    ) as caught:
+    with screen.refuses(RunConflictError):
         claim(
             tmp_path, config(phases=[phases[0] | {"global_batch_size": 16, "micro_batch_size": 4}])
         )
-    assert "micro_batch_size" not in str(caught.value)
 
 
 def test_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> None:
@@ -231,10 +227,12 @@ def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(
         raise NotSavedError
 
 
-def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_version_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+) -> None:
     finish(tmp_path)
     monkeypatch.setitem(RESULTS_VERSIONS, "pretrain", 999)
-    with pytest.raises(RunConflictError, match="results_version"):
+    with screen.refuses(RunConflictError):
         claim(tmp_path)
     assert not is_done(tmp_path, stage="pretrain", config=config())
 
@@ -242,14 +240,14 @@ def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "left", ["checkpoints", "encoder", "encoders", "metrics.csv", "scores.json"]
 )
-def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str) -> None:
+def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str, screen: Screens) -> None:
     """A checkpoint of another configuration would be trained on, and taken for this one's."""
     finish(tmp_path)
     (tmp_path / left).touch()
     with claim(tmp_path) as run:
         assert run.is_complete  # with its record it is a run like any other
     (tmp_path / "run.json").unlink()
-    with pytest.raises(ValueError, match=rf"holds {left} and no run\.json"):
+    with screen.refuses(ValueError):
         claim(tmp_path)
     (tmp_path / left).unlink()
     with claim(tmp_path) as run:
@@ -265,20 +263,22 @@ def test_links_to_a_shared_run_are_not_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "theirs.csv").read_text() == "theirs"
 
 
-def test_second_process_is_kept_out(tmp_path: Path) -> None:
+def test_second_process_is_kept_out(tmp_path: Path, screen: Screens) -> None:
     with claim(tmp_path) as run:
-        with pytest.raises(RunBusyError, match="in use by another process"):
+        with screen.refuses(RunBusyError):
             claim(tmp_path)
         run.complete()
 
 
-def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+) -> None:
     with claim(tmp_path) as run:
         monkeypatch.setenv("LOCAL_RANK", "1")
         with claim(tmp_path) as follower:
             assert not follower.is_leader and not follower.is_complete
             follower.record(x=1)
-        with pytest.raises(RunConflictError, match="rank 1 has another configuration"):
+        with screen.refuses(RunConflictError):
             claim(tmp_path, config(seed=2))
         monkeypatch.delenv("LOCAL_RANK")
         assert read_record(tmp_path).facts == {}  # type: ignore[union-attr]
@@ -286,7 +286,7 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_other_ranks_wait_for_the_run_that_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
 ) -> None:
     """The complete one of before is no reason to leave: rank 0 is about to remove it, and to wait
     for them.
@@ -294,14 +294,14 @@ def test_other_ranks_wait_for_the_run_that_begins_anew(
     finish(tmp_path)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("clozelab.runs.store.FOLLOWER_WAIT_SECONDS", 0.1)
-    with pytest.raises(ValueError, match="rank 0 has not claimed"):
+    with screen.refuses(ValueError):
         claim(tmp_path, config(reuse="never"))
     assert claim(tmp_path).is_complete
 
 
 @pytest.mark.parametrize("inside", ["started_in", "data_dir", "run", "nothing"])
 def test_what_is_not_the_run_s_is_never_removed_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, screen: Screens
 ) -> None:
     folder = tmp_path / "run"
     finish(folder)
@@ -324,20 +324,20 @@ def test_what_is_not_the_run_s_is_never_removed_with_it(
             )
             run.complete()
         return
-    with pytest.raises(ValueError, match="which reuse=never would remove"):
+    with screen.refuses(ValueError):
         claim(folder, cfg)
     assert (folder / "more/precious.txt").is_file() and claim(folder).is_complete
 
 
-def test_damaged_or_foreign_record(tmp_path: Path) -> None:
-    for text, sentence in (("{", "damaged"), ("[]", "not the record of a run")):
+def test_damaged_or_foreign_record(tmp_path: Path, screen: Screens) -> None:
+    for text in ("{", "[]"):
         (tmp_path / "run.json").write_text(text)
-        with pytest.raises(ValueError, match=sentence):
+        with screen.refuses(ValueError):
             claim(tmp_path)
 
 
-def test_missing_value_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"needed has no value; give one: needed=\.\.\."):
+def test_missing_value_is_named(tmp_path: Path, screen: Screens) -> None:
+    with screen.refuses(ValueError):
         claim(tmp_path, config(needed="???"))
     assert not (tmp_path / "run.json").exists()
 
@@ -354,26 +354,21 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert canonical(cfg) != first  # it still counts
 
 
-def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path) -> None:
+def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path, screen: Screens) -> None:
     (tmp_path / "log.txt").mkdir()
-    with pytest.raises(
-        ValueError, match=r"cannot be written \(.*Is a directory.*log\.txt.*make way"
-    ):
+    with screen.refuses(ValueError):
         claim(tmp_path)
     assert read_record(tmp_path) is None
     (tmp_path / "log.txt").rmdir()
     finish(tmp_path)  # nobody holds the folder
-    assert "log.txt" in {path.name for path in tmp_path.iterdir()}
+    assert (tmp_path / "log.txt").is_file()
 
 
-def test_encoder_fingerprint(tmp_path: Path) -> None:
+def test_encoder_fingerprint(tmp_path: Path, screen: Screens) -> None:
     (tmp_path / "run/encoder").mkdir(parents=True)
     (tmp_path / "run/encoder/config.json").write_text("{}")
-    for folder, sentence in (
-        (tmp_path, "no encoder here"),
-        (tmp_path / "run", "run is a run's folder; its encoder is .*run/encoder"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
+    for folder in (tmp_path, tmp_path / "run"):
+        with screen.refuses(ValueError):
             encoder_fingerprint(folder)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1")

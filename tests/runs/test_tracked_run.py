@@ -112,11 +112,3 @@ def test_a_broken_tracker_ends_nothing(
     assert tiny.state(tmp_path / "run")["status"] == "complete"
     assert caplog.text.count("wandb did not take something: OSError: no space left on device") == 1
     assert f"clozelab track {tmp_path / 'run'} logger=wandb" in caplog.text
-
-
-def test_a_wrong_tracker_is_refused_before_the_folder_is_taken(
-    workplace: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
-        tiny.run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.wandb.mode": "on"})
-    assert not (tmp_path / "run").exists()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests import forked
 from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
+from tests.screens import Screens
 
 from clozelab.cli import main
 from clozelab.stages import rerun
@@ -56,6 +57,14 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
     return folder
 
 
+FIGURES = {
+    r"\d+ of \d+ figures": "N of M figures",
+    r"\d+\.\d+(e-?\d+)?": "FIGURE",
+    r"took \d+ s": "took N s",
+}
+"""Losses differ from machine to machine in their last digits."""
+
+
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` trains in a forked process."""
@@ -95,16 +104,17 @@ def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, ca
 
 
 def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
-    place: Path, tmp_path: Path, capsys: Any
+    place: Path, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     shutil.copytree(place / "seed-1", tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
     status, said = said_of(tmp_path / "run", capsys)
-    assert status == 0 and "(steps 1 to 10 trained again" in said
+    assert status == 0
+    screen(said, hide=FIGURES)
 
 
 def test_on_another_machine_it_says_by_how_many_figures(
-    place: Path, tmp_path: Path, capsys: Any
+    place: Path, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     """There may be none in a stretch: then only the batches are known to be the same."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
@@ -114,11 +124,8 @@ def test_on_another_machine_it_says_by_how_many_figures(
         6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv")
     )
     status, said = said_of(run, capsys)
-    assert (
-        status == 0
-        and f"compared by all batches, and by {logged} figures within 1%)" in said
-        and logged > 0
-    )
+    assert status == 0 and logged > 0
+    screen(said, hide=FIGURES)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,9 @@ def test_of_a_gpu_it_says_that_it_can_drift(
         assert status == 0 and "trainer.deterministic=true" in said
 
 
-def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
+def test_other_batches_are_noticed(
+    place: Path, tmp_path: Path, capsys: Any, screen: Screens
+) -> None:
     """The end of another seed's run, under this one's name."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
     mine, other = (
@@ -151,21 +160,18 @@ def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> 
     )
     save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
     status, said = said_of(run, capsys)
-    assert (
-        status == 1
-        and "is not the same run: other batches were read" in said
-        and "optimizer state differ" in said
-    )
+    assert status == 1
+    screen(said, hide=FIGURES)
 
 
 def test_another_dropout_behind_the_checkpoint_is_noticed(
-    place: Path, tmp_path: Path, capsys: Any
+    place: Path, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     """The batches are the same ones: only figures and weights can tell it."""
     run = place / "dropout"
     status, said = said_of(run, capsys)
-    assert status == 1 and "is not the same run" in said and "other batches" not in said
-    assert "figures differ, first train/loss of step 7" in said and "optimizer state differ" in said
+    assert status == 1
+    screen(said, hide=FIGURES)
 
 
 def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
@@ -198,7 +204,7 @@ def test_what_cannot_be_trained_again_is_one_sentence(
 
 
 def test_a_run_of_a_pack_is_trained_again_to_the_bit(
-    place: Path, tmp_path: Path, capsys: Any
+    place: Path, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     pack = tmp_path / "one.zip"
     assert main(["pack", str(place / "seed-1"), f"out={pack}"]) == 0
@@ -206,26 +212,16 @@ def test_a_run_of_a_pack_is_trained_again_to_the_bit(
     status = main(["verify", str(pack), f"data_dir={place}", f"cache_dir={place / 'cache'}"])
     out = capsys.readouterr()
     assert status == 0, out.out + out.err
-    assert (
-        "seed-1 trained again and compared to the bit" in out.out and "not checked" not in out.out
-    )
+    screen(out.out, hide=FIGURES)
 
 
-def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(place: Path) -> None:
+def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(
+    place: Path, screen: Screens
+) -> None:
     one, other, late = (open_run(str(place / name)) for name in ("seed-1", "seed-2", "dropout"))
     assert not [*run_differences(one, one)]
-    said = "; ".join(run_differences(one, other))
-    assert (
-        "seed: there 1, now 2" in said
-        and "read other batches" in said
-        and "left another encoder" in said
-    )
-    said = "; ".join(run_differences(one, late))
-    assert (
-        "figures differ, first train/loss of step 7" in said
-        and "left another encoder" in said
-        and "read" not in said
-    )
+    for another in (other, late):
+        screen("\n".join(run_differences(one, another)), hide=FIGURES)
 
 
 def test_a_record_gives_no_permission(
@@ -272,15 +268,12 @@ def measured(place: Path) -> Path:
 
 
 def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
-    measured: Path, tmp_path: Path, capsys: Any
+    measured: Path, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
     before = contents(measured)
     status, said = said_of(measured, capsys)
     assert status == 0, said
-    assert (
-        f"{measured} is the same run (measured again and compared to the bit)" in said
-        and "ckpt" not in said
-    )
+    screen(said, hide=FIGURES)
     assert contents(measured) == before
 
     # Another answer, or another figure, is another run.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.results.words import cell_note
+from tests.screens import Screens
 
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -29,15 +30,15 @@ def root(make_runs: Callable[..., Path], writers: Any) -> Path:
     return scale
 
 
-def test_names_of_rows_and_columns(root: Path) -> None:
+def test_names_of_rows_and_columns(root: Path, screen: Screens) -> None:
     table = build_table(EXPERIMENT, find(root))
     for name in ("MNLI-m", "snli_95k", "SNLI-95k"):
         assert [one.task for one in find_columns(table, name)] == ["snli_95k"]
-    with pytest.raises(ValueError, match="no column 'QNLI' with a run"):
+    with screen.refuses(ValueError):
         find_columns(table, "QNLI")
-    with pytest.raises(ValueError, match="did you mean 'mrpc'"):
+    with screen.refuses(ValueError):
         find_columns(table, "mrcp")
-    with pytest.raises(ValueError, match="did you mean 'mlm_nsp'"):
+    with screen.refuses(ValueError):
         explain_cell(
             [
                 "table5_pretraining_tasks",
@@ -81,7 +82,7 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
 
 
 def test_a_fact_of_pretraining_has_the_arms_runs(
-    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str], screen: Screens
 ) -> None:
     root = tmp_path / "table6_model_size" / "demo"
     for arm, layers in (("base", 4), ("wide", 6)):
@@ -98,14 +99,13 @@ def test_a_fact_of_pretraining_has_the_arms_runs(
         == 0
     )
     out = capsys.readouterr().out
-    assert "on LM perplexity: 10.88 (10.75, 11.00) (perplexity)" in out and "percent" not in out
+    screen(out)
     assert re.search(r"pretrain/base/seed-1 +10\.75 +0123456789ab", out)
     assert re.search(r"pretrain/base/seed-3 .*does not count: not complete \(failed\)", out)
-    assert "pretrain/wide" not in out and "missing: seeds 3/0\n" in out
     assert out.count("clozelab pretrain --config-dir") == 3
 
 
-def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
+def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any, screen: Screens) -> None:
     tasks = ("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
     for number, task in enumerate(tasks):
         for seed in (1, 2):
@@ -127,22 +127,15 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
                 flat.append(float(one))
         assert len(flat) == 9 and sum(flat) / 9 == pytest.approx(score, abs=0.01)
     (left,) = [run for run in runs if run.note]
-    assert left.record.seed == 3 and "other parts of the mean lack its seeds" in left.note
+    assert left.record.seed == 3
+    screen(left.note)
 
 
-def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb(root: Path, capsys: pytest.CaptureFixture[str], screen: Screens) -> None:
     words = ["table5_pretraining_tasks", "mlm", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"]
     assert explain_cell(words) == 0
     out = capsys.readouterr().out
-    for text in (
-        "No NSP on MRPC: 60.0 ± ",
-        "the paper 86.5",
-        "finetune/mlm/pretrain-seed-3/mrpc/seed-2",
-        "0123456789ab",
-        "does not count: not complete (failed)",
-        "missing: seeds 2/9",
-    ):
-        assert text in out
+    screen(out)
     assert out.count("clozelab finetune --config-dir") == 7 and out.count("clozelab pretrain") == 0
-    with pytest.raises(ValueError, match="no run below"):
+    with screen.refuses(ValueError):
         explain_cell([*words[:3], "scale=laptop", words[-1]])

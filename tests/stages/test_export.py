@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import yaml
+from tests.screens import Screens
 
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -58,7 +60,7 @@ def means(model: Model, texts: list[str]) -> np.ndarray:
 
 
 def test_a_run_becomes_a_model_of_transformers_with_a_card(
-    tmp_path, tiny_config, make_runs, capsys
+    tmp_path, tiny_config, make_runs, capsys, screen: Screens
 ):
     transformers = pytest.importorskip("transformers")
     root = make_runs({("mlm", "mnli"): 80.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
@@ -85,25 +87,10 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(
         dict(zip(LABELS, probs.tolist(), strict=True)), abs=1e-5
     )
     card = (out / "README.md").read_text()
-    for line in (
-        "license: FILL IN",
-        "pipeline_tag: text-classification",
-        "# my-model",
-        "- Architecture: BertForSequenceClassification; 2 layers, hidden size 24, vocabulary 57",
-        "- Labels: no, perhaps, yes",
-        "- Task: MNLI-m",
-        "- Seeds: pre-training 1, fine-tuning 1",
-        "commit 0123456789abcdef",
-        "clozelab finetune",
-        "- 0.10 hours on A processor",
-        "not examined for bias",
-    ):
-        assert line in card, line
-    score = next(line for line in card.splitlines() if line.startswith("| accuracy |"))
-    assert " % |" in score and " to " in score and "2 pre-training seeds" in score, score
+    screen(card)
 
 
-def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
+def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys, screen: Screens):
     folder = write_folder(tmp_path / "m", tiny_config)
     (folder / "checksums.json").unlink()
     config = json.loads((folder / "config.json").read_text()) | {
@@ -111,7 +98,7 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
     }
     (folder / "config.json").write_text(json.dumps(config))
     assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 1
-    assert "has no weights for its spans head" in capsys.readouterr().err
+    screen(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
     written = read_model(tmp_path / "out")
@@ -160,7 +147,8 @@ def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_conf
     assert read_model(tmp_path / "out").untrained == ("pooler",), (
         "nothing has trained the one in the folder"
     )
-    assert "pipeline_tag: feature-extraction" in (tmp_path / "out" / "README.md").read_text()
+    facts = (tmp_path / "out" / "README.md").read_text().split("---\n")[1]
+    assert yaml.safe_load(facts)["pipeline_tag"] == "feature-extraction"
 
 
 def test_a_card_names_no_place_of_this_machine():
@@ -386,7 +374,5 @@ def test_every_damage_is_one_clear_sentence(sound, tmp_path, monkeypatch, capsys
     damage(tmp_path / "m")
     assert main(["export", "m", "to=out"]) == 1
     message = capsys.readouterr().err
-    assert word in message and "Traceback" not in message and len(message.splitlines()) == 2, (
-        message
-    )
+    assert word in message and len(message.splitlines()) == 2, message
     assert [path.name for path in tmp_path.iterdir()] == ["m"], "nothing is written, and no canary"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.screens import Screens
 
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.jobs import TrackedJob
@@ -131,7 +132,10 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_broken_tracker_is_switched_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    screen: Screens,
 ) -> None:
     """Its service takes a second start under the same id for a conflict, so there is none."""
     starts: list[Any] = []
@@ -147,7 +151,7 @@ def test_broken_tracker_is_switched_off(
             logger.log_metrics({"train/loss": 1.0}, step)
         summarise([logger], {"accuracy": 0.5})
     assert len(starts) == 1 and caplog.text.count("wandb did not take something") == 1
-    assert "wandb is missing 6 of 6 values (ConnectionError: no network)" in caplog.text
+    screen.log(caplog)
 
 
 def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""What cannot be planned, and the sentence that refuses it before anything is timed or run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.planning.workers import Worker
+
+from clozelab.planning.steps import make_steps
+from clozelab.stages.plan import main as plan
+from clozelab.stages.plan import parse_budget
+from clozelab.text.paths import EXPERIMENTS_DIR
+
+# A name -> the experiment, the words that no steps are made of, and a part of the sentence.
+STEPS: dict[str, tuple[str, Sequence[str], str]] = {
+    "a stage to leave out": (
+        "table8_masking",
+        ["pretrain=none"],
+        "no stage takes 'pretrain=none'",
+    ),
+    "nothing to run": ("table4_swag", ["encoder=/x", "finetune=none"], "nothing is left to run"),
+    "no number as seed": (
+        "table5_pretraining_tasks",
+        ["seeds=x"],
+        "seeds=x: give whole numbers",
+    ),
+    "misspelt measured row": (
+        "zero_shot",
+        ["row=mml"],
+        "row=mml: there is no measured 'mml'; did you mean 'mlm'?",
+    ),
+    "pre-training of a given encoder": (
+        "table4_swag",
+        ["encoder=/x", "pretrain.seed=3"],
+        "there is nothing to",
+    ),
+    "corpus of a given encoder": (
+        "table4_swag",
+        ["encoder=/x", "prepare.corpus=text"],
+        "there is nothing to",
+    ),
+    "no row for a given encoder": (
+        "table5_pretraining_tasks",
+        ["encoder=/x"],
+        "has no row/given.yaml",
+    ),
+}
+for word, sentence in {
+    "scale=lapto": "no stage takes",
+    "trainr=gpu": "no stage takes",
+    "corpus=nothing": "no stage takes",
+    "seed": "no stage takes",
+    "finetune.sed=1": "finetune has no key 'sed'; did you mean 'seed'",
+    "pretrain.task=mrpc": "pretrain has no key 'task'",
+    "prepare.sed=1": "prepare has no key 'sed'",
+    "pretrain.seed=x,1": "pretrain.seed=x,1: seed=x: Value 'x'",
+    "finetune.nothing=glob(*)": "finetune has no key 'nothing'",
+}.items():
+    STEPS[word] = ("table5_pretraining_tasks", [word], sentence)
+
+# The words of plan, before the folders -> a part of the sentence.
+ONE_ARM = ["finetune.task=mrpc", "finetune.row=mlm", "pretrain.arm=mlm"]
+PLANS: dict[str, tuple[Sequence[str], str]] = {
+    "match by epochs": (["budget=20min", "matched_by=epochs"], "matched_by=epochs"),
+    "a second for fine-tuning": (
+        [*ONE_ARM, "budget=1s", "matched_by=time"],
+        "fine-tuning alone takes",
+    ),
+    "a second for all": ([*ONE_ARM, "budget=1s"], "2 pre-training seeds with one fine"),
+    "no difference": (
+        ["difference=none"],
+        "difference=none: give a true difference in points above 0, such as 2",
+    ),
+    "misspelt key": (["sed=3"], "did you mean 'seed'"),
+}
+
+
+@pytest.mark.parametrize(("experiment", "words", "sentence"), STEPS.values(), ids=STEPS)
+def test_what_steps_are_not_made_of(experiment: str, words: Sequence[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        make_steps(EXPERIMENTS_DIR / experiment, list(words))
+
+
+@pytest.mark.parametrize(("words", "sentence"), PLANS.values(), ids=PLANS)
+def test_what_plan_refuses(
+    words: Sequence[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Worker(monkeypatch)
+    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        plan(["table5_pretraining_tasks", "scale=demo", *folders, *words])
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "0h", "-1h", "two", "1,5h"])
+def test_what_is_no_budget(text: str) -> None:
+    with pytest.raises(ValueError, match="budget="):
+        parse_budget(text)

@@ -1,0 +1,33 @@
+"""A stand-in for the processes that time shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from clozelab.planning import timing
+from clozelab.planning.jobs import Request, Speed, made_up_corpus
+from clozelab.stages.subject import Corpora
+
+OF_THIS_MACHINE = {
+    r"together about .*": "together about TIME",
+    r"[\d.]+ [kMGT]B free": "SPACE free",
+}
+"""What a plan says of the disk and of its own time."""
+
+
+class Worker:
+    """Stands in for the timing processes, and counts what it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_busy: bool = False) -> None:
+        self.asked: list[Request] = []
+        self.speed = Speed(50_000.0, is_busy=is_busy)
+        monkeypatch.setattr(timing, "_measure", self)
+        monkeypatch.setattr(
+            Corpora, "_sample_world", lambda self, settings, world: made_up_corpus(2048)
+        )
+
+    def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
+        self.asked += requests
+        return [self.speed for _ in requests]
