@@ -776,9 +776,7 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     )
 
 
-def test_data_by_hub_name(
-    finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
-) -> None:
+def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task's files come from the hub and not from data_dir; the revision is part of what the
     run is.
     """
@@ -804,5 +802,5 @@ def test_data_by_hub_name(
     assert state["config"]["task"]["hub"]["revision"].startswith("bcdcba79")
     plain = finetune("epochs=0.5", "task.hub.revision=null", name="files")
     assert "hub" not in read(plain, "run.json")["config"]["task"]
-    with screen.refuses(ValueError):
+    with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
         finetune("hub=true", "task.hub.revision=null", name="moving")

@@ -297,7 +297,6 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
     tmp_path: Path,
     damage: Any,
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     """It says in one line where it goes on: which step, of how many, from which file."""
     caplog.set_level(logging.INFO)
@@ -306,8 +305,10 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
         run_here(workplace, run_dir, stop_after_step=7)
     damage(run_dir / "checkpoints" / "last.ckpt")
     run_here(workplace, run_dir)
-    lines = (run_dir / "log.txt").read_text().splitlines()
-    screen("\n".join(line for line in lines if ".ckpt" in line))
+    said = (run_dir / "log.txt").read_text()
+    assert f"going on after step 6 of 10, from {run_dir / 'checkpoints' / 'previous.ckpt'}" in said
+    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said
+    assert "it is passed over" in said
     assert rows(run_dir) == rows(whole_run)
     ours, theirs = tensors(run_dir), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
