@@ -77,8 +77,10 @@ class EncoderWithHeads(nn.Module):
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
         """A head of this kind, by default the family's; objectives that take turns share it."""
         if kind not in self.heads:
-            self.heads[kind] = head or self.encoder.config.family.head(kind, self.encoder)
-            self.keeps_hidden_states |= getattr(self.heads[kind], "reads_hidden_states", False)
+            if head is None:
+                head = self.encoder.config.family.head(kind, self.encoder)
+            self.heads[kind] = head
+            self.keeps_hidden_states |= getattr(head, "reads_hidden_states", False)
 
 
 class AuxiliaryModel(EncoderWithHeads):
@@ -107,7 +109,8 @@ class AuxiliaryModel(EncoderWithHeads):
     def _settle(self) -> None:
         if not self.is_trained:
             self.requires_grad_(False)
-        self.train()
+        if self.mode == "eval":
+            self.eval()
 
     def train(self, mode: bool = True) -> AuxiliaryModel:
         return super().train(mode and self.mode == "train")
