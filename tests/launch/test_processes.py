@@ -421,22 +421,19 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
 
 
 class SlowServer(ForkServer):
-    """Imports for 0.7 s, and starts new processes."""
+    """Imports for 0.7 s before the first job, and starts new processes."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
-        self.ready_at = time.monotonic() + 0.7
-
-    def is_ready(self) -> bool:
-        return time.monotonic() >= self.ready_at
+        self.seconds = 0.7
 
     def start(self, arguments: Sequence[str], log: Path) -> Any:
-        time.sleep(0.3)  # a busy machine
-        assert self.is_ready()
+        time.sleep(self.seconds)
+        self.seconds = 0.0
         return start_process(next(one for one in self.jobs if one.log == log))
 
 
-def test_a_pipe_hears_that_modules_are_loaded_and_no_job_is_charged_for_it(
+def test_a_pipe_hears_of_a_server_that_imports_and_no_job_is_charged_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
@@ -447,8 +444,8 @@ def test_a_pipe_hears_that_modules_are_loaded_and_no_job_is_charged_for_it(
     ProcessPool(
         jobs, at_once=1, grace_seconds=1, console=Console(file=screen), server=SlowServer(jobs)
     ).run()
-    assert screen.getvalue().splitlines()[0] == "loading modules"
-    assert all(one.state == "complete" and 0.1 <= one.seconds < 0.3 for one in jobs)
+    assert screen.getvalue().splitlines()[0] == "0 of 2 done"
+    assert all(one.state == "complete" and 0.1 <= one.seconds < 0.6 for one in jobs)
 
 
 def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:

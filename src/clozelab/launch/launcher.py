@@ -49,11 +49,9 @@ PLAN_FOLDER = "CLOZELAB_PLAN_FOLDER"
 FEW_JOBS = 3  # so many are sooner run than checked
 TRAININGS = ("pretrain", "finetune")  # the verbs whose sweeps have a pre-flight
 BEGUN = ("running", "interrupted", "failed", KILLED)  # how the run of a resumed job stands
-DONE = ("complete", "skipped")  # whose scores a sweep ends with
+DONE = (JobState.COMPLETE, JobState.SKIPPED)  # whose scores a sweep ends with
 # Overrides of Hydra's own keys that decide which jobs there are, and where.
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
-# The states of a job in the order of a summary.
-SUMMARY_STATES = ("complete", "skipped", "failed", "stopped", "held", "left", "not begun")
 SHOWN_FAILURES = 12  # different reasons that a summary prints
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
@@ -429,10 +427,9 @@ def _recorded_status(run_dir: Path) -> str:
 def _print_summary(jobs: Sequence[Job], console: Console) -> None:
     """Print how many jobs ended in which way, and each reason for a failure once."""
     counts = Counter(job.state for job in jobs)
-    counts["not begun"] = counts["waiting"]
-    console.print(
-        ", ".join(f"{counts[state]} {state}" for state in SUMMARY_STATES if counts[state])
-    )
+    words = {JobState.WAITING: "not begun"}
+    in_order = [state for state in JobState if counts[state]]
+    console.print(", ".join(f"{counts[state]} {words.get(state, state)}" for state in in_order))
     failed = [job for job in jobs if job.state == JobState.FAILED]
     by_reason = group_by(failed, attrgetter("message"))
     for reason, same in list(by_reason.items())[:SHOWN_FAILURES]:

@@ -81,7 +81,6 @@ class ProcessPool:
         self.console = console
         self.server = server
         self.outlook = outlook
-        self._is_loading = False
         self.pulse = Pulse(console, self._line)
 
     def run(self) -> None:
@@ -91,14 +90,12 @@ class ProcessPool:
         """
         drawn_at = float("-inf")
         looked_at = float("-inf")
-        # The screen is refreshed by hand and seldom: no second thread while we fork, and the cores
-        # are the jobs'.
+        # The screen is refreshed by hand and seldom: the cores are the jobs'.
         screen: AbstractContextManager[Live | None] = nullcontext()
         if self.console.is_terminal:
             screen = Live(self._screen(), console=self.console, auto_refresh=False, transient=True)
-        with taken_signals() as signals, screen as live:
+        with taken_signals() as signals, screen as live, self.pulse.in_background():
             try:
-                self._wait_for_server(signals)
                 # 50 times a second: notice what ended, start what may, show how it stands.
                 while not signals:
                     self._collect()
@@ -111,30 +108,14 @@ class ProcessPool:
                     if live is not None and time.monotonic() - drawn_at >= REDRAW_SECONDS:
                         live.update(self._screen(), refresh=True)
                         drawn_at = time.monotonic()
-                    self.pulse.beat()
                     time.sleep(POLL_SECONDS)
             finally:
                 self._stop_all(signals)
         if signals:
             interrupt(signals[0])
 
-    def _wait_for_server(self, signals: Sequence[int]) -> None:
-        """Let the server import what the jobs need: that is no time of the first job's."""
-        will_fork = any(
-            job.state == JobState.WAITING and job.words is not None for job in self.jobs
-        )
-        if self.server is None or not will_fork:
-            return
-        self._is_loading = True
-        while not self.server.is_ready() and not signals:
-            self.pulse.beat()
-            time.sleep(POLL_SECONDS)
-        self._is_loading = False
-
     def _line(self) -> str:
-        """Say how far all is, for whoever watches no terminal."""
-        if self._is_loading:
-            return "loading modules"
+        """Say how far all is, for whoever watches no terminal: in a thread of the pulse."""
         self._look_at_logs()
         return progress_line(self.jobs, self.at_once, self.outlook)
 
@@ -158,14 +139,15 @@ class ProcessPool:
     def _start(self, job: Job) -> None:
         """Start a job in the way that it is made for."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        job.state = JobState.RUNNING
         try:
+            # the first one waits for the server's imports, which are no time of its own
             if job.start is not None:
                 job.process = job.start()
             elif self.server is not None and job.words is not None:
                 job.process = self.server.start(job.words, job.log)
             else:
                 job.process = start_process(job)
+            job.state = JobState.RUNNING
         except Exception as error:
             if job.start is None:
                 raise

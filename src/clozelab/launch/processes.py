@@ -16,7 +16,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -91,16 +90,16 @@ AnyProcess = subprocess.Popen[bytes] | ForkedProcess | RemoteProcess
 
 
 class JobState(StrEnum):
-    """How a job of a sweep stands."""
+    """How a job of a sweep stands, in the order in which a summary counts them."""
 
-    WAITING = "waiting"
-    RUNNING = "running"  # or handed over to a batch system
-    HELD = "held"  # another launch works in its folder
     COMPLETE = "complete"
     SKIPPED = "skipped"  # complete before
     FAILED = "failed"
     STOPPED = "stopped"
+    HELD = "held"  # another launch works in its folder
     LEFT = "left"  # with the batch system, when we stopped
+    WAITING = "waiting"
+    RUNNING = "running"  # or handed over to a batch system
 
     @property
     def is_left(self) -> bool:
@@ -167,10 +166,13 @@ class Job:
         steps = STEP.findall("\n".join(last_lines(self.log)))
         if not steps:
             return
-        self.last_step = StepTime(*map(int, steps[-1]), now)
+        step, total = steps[-1]
+        latest = StepTime(int(step), int(total), now)
+        first = self.first_step  # another thread may change it meanwhile
         # A log may still be that of an earlier launch for a moment.
-        if self.first_step is None or self.last_step.step < self.first_step.step:
-            self.first_step = self.last_step
+        if first is None or latest.step < first.step:
+            self.first_step = latest
+        self.last_step = latest
 
 
 class ForkServer:
@@ -186,32 +188,11 @@ class ForkServer:
         os.environ.update(environment)
         # its imports take seconds; the launcher still has things to check meanwhile
         forkserver.ensure_running()
-        self._first: threading.Thread | None = None
-
-    def is_ready(self) -> bool:
-        """Whether it has imported all, and the next start will not wait for that."""
-        if self._first is None:
-            self._first = threading.Thread(target=_start_nothing, daemon=True)
-            self._first.start()
-        return not self._first.is_alive()
 
     def start(self, arguments: Sequence[str], log: Path) -> ForkedProcess:
         process = ForkedProcess(target=_run_forked, args=(self.module, list(arguments), str(log)))
         process.start()
         return process
-
-
-def _start_nothing() -> None:
-    """Have the server fork a process that does nothing, which it does once it has imported all."""
-    # where the server has ended, the first job's start says so
-    with suppress(OSError, EOFError):
-        process = ForkedProcess(target=_do_nothing)
-        process.start()
-        process.join()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _run_forked(module: str, arguments: list[str], log: str) -> None:

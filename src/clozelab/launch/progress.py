@@ -209,16 +209,17 @@ def time_words(seconds: float | None) -> str:
 
 
 def _named(job: Job) -> str:
-    if job.last_step is None:
+    last = job.last_step
+    if last is None:
         return f"{job.name} for {duration(job.work_seconds)}"
-    return f"{job.name} step {job.last_step.step:,} of {job.last_step.total:,}"
+    return f"{job.name} step {last.step:,} of {last.total:,}"
 
 
 class Pulse:
     """Prints a line wherever PULSE_SECONDS have passed since the last one.
 
     It does not where a terminal shows more anyway. Whoever prints for other reasons says so by
-    `spoken`. `beat` is called from a loop; `in_background` beats by itself.
+    `spoken`. `beat` is called from a loop; `in_background` beats in a thread.
     """
 
     def __init__(self, console: Console, line: Callable[[], str]) -> None:
@@ -239,7 +240,7 @@ class Pulse:
 
     @contextmanager
     def in_background(self) -> Iterator[None]:
-        """Beat in a thread while something else works; not for code that forks."""
+        """Beat while something else works; it may start processes, and must not fork itself."""
         ended = threading.Event()
 
         def work() -> None:
