@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 from clozelab.analysis.comparability import NO_VALUE, is_within, join_facts
 from clozelab.analysis.contrasts import shared_encoder
@@ -21,11 +20,9 @@ from clozelab.results.evidence import (
 )
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, scored_run
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record
 from clozelab.text.formatting import SHOWN, STAGE_NAMES, listed, percent, some
-
-if TYPE_CHECKING:
-    from clozelab.runs.find import Runs
-    from clozelab.runs.record import Record
 
 
 def problems(table: ResultTable) -> dict[str, list[str]]:

@@ -12,17 +12,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from clozelab.corpus.files import digest
 from clozelab.results.experiment import Experiment
+from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
-from clozelab.runs.record import JobName, now, write_json
+from clozelab.runs.record import JobName, Record, now, write_json
 from clozelab.text.formatting import listed
-
-if TYPE_CHECKING:
-    from clozelab.runs.find import Runs
-    from clozelab.runs.record import Record
 
 # of settings that were registered and are not run
 MOST_SHOWN = 3

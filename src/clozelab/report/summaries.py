@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clozelab.analysis.schema import Row
 from clozelab.grouping import group_by
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
+from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, rough, several
-
-if TYPE_CHECKING:
-    from clozelab.runs.record import Record
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clozelab.analysis.comparability import is_within
 from clozelab.analysis.contrasts import LOSS_FIGURES
@@ -15,11 +15,9 @@ from clozelab.grouping import group_by
 from clozelab.results.evidence import NAMES, settings
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
+from clozelab.runs.find import Runs
 from clozelab.runs.identity import flatten
-
-if TYPE_CHECKING:
-    from clozelab.runs.find import Runs
-    from clozelab.runs.record import Record
+from clozelab.runs.record import Record
 
 # what overrides say that makes no other row: seeds, columns, places and machines
 NO_DIFFERENCE = (

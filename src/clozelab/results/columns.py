@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from clozelab.analysis.schema import OUR_SPLIT, Column, Part
 from clozelab.analysis.scores import DataColumn, Origin, datasets_for_column
 from clozelab.results.experiment import Experiment
-
-if TYPE_CHECKING:
-    from clozelab.runs.record import Record
+from clozelab.runs.record import Record
 
 Generators = Mapping[str, str | None]  # task -> the generator of its data; None: real data
 

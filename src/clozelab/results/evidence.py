@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clozelab.analysis.comparability import RunEvidence, is_within
 from clozelab.analysis.statistics import Seeds
@@ -20,11 +19,9 @@ from clozelab.grouping import group_by
 from clozelab.results.experiment import STEP_KEYS, read_yaml
 from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.record import Record
 from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
-
-if TYPE_CHECKING:
-    from clozelab.runs.record import Record
 
 # what runs are called by
 NAMES = ("experiment", "arm", "row", "encoder_arm", "pretrain_seed", "seed", "encoder_fraction")

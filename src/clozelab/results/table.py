@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,12 +43,10 @@ from clozelab.results.evidence import (
     treatment_factors,
 )
 from clozelab.results.experiment import Experiment
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record
 from clozelab.text.did_you_mean import nearest
 from clozelab.training.measuring import read_rows
-
-if TYPE_CHECKING:
-    from clozelab.runs.find import Runs
-    from clozelab.runs.record import Record
 
 # how much alike two keys have to be that both begin with "validation/", to be taken for one
 SAME_KEY = 0.85

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.analysis.paired_tests import Bootstrap, bootstrap, mcnemar
+from clozelab.results.answers import Bootstrap, bootstrap, mcnemar
 
 
 def test_mcnemar_by_hand() -> None:
