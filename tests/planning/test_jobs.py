@@ -183,14 +183,10 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
     assert list(again.steps_factor) == pytest.approx(list(found.factor / 2))
     if matched_by == "time":
         assert found.tokens[1] > found.tokens[2]
-
-
-def test_what_cannot_be_divided(demo: list[Arm], screen: Screens) -> None:
-    shapes = [timed(arm, 50_000.0, 50_000.0) for arm in demo]
-    with screen.refuses(ValueError):
-        affordable(Costing(demo, [], {}), 7200.0, ["steps"])
-    with screen.refuses(ValueError):
-        divide(shapes, 1.0, 1, "steps")
+    with pytest.raises(ValueError, match="no speed"):
+        affordable(Costing(demo, [], {}), 7200.0, [matched_by])
+    with pytest.raises(ValueError, match="starting the runs alone"):
+        divide(shapes, 15.0, 1, matched_by)
 
 
 def test_what_task_files_hold() -> None:
