@@ -185,7 +185,6 @@ def test_what_stages_pass_are_parameters() -> None:
     words = [
         ("pretrain", ["corpus=microworld", "logger=wandb"]),
         ("pretrain", ["corpus=microworld", "logger=[wandb,tensorboard]"]),
-        ("pretrain", ["architecture.norm={_target_: clozelab.models.encoder.RMSNorm}"]),
         ("finetune", ["task=squad_v1", "logger=tensorboard"]),
         ("evaluate", ["measure=blimp"]),
         ("evaluate", ["measure=probe"]),

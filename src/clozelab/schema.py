@@ -207,8 +207,10 @@ class ArchitectureConfig:
     attention: dict[str, Any] = MISSING
     pooler: dict[str, Any] | None = MISSING
     projects_embeddings: bool = MISSING
-    # None: BERT's LayerNorm
-    norm: Annotated[dict[str, Any] | None, Added(was=None)] = MISSING
+    norm: Annotated[
+        dict[str, Any],
+        {"_target_": Added(was="clozelab.models.encoder.LayerNorm"), "bias": Added(was=True)},
+    ] = MISSING
     use_bias: Annotated[bool, Added(was=True)] = MISSING
 
 

@@ -59,6 +59,7 @@ def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
             global_step=7,
             global_rank=0,
             world_size=1,
+            strategy=None,
             loggers=[],
             sanity_checking=False,
             should_stop=False,
