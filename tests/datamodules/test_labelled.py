@@ -318,7 +318,8 @@ def test_cache_follows_content_and_settings(
     load(table_folder, tokenizer, max_seq_length=4)
     (table_folder / "x.tsv").write_text("text\tlabel\nthe dog\tyes\n")
     assert len(load(table_folder, tokenizer)) == 1
-    assert len(list((table_folder / "cache/tasks").iterdir())) == 3
+    # of each a training and a validation split
+    assert len(list((table_folder / "cache/tasks").iterdir())) == 3 * 2
 
 
 def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
