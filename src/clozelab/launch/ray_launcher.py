@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
@@ -33,9 +33,7 @@ class RayLauncher(SweepLauncher):
         self.num_gpus = num_gpus
         self.grace_seconds = grace_seconds
 
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         gpus_of_jobs = [gpus_of(config, self.num_gpus) for config in composed]
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray  # an extra, and seconds of start-up
@@ -58,7 +56,7 @@ class RayLauncher(SweepLauncher):
             ray.shutdown()
 
 
-def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
+def gpus_of(config: Composed, num_gpus: float | str) -> float:
     """Return how many GPUs one job asks Ray for.
 
     ValueError for a job that needs several nodes: a Ray task has one.

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.console import Console
 
+from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
@@ -76,9 +77,7 @@ class SlurmLauncher(SweepLauncher):
         self.parameters: dict[str, Any] = plain
         self.queue: SlurmQueue | None = None  # of the real Slurm
 
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         self._refuse_secrets(jobs)
         # on a file system that the nodes share
         self.folder = self.sweep_dir.resolve() / self.cluster
@@ -190,9 +189,7 @@ class SlurmLauncher(SweepLauncher):
         return job
 
 
-def job_resources(
-    parameters: Mapping[str, Any], config: DictConfig, cluster: str
-) -> dict[str, Any]:
+def job_resources(parameters: Mapping[str, Any], config: Composed, cluster: str) -> dict[str, Any]:
     """Return what one job asks for, in the words of submitit's executor of that cluster.
 
     Values of None are left out.

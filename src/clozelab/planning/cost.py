@@ -85,7 +85,7 @@ class Pool:
     @classmethod
     def of(cls, step: Step) -> Pool:
         sweep = step.sweep
-        launcher = sweep.master.hydra.launcher
+        launcher = sweep.master.of_hydra("launcher")
         at_once, threads = share_cores(
             launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs)
         )

@@ -16,7 +16,7 @@ from clozelab.runs.find import open_folder
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
-from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
 from clozelab.text.formatting import listed, rough, signed
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
@@ -42,7 +42,7 @@ COMPARED_FIELDS: dict[str, dict[str, Any]] = {
 
 
 @verb("compare", HELP, names=(2, 2), keys=("data_dir",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print the comparison; returns the exit status."""
     records = [open_run(name) for name in args.names]
     console = make_console()

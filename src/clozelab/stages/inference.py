@@ -21,7 +21,7 @@ from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
-from clozelab.terminal import Words
+from clozelab.terminal import ParsedArgs
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -67,7 +67,7 @@ Answered = Iterator[tuple[Row, Any]]
 # The command line
 
 
-def load_predictor(args: Words) -> Predictor:
+def load_predictor(args: ParsedArgs) -> Predictor:
     """Load the model that is named first; in a terminal it shows how far it is."""
     values = args.values
     folder = find_model(args.names[0], from_hub=values.get("hub") == "true")

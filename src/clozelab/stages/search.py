@@ -20,7 +20,7 @@ from clozelab.corpus.files import file_sha256, write_whole
 from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -57,7 +57,7 @@ KEYS = (
 
 
 @verb("search", HELP, names=(1, 1), keys=KEYS, flags=("json",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | args.values
     vectors_path = checked_paths(values)

@@ -21,7 +21,7 @@ from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
 from clozelab.stages import inference
 from clozelab.stages.outputs import to_json_value
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -63,7 +63,7 @@ class PendingRequest:
 
 
 @verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *inference.MODEL_KEYS))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Serve until a signal comes."""
     values = {"host": "127.0.0.1", "port": "8000", "max_bytes": "1000000"} | args.values
     for key, limit in (("port", 1 << 16), ("max_bytes", 1 << 31)):

@@ -13,9 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
-
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
+from clozelab.config import typed
 from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
@@ -33,7 +32,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.runs.inputs import require_encoder
-from clozelab.stages import factory, preconditions
+from clozelab.stages import evaluate, factory, finetune, pretrain
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
 from clozelab.text.formatting import STAGE_NAMES
@@ -98,7 +97,7 @@ class Corpora:
 
     def _open(self, settings: Mapping[str, Any]) -> Corpus:
         try:
-            folder = find_corpus(OmegaConf.create(dict(settings)))
+            folder = find_corpus(typed("pretrain", settings))
         except USER_ERRORS:
             if self.strict:
                 raise
@@ -135,7 +134,7 @@ class Corpora:
         for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
             generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
         small = {"corpus": corpus, "data_dir": str(world), "cache_dir": str(world / "cache")}
-        prepared = prepared_corpus(OmegaConf.create({**settings, **small}))
+        prepared = prepared_corpus(typed("pretrain", {**settings, **small}))
         seconds = time.process_time() - started
         # The whole world will take so many times as long.
         self.sampling += seconds
@@ -176,11 +175,12 @@ def text_bytes(settings: Mapping[str, Any]) -> int:
 
 def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
-    objectives = factory.build_objectives(settings)
+    cfg = typed("pretrain", settings)
+    objectives = pretrain.build_objectives(cfg)
     last_objective = objectives[-1]
     corpus = corpora(settings)
     if settings["encoder"] is None:
-        config = factory.encoder_config(settings, corpus.ids, last_objective)
+        config = pretrain.encoder_config(cfg, corpus.ids, last_objective)
     else:
         config = replace(read_config(settings["encoder"]), is_causal=last_objective.is_causal)
     return Arm(
@@ -190,7 +190,7 @@ def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpor
         phases=settings["phases"],
         corpus=corpus,
         objectives=objectives,
-        nodes=phase_objectives(settings),
+        nodes=phase_objectives(cfg),
         settings=settings,
         jobs=jobs,
     )
@@ -332,14 +332,14 @@ class Gathering:
     def _add_kind(self, verb: str, sweep: Sweep, jobs: Sequence[Words]) -> None:
         """Check jobs that differ in seeds alone as their stage would; ValueError as it would."""
         settings = sweep.settings(jobs[0])
-        cfg = OmegaConf.create(settings)
-        check_targets(cfg)
+        check_targets(settings)
+        cfg = typed(verb, settings)
         if verb == "pretrain":
             hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
-            preconditions.check_pretraining(cfg, settings, hardware)
+            pretrain.check_pretraining(cfg, hardware)
             self.arms.append(open_arm(settings, jobs, self.corpora))
         elif verb == "evaluate":
-            preconditions.check_evaluation(cfg)
+            evaluate.check_evaluation(cfg)
             if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
                 raise ValueError(
                     f"no column would find this measure, which is named {cfg.measure.name}:"
@@ -349,7 +349,7 @@ class Gathering:
             self._require_files(settings)
             self.evaluations.append(JobGroup(settings, jobs))
         else:
-            preconditions.check_finetuning(cfg)
+            finetune.check_finetuning(cfg)
             self.finetunings.append(JobGroup(settings, jobs))
 
     def _require_files(self, settings: Mapping[str, Any]) -> None:

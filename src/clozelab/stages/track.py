@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.record import RUN_FILE, Record, read_record
-from clozelab.terminal import Words, make_console, say, verb
+from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.formatting import several
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
@@ -40,7 +40,7 @@ TRAINING_FACTS = ("tokens", "flops", "training_seconds", "tokens_per_second", "m
 
 
 @verb("track", HELP, names=(1, None), keys=("logger",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Send the numbers; returns the exit status."""
     console = make_console()
     folders = run_folders(args.names)
@@ -87,7 +87,8 @@ def send(record: Record, logger: str, console: Console) -> None:
     overrides = []
     if logger:
         overrides.append(f"logger={logger}")
-    with factory.recompose_config(record, overrides) as cfg:
+    with factory.recompose_config(record, overrides) as composed:
+        cfg = composed.config
         job = job_of_record(cfg, record)
         trackers = factory.build_trackers(cfg, job)
     for label in LOCAL_TRACKERS:

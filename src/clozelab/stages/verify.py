@@ -40,7 +40,7 @@ from clozelab.stages.rerun import (
     rerun_from_beginning,
     rerun_from_checkpoint,
 )
-from clozelab.terminal import Words, make_console, path_of, say, verb
+from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import listed, several
 from clozelab.training.measuring import read_rows
@@ -91,7 +91,7 @@ LOCAL_KEYS = (
 
 
 @verb("verify", HELP, names=(1, 1), keys=("retrain", "seed", "data_dir", "cache_dir"))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print the verdict; returns the exit status."""
     console = make_console()
     path = Path(args.names[0])
