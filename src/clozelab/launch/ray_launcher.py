@@ -17,6 +17,7 @@ from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
+from clozelab.text.plain import JsonObject
 from clozelab.training.host import require_package, usable_cores
 
 
@@ -39,7 +40,7 @@ class RayLauncher(SweepLauncher):
         import ray  # an extra, and seconds of start-up
 
         # Without an address Ray begins on this machine, and sees cores that we may not use.
-        options: dict[str, Any] = {}
+        options: JsonObject = {}
         if self.address is None:
             options = {"num_cpus": usable_cores(), "include_dashboard": False}
         ray.init(address=self.address, log_to_driver=False, configure_logging=False, **options)

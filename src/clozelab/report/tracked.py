@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
 from clozelab.runs.identity import flatten
 from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def tags_of(cfg: StageConfig) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def tracked_config(recorded: ReadOnlyJson) -> JsonObject:
     """A record's configuration by dotted keys, without the hashes of secrets."""
     config = flatten(dict(recorded))
     for key, value in config.items():
@@ -90,7 +91,7 @@ def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[ReadOnlyJson]) -> None:
     """Send one table of a sweep's jobs to a W&B run of its own, where the jobs have W&B.
 
     Args:
@@ -103,7 +104,7 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[Mapping[
     if tracker is None:
         return
     columns = list(dict.fromkeys(chain.from_iterable(rows)))
-    values: list[list[Any]] = []
+    values: list[list[Json]] = []
     for row in rows:
         values.append([redacted(row.get(key), key) for key in columns])
     tracker.call("log_table", "jobs", columns, values)
@@ -146,7 +147,7 @@ def _wandb(
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     for key, value in flatten(composed.unresolved).items():
         config[key] = redacted(value, key)
     job = TrackedJob(

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from clozelab.config import Origin
 from clozelab.hydra_compat import ConfigRepository, config_repository
 from clozelab.runs.redaction import redacted, redacted_words
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
@@ -137,7 +137,7 @@ def _leaves_of(config: Any, prefix: str) -> JsonObject:
     return dict(_leaves(node, prefix))
 
 
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Json]]:
     """Yield the values below a node; a list and an empty mapping are values."""
     if not isinstance(node, dict) or not node:
         yield prefix, node

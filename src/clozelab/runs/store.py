@@ -52,6 +52,7 @@ from clozelab.runs.record import (
 from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -210,7 +211,7 @@ class Run:
         self.facts.update(facts)
         self._write()
 
-    def complete(self, results: Mapping[str, Any] | None = None, **facts: Any) -> None:
+    def complete(self, results: ReadOnlyJson | None = None, **facts: Any) -> None:
         """Mark the run as finished; `results` as scores.json has them.
 
         ValueError where a score is no number.
@@ -534,7 +535,7 @@ def new_record(
     )
 
 
-def _place_of(folder: Path, config: Composed) -> dict[str, Any]:
+def _place_of(folder: Path, config: Composed) -> JsonObject:
     """Of a record where it is made, and of which files."""
     return {
         "home": _home_of(folder, config),
@@ -543,9 +544,7 @@ def _place_of(folder: Path, config: Composed) -> dict[str, Any]:
     }
 
 
-def fingerprint_of(
-    config: Mapping[str, Any], inputs: Mapping[str, str], results_version: int
-) -> str:
+def fingerprint_of(config: ReadOnlyJson, inputs: Mapping[str, str], results_version: int) -> str:
     """Return the hash of what tells runs apart: configuration, inputs, and the code's results."""
     return digest(
         {

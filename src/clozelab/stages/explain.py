@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.corpus.files import whole_file
 from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.explaining import Attribution
@@ -125,7 +126,7 @@ def render_page(
     from clozelab.report.page import templates
 
     captions = [f"layer {layer} head {head}" for layer, head in layer_heads]
-    context: dict[str, Any] = {
+    context: JsonObject = {
         "name": model_name,
         "found": attribution,
         "picture": base64.b64encode(picture).decode(),

@@ -8,13 +8,13 @@ machine that has the run's corpus.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.models.locate import find_model
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
@@ -132,7 +132,7 @@ def write(
     from clozelab.stages.model_card import model_card
 
     provenance = model.config.get("clozelab", {})
-    extra_config: dict[str, Any] = {"clozelab": provenance}
+    extra_config: JsonObject = {"clozelab": provenance}
     if has_head:
         require_trained_heads(model)
         if "task" in provenance:
@@ -211,7 +211,7 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
         "pooling_mode_mean_tokens": pooling == "mean",
         "pooling_mode_max_tokens": False,
     }
-    contents: Mapping[str, Any] = {
+    contents: ReadOnlyJson = {
         "modules.json": modules,
         "1_Pooling/config.json": pooling_config,
         "config_sentence_transformers.json": {},

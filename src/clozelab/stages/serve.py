@@ -22,6 +22,7 @@ from clozelab.modules.answers import Unanswered
 from clozelab.stages import inference
 from clozelab.stages.outputs import to_json_value
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -56,7 +57,7 @@ class PendingRequest:
 
     batch_key: str
     act: str
-    options: dict[str, Any]
+    options: JsonObject
     rows: list[Row]
     marks_errors: bool  # whether a record that cannot be read leaves the others their answers
     answer: asyncio.Future[Any]
@@ -203,7 +204,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     )
 
 
-def records_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+def records_of(content: JsonObject) -> list[JsonObject]:
     """The objects under `records`, or the one that the request is itself."""
     if "records" not in content:
         return [content]

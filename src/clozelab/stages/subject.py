@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -36,6 +36,7 @@ from clozelab.stages import evaluate, factory, finetune, pretrain
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
 from clozelab.text.formatting import STAGE_NAMES
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware
 
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
@@ -85,7 +86,7 @@ class Corpora:
         self.unprepared: list[str] = []
         self._opened: dict[str, Corpus] = {}
 
-    def __call__(self, settings: Mapping[str, Any]) -> Corpus:
+    def __call__(self, settings: ReadOnlyJson) -> Corpus:
         key = repr((settings["corpus"], settings["tokenizer"]))
         if key not in self._opened:
             self._opened[key] = self._open(settings)
@@ -95,7 +96,7 @@ class Corpora:
             self.unprepared.append(settings["corpus"]["name"])
         return corpus
 
-    def _open(self, settings: Mapping[str, Any]) -> Corpus:
+    def _open(self, settings: ReadOnlyJson) -> Corpus:
         try:
             folder = find_corpus(typed("pretrain", settings))
         except USER_ERRORS:
@@ -110,7 +111,7 @@ class Corpora:
         self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
         return made_up_corpus(int(settings["tokenizer"]["vocab_size"]))
 
-    def _open_folder(self, settings: Mapping[str, Any], folder: Path) -> Corpus:
+    def _open_folder(self, settings: ReadOnlyJson, folder: Path) -> Corpus:
         prepared = PreparedCorpus.open(folder)
         tokenizer = prepared.tokenizer
         return Corpus(
@@ -123,7 +124,7 @@ class Corpora:
             folder,
         )
 
-    def _sample_world(self, settings: Mapping[str, Any], world: Path) -> Corpus:
+    def _sample_world(self, settings: ReadOnlyJson, world: Path) -> Corpus:
         """A generated corpus with few of its documents, prepared in a folder of the caller's."""
         started = time.process_time()
         corpus = copy.deepcopy(dict(settings["corpus"]))
@@ -144,7 +145,7 @@ class Corpora:
         held_out = round(sentences * float(corpus["validation_fraction"]))
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
-    def read_preview(self, settings: Mapping[str, Any]) -> TaskPreview:
+    def read_preview(self, settings: ReadOnlyJson) -> TaskPreview:
         """Texts and labels of a task's files."""
         try:
             return read_preview(settings)
@@ -153,14 +154,14 @@ class Corpora:
                 raise
             return read_preview(self.where_it_is(settings))
 
-    def where_it_is(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    def where_it_is(self, settings: ReadOnlyJson) -> ReadOnlyJson:
         """The settings, with the small world's folder where the real one is not there yet."""
         if not self.sampling:
             return settings
         return {**settings, "data_dir": str(self.world)}
 
 
-def text_bytes(settings: Mapping[str, Any]) -> int:
+def text_bytes(settings: ReadOnlyJson) -> int:
     """Bytes of a corpus's sources on disk; 0 where they are not there."""
     data_dir = Path(settings["data_dir"])
     total = 0
@@ -173,7 +174,7 @@ def text_bytes(settings: Mapping[str, Any]) -> int:
     return total
 
 
-def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
+def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
     cfg = typed("pretrain", settings)
     objectives = pretrain.build_objectives(cfg)
@@ -215,7 +216,7 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
 
 def open_task(
-    settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512
+    settings: ReadOnlyJson, tokenizer: Any = None, longest: int = 512
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     inputs = TaskInputs(
@@ -228,7 +229,7 @@ def open_task(
     return factory.build_task_data(settings, inputs)
 
 
-def read_preview(settings: Mapping[str, Any]) -> TaskPreview:
+def read_preview(settings: ReadOnlyJson) -> TaskPreview:
     """Texts and labels of a task's files. ValueError: they are not right."""
     return open_task(settings).preview()
 
@@ -352,7 +353,7 @@ class Gathering:
             finetune.check_finetuning(cfg)
             self.finetunings.append(JobGroup(settings, jobs))
 
-    def _require_files(self, settings: Mapping[str, Any]) -> None:
+    def _require_files(self, settings: ReadOnlyJson) -> None:
         """ValueError where a measure's own files are not there.
 
         The text of a corpus comes with the corpus.
@@ -428,7 +429,7 @@ class Gathering:
                 missing_encoder_of |= dict.fromkeys(jobs, encoder)
         return missing_encoder_of
 
-    def _add_task(self, settings: dict[str, Any]) -> None:
+    def _add_task(self, settings: JsonObject) -> None:
         """Look at a task on the arms' encoders, or on a given one."""
         task = settings["task"]
         name = task["name"]
