@@ -1,4 +1,4 @@
-"""A stage's configuration for tests that are not about composing it.
+"""Configurations for tests that are not about composing them.
 
 Hydra composes once for all words that differ in plain values, as for the jobs of a sweep: 15 ms
 instead of 100.
@@ -6,13 +6,32 @@ instead of 100.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from clozelab.config import Composed, copied, hydra_left_out
 from clozelab.launch import plugins, sweep
+
+
+class Given(Composed):
+    """Settings that a test gives itself, whose keys are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self.unresolved:
+            raise AttributeError(name)
+        return self.get(name)
+
+
+def given(stage: str, settings: Mapping[str, Any] | DictConfig) -> Given:
+    """A stage's configuration of settings that Hydra knows nothing of."""
+    if not isinstance(settings, DictConfig):
+        settings = OmegaConf.create(dict(settings))
+    return Given(stage, settings)
 
 
 @cache
@@ -22,6 +41,30 @@ def composer(stage: str) -> sweep.JobComposer:
     return sweep.JobComposer(loader, loader.load_configuration(stage, [], run_mode=RunMode.RUN))
 
 
-def composed(stage: str, words: Sequence[str]) -> DictConfig:
-    """What `clozelab STAGE WORDS` would give its stage; the caller's own."""
-    return sweep.without_hydra(composer(stage).compose(words))
+def run_stage(main: Callable[..., Any], composed: Composed) -> None:
+    """Let a stage's `main` work, as the command line does."""
+    main(composed.config, composed)
+
+
+def composed(stage: str, words: Sequence[str]) -> Composed:
+    """What `clozelab STAGE WORDS` would give its stage."""
+    return composer(stage).compose(words)
+
+
+def whole(name: str, words: Sequence[str] = (), **options: Any) -> DictConfig:
+    """A composed configuration with its `hydra` node, as Hydra has it."""
+    return sweep.compose(name, words, **options).node
+
+
+def without_hydra(node: DictConfig) -> DictConfig:
+    """A copy of a composed configuration without its `hydra` node."""
+    with hydra_left_out(node) as stage_part:
+        config: DictConfig = copied(stage_part)
+    return config
+
+
+@contextmanager
+def known_to_hydra(node: DictConfig) -> Iterator[DictConfig]:
+    """Let `${hydra:...}` mean this configuration; yields a copy of it without that node."""
+    with Composed.of(node)._known_to_hydra():
+        yield without_hydra(node)

@@ -5,21 +5,20 @@ wherever it stands.
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
 from tests.screens import Screens
 
-from clozelab.config import check_config, fallback
+from clozelab.config import Composed, fallback
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
-from clozelab.runs.identity import canonical
-from clozelab.stages.factory import build_objectives
+from clozelab.stages.pretrain import build_objectives
 from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR
 
@@ -37,32 +36,27 @@ MUST_SAY = {
 
 
 @cache
-def whole(stage: str, *overrides: str) -> DictConfig:
+def composed(stage: str, *overrides: str) -> Composed:
+    """The configuration of a stage, looked at: a choice is composed once for all tests of it."""
     said = []
     for override in overrides:
         said.extend(MUST_SAY.get(override, ()))
-    return sweep.compose(stage, [*said, *overrides])
+    composed = sweep.compose(stage, [*said, *overrides])
+    look_at(composed)
+    return composed
 
 
-@cache
-def composed(stage: str, *overrides: str) -> DictConfig:
-    """The configuration of a stage, looked at, read-only: a choice is composed once for all tests
-    of it.
+def config(stage: str, *overrides: str) -> Any:
+    """The same as its stage gets it."""
+    return composed(stage, *overrides).config
+
+
+def look_at(composed: Composed) -> None:
+    """Every mandatory value is there, every target's address is allowed, its stage gets just what
+    was composed, and a record can be written of it.
     """
-    with sweep.hydra_config(whole(stage, *overrides)) as plain:
-        look_at(stage, plain)
-    OmegaConf.set_readonly(plain, True)
-    return plain
-
-
-def look_at(stage: str, plain: DictConfig) -> None:
-    """Every mandatory value is there, every target's address is allowed, and a record can be
-    written of it.
-    """
-    check_config(stage, plain)
-    check_targets(plain, signatures=False)
-    OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
-    canonical(plain)
+    check_targets(composed.values, signatures=False)
+    assert asdict(composed.config) == composed.values and composed.recorded
 
 
 @pytest.mark.parametrize(
@@ -103,26 +97,28 @@ def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
     there.
     """
     for stage in ("pretrain", "finetune"):
-        with sweep.hydra_config(whole(stage, f"trainer={trainer}")) as config:
-            config.scale = composed(stage, f"scale={scale}").scale
-            look_at(stage, config)
-        assert config.scale.name == scale
+        node = composed(stage, f"trainer={trainer}").node.copy()
+        node.scale = composed(stage, f"scale={scale}").node.scale
+        at_scale = Composed.of(node)
+        look_at(at_scale)
+        assert at_scale.config.scale.name == scale
 
 
 @pytest.mark.parametrize("scale", members("scale"))
 def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     for stage in ("prepare", "pretrain"):
-        config = composed(stage, f"scale={scale}")
-        assert config.corpus.name == {"demo": "microworld", "dials": "dials", "own": "text"}.get(
-            scale, "wiki_books"
-        )
-    assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
+        assert config(stage, f"scale={scale}").corpus.name == {
+            "demo": "microworld",
+            "dials": "dials",
+            "own": "text",
+        }.get(scale, "wiki_books")
+    assert config("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
     # A task's own composition with the values of the scale, which is what Hydra would put there.
-    finetuning = composed("finetune", f"scale={scale}").scale
+    finetuning = composed("finetune", f"scale={scale}").node.scale
     for task in finetuning.finetune.tasks.split(","):
-        with sweep.hydra_config(whole("finetune", f"task={task}")) as config:
-            config.scale = finetuning
-            look_at("finetune", config)
+        node = composed("finetune", f"task={task}").node.copy()
+        node.scale = finetuning
+        look_at(Composed.of(node))
 
 
 OURS = {
@@ -186,17 +182,14 @@ def test_a_fidelity_is_a_name_for_settings(
     """Each can be said by itself, and every combination builds; a phase's own objective has the
     run's.
     """
-    plain = OmegaConf.to_container(composed("pretrain", *words, "arm=any"), resolve=True)
-    assert isinstance(plain, dict)
-    plain["phases"].append({**plain["phases"][0], "objective": "mlm_nsp"})
-    objective, *_, last = build_objectives(plain)
+    plain = config("pretrain", *words, "arm=any")
+    named = replace(plain.phases[0], objective="mlm_nsp")
+    objective, *_, last = build_objectives(replace(plain, phases=[*plain.phases, named]))
     assert objective.dupe_factor == last.dupe_factor == dupe_factor
     if pairs is not None:
         assert {key: getattr(objective.input, key) for key in pairs} == pairs
     assert count_specials == getattr(objective.token, "count_specials", None)
-    usual = build_objectives(
-        plain | {"phases": [{"objective": None}], "objective": plain["objective"]}
-    )[0]
+    usual = build_objectives(replace(plain, phases=[replace(plain.phases[0], objective=None)]))[0]
     assert repr(usual.input) == repr(objective.input)
     if len(words) == 1 and words[0].startswith(("scale=", "fidelity=")):
         assert repr(last.input) == repr(objective.input)
@@ -206,36 +199,30 @@ def test_a_fidelity_is_a_name_for_settings(
 @pytest.mark.parametrize("stage", ["prepare", "pretrain"])
 def test_own_text_has_to_be_named(stage: str) -> None:
     """Once it was data_dir/corpus, whatever lay there."""
-    with pytest.raises(MissingMandatoryValue) as caught:
-        OmegaConf.to_container(
-            sweep.compose(stage, ["corpus=text"]).corpus, resolve=True, throw_on_missing=True
-        )
-    assert (
-        explain(caught.value, stage)
-        == "corpus.sources.0.path has no value; give one: corpus.sources.0.path=..."
-    )
+    message = "corpus.sources.0.path has no value; give one: corpus.sources.0.path=..."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        assert sweep.compose(stage, ["corpus=text"]).config
 
 
 def test_targets_fit_their_signatures() -> None:
     for objective in members("objective"):
-        check_targets(composed("pretrain", f"objective={objective}"))
+        check_targets(composed("pretrain", f"objective={objective}").values)
     for corpus in members("corpus"):
-        check_targets(composed("prepare", f"corpus={corpus}"))
+        check_targets(composed("prepare", f"corpus={corpus}").values)
     for task in members("task"):
-        check_targets(composed("finetune", f"task={task}"))
+        check_targets(composed("finetune", f"task={task}").values)
     for measure in members("measure"):
-        check_targets(composed("evaluate", f"measure={measure}"))
-    check_targets(composed("pretrain", "logger=wandb"))
+        check_targets(composed("evaluate", f"measure={measure}").values)
+    check_targets(composed("pretrain", "logger=wandb").values)
 
 
 def test_any_task_can_be_probed_and_no_measure_has_its_name() -> None:
     names = {
-        str(composed("evaluate", f"measure={measure}").measure.name)
-        for measure in members("measure")
+        config("evaluate", f"measure={measure}").measure.name for measure in members("measure")
     }
     for task in members("task"):
-        config = composed("evaluate", "measure=probe", f"task@measure.task={task}")
-        assert config.measure.name == f"probe_{task}" and config.measure.task.data
+        measure = config("evaluate", "measure=probe", f"task@measure.task={task}").measure
+        assert measure.name == f"probe_{task}" and measure.task["data"]
     assert not names & {*members("task")} and names >= {
         "blimp",
         "labelled_sst2",
@@ -317,7 +304,7 @@ def test_a_typo_on_the_command_line_is_refused_by_its_key(
     stage: str, override: str, message: str
 ) -> None:
     with pytest.raises((ConfigCompositionException, ValueError)) as caught:
-        composed(stage, override)
+        assert composed(stage, override).config
     assert message in explain(caught.value, stage)
 
 
@@ -351,7 +338,7 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> No
     )
     mine = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
     with screen.refuses(ValueError):
-        check_targets(sweep.without_hydra(mine))
+        check_targets(mine.values)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra"])
@@ -359,25 +346,19 @@ def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
     """Its YAML and its file of models/families agree: a folder needs no word of ours to be read
     again.
     """
-    config = composed("pretrain", f"architecture={name}", "model=base")
-    check_targets(config)
-    plain = {
-        key: OmegaConf.to_container(config[key], resolve=True) for key in ("model", "architecture")
-    }
+    plain = composed("pretrain", f"architecture={name}", "model=base").values
+    check_targets(plain)
     encoder = EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=100)
     written = encoder.family.to_hf_config(encoder)
     assert written["model_type"] == name and encoder.family.from_hf_config(written) == encoder
 
 
 def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
-    config = composed("finetune", "scale=demo", "task=mrpc")
-    assert (
-        config.learning_rate
-        == config.scale.finetune.learning_rate
-        == config.optimizer.learning_rate
-    )
-    config = composed("finetune", "scale=demo", "task=mrpc", "scale.finetune.learning_rate=null")
-    assert config.learning_rate == config.task.learning_rate == config.optimizer.learning_rate
+    demo = config("finetune", "scale=demo", "task=mrpc")
+    rate = demo.learning_rate
+    assert rate == demo.scale.finetune.learning_rate == demo.optimizer["learning_rate"]
+    own = config("finetune", "scale=demo", "task=mrpc", "scale.finetune.learning_rate=null")
+    assert own.learning_rate == own.task.learning_rate == own.optimizer["learning_rate"]
     assert fallback(None, 2) == 2 and fallback(0, 2) == 0 and fallback() is None
 
 
@@ -394,12 +375,11 @@ def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
 def test_where_random_segments_come_from_is_the_scales(scale: str, scope: str) -> None:
     """Also of an objective that a phase names; an arm says otherwise in one word."""
     phases = "phases=[{seq_length:32,steps:1,global_batch_size:1,micro_batch_size:1,objective:ltr}]"
-    config = composed("pretrain", f"scale={scale}", phases, "arm=any", "run_dir=anywhere")
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict) and plain["objective"]["input"]["negative_scope"] == scope
+    plain = config("pretrain", f"scale={scale}", phases, "arm=any", "run_dir=anywhere")
+    assert plain.objective.input["negative_scope"] == scope
     assert [one["input"]["negative_scope"] for one in sweep.phase_objectives(plain)] == [scope]
-    changed = composed("pretrain", f"scale={scale}", "objective.input.negative_scope=corpus")
-    assert changed.objective.input.negative_scope == "corpus"
+    changed = config("pretrain", f"scale={scale}", "objective.input.negative_scope=corpus")
+    assert changed.objective.input["negative_scope"] == "corpus"
 
 
 def test_no_group_file_names_a_machine() -> None:
@@ -410,5 +390,5 @@ def test_no_group_file_names_a_machine() -> None:
 
 
 def test_own_corpus_needs_no_yaml() -> None:
-    config = composed("prepare", "corpus=text", "corpus.sources.0.path=my folder/text.txt")
-    assert config.corpus.sources[0].path == "my folder/text.txt"
+    own = config("prepare", "corpus=text", "corpus.sources.0.path=my folder/text.txt")
+    assert own.corpus.sources[0].path == "my folder/text.txt"

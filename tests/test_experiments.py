@@ -21,10 +21,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from tests.composing import given, known_to_hydra, without_hydra
 from tests.screens import Screens
 
 from clozelab.analysis.comparability import is_within
-from clozelab.config import check_config, kept_step, scaled
+from clozelab.config import Composed, canonical, kept_step, scaled, total_steps
 from clozelab.corpus.files import digest
 from clozelab.launch import sweep
 from clozelab.launch.experiments import KINDS, ExperimentSource, sweeps_in
@@ -32,8 +33,8 @@ from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.results.evidence import MAY_DIFFER, treatment_factors
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.runs.identity import canonical, flatten
-from clozelab.runs.provenance import hydra_provenance, read_delta
+from clozelab.runs.identity import flatten
+from clozelab.runs.provenance import provenance_of, read_delta
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import kept_steps, trained_by
 from clozelab.runs.store import Run
@@ -85,7 +86,7 @@ def scale_values(scale: str) -> DictConfig:
 @cache
 def plain(folder: Path, stage: str, *words: str) -> DictConfig:
     """What the sweep's jobs get; a tenth of the nodes, so copies of it are cheap."""
-    return sweep.without_hydra(master(folder, stage, *words))
+    return without_hydra(master(folder, stage, *words))
 
 
 def at_scale(config: DictConfig, scale: str) -> DictConfig:
@@ -143,7 +144,7 @@ def delta_at(folder: Path, stage: str, name: str, scale: str) -> DictConfig:
 
 def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
     """Checked against the stage's schema, and without anything missing."""
-    check_config(stage, config)
+    given(stage, config).check()
     values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -336,8 +337,8 @@ def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
     for stage, key in zip(stages_of(folder), ("arm", "row"), strict=True):
         for delta in deltas(folder, stage):
             config = with_delta(folder, stage, delta)
-            check_targets(config)
             values = resolved(config, stage)
+            check_targets(values)
             assert values[key] == delta and values["experiment"] == name
             if stage != "pretrain":
                 assert values["encoder_arm"] in (None, *arms)
@@ -363,10 +364,7 @@ def test_columns_name_measures_as_their_runs_are_named() -> None:
     measures = {column.task for column in columns if column.is_measured}
     assert "probe_pos_ewt" in measures
     for name in measures:
-        assert (
-            sweep.compose("evaluate", [f"measure={name}", "encoder=none", "row=one"]).measure.name
-            == name
-        )
+        assert sweep.compose("evaluate", [f"measure={name}", "row=one"]).get("measure.name") == name
 
 
 @pytest.mark.parametrize("key", ["tasks", "glue_tasks", "benchmarks.ner", "benchmarks.new"])
@@ -379,11 +377,14 @@ def test_a_task_that_a_scale_misspells_is_found(key: str) -> None:
 def recorded(folder: Path, stage: str, delta: str) -> Record:
     """What a run of an arm or row says of its configuration and of what was said for it."""
     group = DELTAS[stage]
-    with sweep.hydra_config(master(folder, stage, *words_of(folder, stage, delta))):
+    whole = master(folder, stage, *words_of(folder, stage, delta))
+    with known_to_hydra(whole):
         config = canonical(delta_at(folder, stage, delta, "laptop"))
-        said = hydra_provenance()
-        said["choices"] |= {group: delta}
-        said[f"{KINDS[stage]}_delta"] = read_delta(group, delta)
+    origin = Composed.of(whole).origin
+    assert origin is not None
+    said = provenance_of(origin)
+    said["choices"] |= {group: delta}
+    said[f"{KINDS[stage]}_delta"] = read_delta(origin, group, delta)
     return Record.model_construct(stage=stage, config=config, **said)
 
 
@@ -439,9 +440,8 @@ def test_a_fraction_is_one_of_the_runs_own_steps(other_length: str, tmp_path: Pa
     """
     folder = EXPERIMENTS_DIR / "figure5_training_steps"
     words = ["scale=demo", f"runs_dir={tmp_path}"]
-    run = sweep.without_hydra(
-        sweep.compose("sweep_pretrain", [*words, other_length, "arm=mlm"], folder=folder)
-    )
+    run = sweep.compose("sweep_pretrain", [*words, other_length, "arm=mlm"], folder=folder)
+    run_dir = Path(run.get("run_dir"))
 
     rows = [f"mlm_{name}" for name in ("05", "10", "25", "50", "75", "100")]
     composed = [
@@ -449,13 +449,15 @@ def test_a_fraction_is_one_of_the_runs_own_steps(other_length: str, tmp_path: Pa
     ]
 
     def encoders() -> list[str]:
-        return [str(Path(config.encoder).relative_to(run.run_dir)) for config in composed]
+        return [str(Path(config.get("encoder")).relative_to(run_dir)) for config in composed]
 
     def kept() -> list[str]:
-        return [*(f"encoders/step-{step}" for step in kept_steps(run)), "encoder"]
+        num_steps = total_steps(run.values["phases"])
+        steps = kept_steps(run.values["keep_encoders"], num_steps)
+        return [*(f"encoders/step-{step}" for step in steps), "encoder"]
 
     assert encoders() != kept()  # nothing says yet that the run will be another than the scale's
-    with Run.claim(run.run_dir, stage="pretrain", config=run):
+    with Run.claim(run_dir, stage="pretrain", config=run):
         pass
     assert encoders() == kept()
 
@@ -660,7 +662,7 @@ def test_a_sweep_without_jobs_or_with_one_twice_is_an_error(screen: Screens) -> 
 def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
     composed = sweep.compose(
         "sweep_finetune", [f"row={row}", "runs_dir=R", "pretrain_seed=2"], folder=TABLE5
-    )
+    ).config
     assert (composed.row, composed.encoder_arm, composed.head, composed.initialisation) == (
         row,
         arm,
@@ -677,11 +679,9 @@ def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
 @pytest.mark.parametrize("arm", ["mlm_nsp", "mlm", "ltr"])
 def test_arms(arm: str) -> None:
     composed = sweep.compose("sweep_pretrain", [f"arm={arm}"], folder=TABLE5)
-    with sweep.hydra_config(composed):
-        plain = sweep.without_hydra(composed)
-        check_targets(plain, signatures=False)
-        assert plain.arm == arm and composed.hydra.runtime.choices.objective == arm
-        assert (plain.objective.pair is None) == (arm != "mlm_nsp")
+    check_targets(composed.values, signatures=False)
+    assert composed.config.arm == arm == composed.of_hydra("runtime.choices")["objective"]
+    assert (composed.config.objective.pair is None) == (arm != "mlm_nsp")
 
 
 def test_unknown_experiment(screen: Screens) -> None:
@@ -712,4 +712,4 @@ def test_folder_of_ones_own(tmp_path: Path, screen: Screens) -> None:
         "# @package _global_\nobjective: {token: {predict_probb: 1}}\n"
     )
     with screen.refuses(ValueError):
-        check_targets(plain(folder, "pretrain", "arm=ltr"))
+        check_targets(given("pretrain", plain(folder, "pretrain", "arm=ltr")).values)

@@ -28,7 +28,6 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from tests.screens import Screens
 
 from clozelab import targets
@@ -218,7 +217,7 @@ def test_no_other_address_is_called(
     )
     for call in (
         lambda: targets.build("objective", {"pair": node}),
-        lambda: targets.check_targets(OmegaConf.create({"objective": {"pair": node}})),
+        lambda: targets.check_targets({"objective": {"pair": node}}),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
@@ -500,10 +499,13 @@ def test_the_canary_sings(
 
 def test_what_is_made_is_looked_at_once_more(tmp_path: Path, screen: Screens) -> None:
     """By then every interpolation means something, wherever the configuration came from."""
-    node = sweep.compose("pretrain").optimizer
-    node._set_flag("struct", False)
+    node = sweep.compose("pretrain").get("optimizer")
     node["_target_"] = "${oc.decode:os.system}"
-    with screen.refuses(ValueError):
+    with pytest.raises(ValueError, match=r"optimizer\._target_: .*os\.system.* is not allowed"):
+        targets.build("optimizer", node)
+    node["_target_"] = "clozelab.optim.adamw.build_adamw"
+    node["learning_rate"] = "${oc.decode:1}"
+    with pytest.raises(ValueError, match="holds an interpolation"):
         targets.build("optimizer", node)
 
 
@@ -587,12 +589,13 @@ def test_the_users_own_words_may_name_anything(place: Path) -> None:
         "data_dir='~/d'",
     ]
     composed = sweep.compose("sweep_pretrain", words, folder=place)
-    assert (composed.run_dir, composed.encoder, composed.tokenizer.vocab_file) == (
+    config = composed.config
+    assert (config.run_dir, config.encoder, config.tokenizer.vocab_file) == (
         "/r",
         "/e",
         "s3cret-s3cret",
     )
-    assert composed.hydra.launcher.setup == ["module load x"]
+    assert composed.of_hydra("launcher.setup") == ["module load x"]
 
 
 def test_the_list_of_addresses_is_right() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import FrozenInstanceError
 from itertools import product
 
 import pytest
 from omegaconf import OmegaConf, open_dict
+from tests.composing import whole
 from tests.screens import Screens
 
-from clozelab.config import check_config
-from clozelab.launch import sweep
+from clozelab.config import Composed
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, PROTOCOL, SCHEMAS, meaning_of, meanings
 
 REFUSED = [
@@ -90,34 +91,36 @@ def stage(request: pytest.FixtureRequest) -> str:
 
 def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) -> None:
     """Composed once a stage: a mistake is set on a copy, as an override would."""
-    composed = sweep.compose(stage, ["keep_encoders=[0.5,0.6]"] if stage == "pretrain" else [])
-    with sweep.hydra_config(composed):
-        right = sweep.without_hydra(composed)
-        check_config(stage, right)
-        for own, word, message in REFUSED:
-            if own != stage:
-                continue
-            key, _, value = word.partition("=")
-            wrong = right.copy()
-            OmegaConf.update(
-                wrong, f"scale.pretrain.{key}" if key.startswith("phases.") else key, value
-            )
-            with pytest.raises(ValueError, match=f"^{re.escape(f'{key} {message}')}"):
-                check_config(stage, wrong)
+    right = whole(stage, ["keep_encoders=[0.5,0.6]"] if stage == "pretrain" else [])
+    Composed.of(right).check()
+    for own, word, message in REFUSED:
+        if own != stage:
+            continue
+        key, _, value = word.partition("=")
+        wrong = right.copy()
+        OmegaConf.update(
+            wrong, f"scale.pretrain.{key}" if key.startswith("phases.") else key, value
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{key} {message}')}"):
+            Composed.of(wrong).check()
+
+
+def test_what_a_stage_gets_is_not_changed(stage: str) -> None:
+    config = Composed.of(whole(stage)).config
+    with pytest.raises(FrozenInstanceError):
+        config.data_dir = "elsewhere"
+    with pytest.raises(FrozenInstanceError):
+        config.scale.name = "other"
 
 
 def test_every_mistake_has_a_line(screen: Screens) -> None:
-    composed = sweep.compose(
-        "pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"]
-    )
-    with sweep.hydra_config(composed):
-        config = sweep.without_hydra(composed)
-        with screen.refuses(ValueError):
-            check_config("pretrain", config)
-        with open_dict(config):
-            del config["sead"]
-        with screen.refuses(ValueError):
-            check_config("pretrain", config)
+    config = whole("pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"])
+    with screen.refuses(ValueError):
+        Composed.of(config).check()
+    with open_dict(config):
+        del config["sead"]
+    with screen.refuses(ValueError):
+        Composed.of(config).check()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ GOOD = {
 
 
 def test_good_nodes_pass() -> None:
-    check_targets(OmegaConf.create({"schedule": GOOD, "other": {"list": [{"a": 1}, 1]}}))
+    check_targets({"schedule": GOOD, "other": {"list": [{"a": 1}, 1]}})
     token = {"_target_": "clozelab.objectives.ltr.LeftToRight", "weight": 1.0}
     check_targets(
         {
@@ -154,11 +154,14 @@ def test_addresses_alone_import_nothing() -> None:
     ],
 )
 def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, key: str) -> None:
-    whole = sweep.without_hydra(sweep.compose("finetune"))
-    check_targets(whole)
-    OmegaConf.update(whole, f"{where}.{key}", 1, force_add=True)
+    values = sweep.compose("finetune").values
+    check_targets(values)
+    node = values
+    for name in where.split("."):
+        node = node[name]
+    node[key] = 1
     with pytest.raises(ValueError, match=rf"{where}\.{key}: "):
-        check_targets(whole)
+        check_targets(values)
 
 
 def test_what_a_module_fixes_is_not_taken_from_the_configuration(screen: Screens) -> None:
@@ -169,15 +172,13 @@ def test_what_a_module_fixes_is_not_taken_from_the_configuration(screen: Screens
     ):
         with screen.refuses(ValueError):
             check_targets(
-                sweep.without_hydra(
-                    sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"])
-                )
+                sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"]).values
             )
 
 
 @pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
 def test_every_task_is_made_of_named_parameters(task: str) -> None:
-    check_targets(sweep.without_hydra(sweep.compose("finetune", [f"task={task}"])))
+    check_targets(sweep.compose("finetune", [f"task={task}"]).values)
 
 
 def test_what_stages_pass_are_parameters() -> None:
@@ -191,9 +192,7 @@ def test_what_stages_pass_are_parameters() -> None:
     ]
     seen = set()
     for stage, overrides in words:
-        plain = OmegaConf.to_container(
-            sweep.without_hydra(sweep.compose(stage, overrides)), resolve=False
-        )
+        plain = sweep.compose(stage, overrides).unresolved
         for where, names in GIVEN_BY_STAGE.items():
             node = OmegaConf.select(OmegaConf.create(plain), where)
             if node is not None and "_target_" in node:

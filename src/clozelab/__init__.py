@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,8 @@ from clozelab.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule, Trainer
-    from omegaconf import DictConfig
 
+    from clozelab.config import Composed
     from clozelab.datamodules.corpus import CorpusDataModule
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.base import TrainingModule
@@ -67,18 +66,18 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"clozelab.{_PLACES[name]}"), name)
 
 
-def prepare(*words: str, **overrides: Any) -> Path:
+def prepare(*words: str, **overrides: object) -> Path:
     """Prepare a corpus; return its folder in the cache."""
     from clozelab.cli import job
     from clozelab.stages.prepare import find_corpus
 
-    with _composed("prepare", words, overrides) as cfg:
-        job("prepare", cfg)
-        folder: Any = find_corpus(cfg)  # None only where nothing is prepared
-        return folder
+    composed = _composed("prepare", words, overrides)
+    job(composed)
+    folder: Any = find_corpus(composed.config)  # None only where nothing is prepared
+    return folder
 
 
-def pretrain(*words: str, **overrides: Any) -> Record:
+def pretrain(*words: str, **overrides: object) -> Record:
     """Pre-train an encoder, or go on.
 
     Returns the run's record (`folder`, `scores`, `facts`, ...).
@@ -86,18 +85,18 @@ def pretrain(*words: str, **overrides: Any) -> Record:
     return _run("pretrain", words, overrides)
 
 
-def finetune(*words: str, **overrides: Any) -> Record:
+def finetune(*words: str, **overrides: object) -> Record:
     """Fine-tune an encoder on a task; return the run's record."""
     return _run("finetune", words, overrides)
 
 
-def evaluate(*words: str, **overrides: Any) -> Record:
+def evaluate(*words: str, **overrides: object) -> Record:
     """Measure an encoder or a fine-tuned model; return the run's record."""
     return _run("evaluate", words, overrides)
 
 
 def make_report(
-    name: str | Path, *words: str, report_dir: str | None = None, **overrides: Any
+    name: str | Path, *words: str, report_dir: str | None = None, **overrides: object
 ) -> Report:
     """Judge an experiment, or make the table of a folder of runs.
 
@@ -109,7 +108,7 @@ def make_report(
 
 
 def compose(
-    verb: str, words: Sequence[str] = (), **overrides: Any
+    verb: str, words: Sequence[str] = (), **overrides: object
 ) -> tuple[TrainingModule, LightningDataModule, Trainer]:
     """Return Lightning's objects of a pre-training or a fine-tuning.
 
@@ -120,39 +119,38 @@ def compose(
         raise ValueError(
             f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'"
         )
-    with _composed(verb, words, overrides) as cfg:
-        objects: Any = import_module(f"clozelab.stages.{verb}").training_objects(cfg)
-        return objects
+    from clozelab.targets import check_targets
+
+    composed = _composed(verb, words, overrides)
+    check_targets(composed.values)
+    stage = import_module(f"clozelab.stages.{verb}")
+    objects: Any = stage.training_objects(composed.config)
+    return objects
 
 
-def _run(verb: str, words: Sequence[str], overrides: Mapping[str, Any]) -> Record:
+def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Record:
     from clozelab.cli import job
     from clozelab.runs.record import read_record
 
-    with _composed(verb, words, overrides) as cfg:
-        job(verb, cfg)
-        record: Any = read_record(Path(cfg.run_dir))
-        return record
+    composed = _composed(verb, words, overrides)
+    job(composed)
+    record: Any = read_record(Path(composed.values["run_dir"]))
+    return record
 
 
-@contextmanager
-def _composed(
-    verb: str, words: Sequence[str], overrides: Mapping[str, Any]
-) -> Iterator[DictConfig]:
-    """Yield a verb's configuration; ValueError for wrong words."""
+def _composed(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Composed:
+    """Return a verb's configuration; ValueError for wrong words."""
     from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
-    from clozelab.launch.sweep import compose, hydra_config
+    from clozelab.launch.sweep import compose
     from clozelab.targets import parse_allow_targets
 
     try:
-        composed = compose(verb, parse_allow_targets([*words, *_words(overrides)]))
+        return compose(verb, parse_allow_targets([*words, *_words(overrides)]))
     except CONFIGURATION_ERRORS as error:
         raise ValueError(explain(error, verb)) from error
-    with hydra_config(composed) as cfg:
-        yield cfg
 
 
-def _words(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _words(overrides: Mapping[str, object], prefix: str = "") -> Iterator[str]:
     """Yield `key=value` in Hydra's grammar."""
     for key, value in overrides.items():
         if isinstance(value, Mapping):

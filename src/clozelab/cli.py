@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.text.did_you_mean import hint
-from clozelab.text.paths import CONF_DIR
 from clozelab.training.stopping import (
     Interrupted,
     begin_process,
@@ -31,7 +30,7 @@ from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, function_of, help_of, help_
 from clozelab.version import __version__
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from clozelab.config import Composed
 
 QUICK_VERBS = ("status", "runs", "gc", "list")
 TRACEBACK_VARIABLES = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
@@ -112,56 +111,22 @@ def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
 
 def _hydra_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb as an application of Hydra: one job, or a sweep, which a launcher starts."""
-    import hydra
-
-    from clozelab import config, hydra_compat
-    from clozelab.launch import experiments, plugins
-    from clozelab.launch.sweep import GatedLoader
+    from clozelab.launch.application import run_application
     from clozelab.report.tracked import track_sweep
 
-    if any(word.startswith("--ex") for word in arguments):  # --experimental-rerun
-        raise ValueError(
-            "a pickled job is not run again, because reading it may run any code; give its command"
-            " line"
-        )
     logging.setLogRecordFactory(_clean_record)
-    config.register()
-    plugins.register()
-    experiments.register()
-    argv = sys.argv
     status = 0
 
-    def task(cfg: DictConfig) -> None:
+    def run_job(composed: Composed) -> None:
         nonlocal status
-        sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
-        status = _guarded(lambda: job(verb, cfg), verb)
+        status = _guarded(lambda: job(composed), verb)
 
-    # What our launchers ask of their task: which verb their jobs run, and a tracker.
-    task.clozelab_verb = verb  # type: ignore[attr-defined]
-    task.clozelab_track = track_sweep  # type: ignore[attr-defined]
-
-    arguments = experiments.take_one_file(arguments)
-    if "--help-all" in arguments:  # Hydra's own help
-        arguments = [word for word in arguments if word != "--help-all"] + ["--help"]
-    # Hydra's parser knows `-m` before the first `name=value` only.
-    flags = [word for word in arguments if word in ("-m", "--multirun")]
-    overrides = [word for word in arguments if word not in flags]
-    # The launcher says `hydra.mode=RUN` to each job of a sweep.
-    modes = [word for word in arguments if word.startswith("hydra.mode=")]
-    is_one_job = modes[-1:] == ["hydra.mode=RUN"]
-    run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
-    try:
-        sys.argv = [f"clozelab {verb}", *flags[:1], *overrides]
-        with hydra_compat.running_application(GatedLoader, is_one_job=is_one_job):
-            run()
-    finally:
-        sys.argv = argv
+    run_application(verb, arguments, run_job, track_sweep)
     return status
 
 
-def job(verb: str, cfg: DictConfig) -> int:
+def job(composed: Composed) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
-    from clozelab.config import check_config
     from clozelab.launch.overrides import check_overrides
     from clozelab.runs.inputs import require_encoder
     from clozelab.runs.record import read_record
@@ -171,23 +136,30 @@ def job(verb: str, cfg: DictConfig) -> int:
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     die_with_first_rank()
-    check_config(verb, cfg)
-    check_targets(cfg, signatures=False)
+    verb = composed.stage
+    composed.check()
+    check_targets(composed.values, signatures=False)
     if verb != "prepare":
-        check_overrides(cfg)
-        if is_done(cfg.run_dir, stage=verb, config=cfg):
-            accept_other_code([read_record(Path(cfg.run_dir))], cfg.reuse)
-            print(f"complete already: {cfg.run_dir}")
+        check_overrides(composed)
+        run_dir = composed.values["run_dir"]
+        if is_done(run_dir, stage=verb, config=composed):
+            accept_other_code([read_record(Path(run_dir))], composed.values["reuse"])
+            print(f"complete already: {run_dir}")
             return 0
-    if "encoder_arm" in cfg:
-        require_encoder(cfg.encoder)
+    if "encoder_arm" in composed.values:
+        require_encoder(composed.values["encoder"])
     if verb in ("prepare", "pretrain"):
         from clozelab.stages.prepare import require_sources
 
-        require_sources(cfg)
+        require_sources(composed.config)
     tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()
-    importlib.import_module(f"clozelab.stages.{verb}").main(cfg)
+    check_targets(composed.values)
+    stage = importlib.import_module(f"clozelab.stages.{verb}")
+    if verb == "prepare":
+        stage.main(composed.config)
+    else:
+        stage.main(composed.config, composed)
     return 0
 
 

@@ -1,7 +1,9 @@
-"""A composed configuration: what `${name:...}` means in it, and what its schema does not allow.
+"""A composed configuration, and the only door from it into the house.
 
-`register()` puts the schemas and the resolvers where Hydra finds them; it must run before anything
-is composed.
+`Composed` validates what Hydra has composed, resolves it and works out what a run of it is known
+by, each once. The stages get its `config`, a dataclass of schema.py, and `runs` its other views;
+nobody below knows Hydra or OmegaConf. `register()` puts the schemas and the resolvers where Hydra
+finds them; it must run before anything is composed.
 """
 
 from __future__ import annotations
@@ -11,22 +13,33 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from clozelab.schema import SCHEMAS
+from clozelab.runs.identity import CONDITIONAL_KEYS, flatten
+from clozelab.runs.redaction import digested, redacted
+from clozelab.schema import (
+    IDENTITY,
+    NEUTRAL,
+    SCHEMAS,
+    meaning_of,
+)
 from clozelab.text.did_you_mean import hint, nearest
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 
-def fallback(*values: Any) -> Any:
+def fallback(*values: Json) -> Json:
     """`${fallback:${scale.finetune.epochs},${task.epochs}}`: the first value that is not None."""
     for value in values:
         if value is not None:
@@ -34,7 +47,7 @@ def fallback(*values: Any) -> Any:
     return None
 
 
-def scaled(value: int, *ratios: Any) -> int:
+def scaled(value: int, *ratios: object) -> int:
     """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios.
 
     ValueError where that is no whole number.
@@ -54,9 +67,7 @@ def scaled(value: int, *ratios: Any) -> int:
     return int(product)
 
 
-def scaled_phases(
-    phases: Sequence[Mapping[str, Any]], factor: float
-) -> Sequence[Mapping[str, Any]]:
+def scaled_phases(phases: Sequence[ReadOnlyJson], factor: float) -> Sequence[ReadOnlyJson]:
     """`${scaled_phases:${scale.pretrain.phases},${steps_factor}}`: phases with more or fewer steps.
 
     Each has a multiple of its steps, at least one. At 1 it is the very node that was given, so that
@@ -86,7 +97,7 @@ def kept_step(fraction: float, total_steps: int) -> int:
     return step
 
 
-def encoder_place(run_dir: str, fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
+def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson]) -> str:
     """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: a run's encoder.
 
     It is the encoder after a fraction of the run's own steps, as its record says, or of these
@@ -100,7 +111,7 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[Mapping[str, A
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 
 
-def total_steps(phases: Sequence[Mapping[str, Any]]) -> int:
+def total_steps(phases: Sequence[ReadOnlyJson]) -> int:
     """Return the optimizer steps of all phases."""
     return sum(int(phase["steps"]) for phase in phases)
 
@@ -133,30 +144,33 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (
 """Known to configurations by their own names (config.register)."""
 
 
-def check_config(stage: str, config: DictConfig) -> None:
-    """Refuse what a stage's schema does not allow, with a sentence for each key.
-
-    A value that has to be given may be missing.
-    """
-    try:
-        mistakes = _mistakes(stage, OmegaConf.to_container(config, resolve=True))
-    except OmegaConfBaseException:  # a resolver's refusal, perhaps of what is wrong where it stands
-        mistakes = _mistakes(stage, OmegaConf.to_container(config, resolve=False))
-        if not mistakes:
-            raise
-    if mistakes:
-        raise ValueError("\n".join(mistakes))
-
-
+MISSING_VALUE = "???"
 UNRESOLVED = re.compile(r"^\?{3}$|\$\{")
 """A value that is missing, or not resolved."""
 
 
-def _mistakes(stage: str, plain: Any) -> list[str]:
+def typed(stage: str, values: ReadOnlyJson) -> Any:
+    """Return a stage's configuration of schema.py from plain values.
+
+    ValueError for a value that is missing or that its key may not have, and for an unknown key.
+    """
+    for key, value in flatten(dict(values)).items():
+        if value == MISSING_VALUE and not key.startswith("scale."):
+            raise ValueError(no_value(key))
+    try:
+        return adapter(SCHEMAS[stage]).validate_python(values)
+    except ValidationError as error:
+        # Where only the scale's values are wrong, they are what is said.
+        mistakes = mistakes_in(stage, values) or map(_wrong_value, error.errors())
+        raise ValueError("\n".join(mistakes)) from None
+
+
+def mistakes_in(stage: str, plain: Json) -> list[str]:
     """Return a sentence for each mistake in a configuration of plain values.
 
     Where keys are unknown, which Hydra lets past its own check as `+key=value`, there are only
-    those. The scale's values are judged where they are used.
+    those. The scale's values are judged where they are used. A value that has to be given may be
+    missing.
     """
     try:
         adapter(SCHEMAS[stage]).validate_python(plain)
@@ -172,7 +186,7 @@ def _mistakes(stage: str, plain: Any) -> list[str]:
     return []
 
 
-def _unknown_key(mistake: ErrorDetails, plain: Any) -> str:
+def _unknown_key(mistake: ErrorDetails, plain: Json) -> str:
     """Write the sentence for an unknown key, as pydantic reports it, of a configuration."""
     # ("model", "hiden_size"): the keys of the node that has it are those that may be meant
     *parents, name = mistake["loc"]
@@ -201,6 +215,339 @@ def _dotted(mistake: ErrorDetails) -> str:
 
 
 adapter: Callable[[type], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+
+
+class ConfigSource(NamedTuple):
+    """A folder, or the like, that configuration files were looked for in."""
+
+    provider: str
+    schema: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What Hydra composed a configuration of."""
+
+    config_name: str
+    overrides: list[str]  # of the stage's keys, in order
+    hydra_overrides: list[str]  # of Hydra's own
+    choices: JsonObject  # group -> choice
+    sources: list[ConfigSource]
+
+    @property
+    def config_dir(self) -> str:
+        """The folder, or file, of `--config-dir`; "" without one."""
+        for source in self.sources:
+            if source.provider == "command-line":
+                return source.path
+        return ""
+
+
+class Composed:
+    """What Hydra has composed for a stage; each view of it is made once.
+
+    Args:
+        stage: whose schema it follows.
+        node: all of it, with Hydra's own node or without.
+        hydra: a node that has Hydra's own node; None for a configuration that Hydra knows nothing
+            of.
+    """
+
+    def __init__(self, stage: str, node: DictConfig, hydra: DictConfig | None = None) -> None:
+        self.stage = stage
+        self.node = node
+        self._hydra = hydra
+
+    @classmethod
+    def of(cls, whole: DictConfig) -> Composed:
+        """Return the views of a configuration with its `hydra` node."""
+        return cls(str(whole.hydra.job.name), whole, whole)
+
+    @classmethod
+    def of_task(cls, stage: str, node: DictConfig) -> Composed:
+        """Return the views of what `hydra.main` gives its function."""
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra: Any = HydraConfig.instance().cfg
+        return cls(stage, node, hydra)
+
+    @cached_property
+    def config(self) -> Any:
+        """The stage's configuration; ValueError for a wrong or missing value, or unknown key."""
+        self.check()
+        return typed(self.stage, self.values)
+
+    def check(self) -> None:
+        """ValueError with a sentence for each key that the stage's schema does not allow.
+
+        A value that has to be given may be missing.
+        """
+        try:
+            mistakes = mistakes_in(self.stage, self.values)
+        except OmegaConfBaseException:  # a resolver's refusal, perhaps of what is wrong there
+            mistakes = mistakes_in(self.stage, self.unresolved)
+            if not mistakes:
+                raise
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+
+    @cached_property
+    def values(self) -> JsonObject:
+        """Everything but Hydra's own node as plain values, resolved."""
+        with self._resolving() as node:
+            return _plain(node, resolve=True)
+
+    @cached_property
+    def unresolved(self) -> JsonObject:
+        """The same as it was composed, with its interpolations."""
+        with hydra_left_out(self.node) as node:
+            return _plain(node, resolve=False)
+
+    @cached_property
+    def unresolved_hydra(self) -> JsonObject:
+        """Hydra's own node below its name, with its interpolations."""
+        return {"hydra": _plain(self.node.hydra, resolve=False)}
+
+    @cached_property
+    def recorded(self) -> JsonObject:
+        """What run.json holds of it: resolved, without what changes nothing, secrets as hashes.
+
+        ValueError where a value is missing.
+        """
+        with self._resolving() as node:
+            return canonical(node)
+
+    @property
+    def yaml(self) -> str:
+        """The configuration as composed, in YAML, unresolved, without literal secrets."""
+        return OmegaConf.to_yaml(OmegaConf.create(redacted(self.unresolved)))
+
+    @cached_property
+    def origin(self) -> Origin | None:
+        """What it was composed of; None where Hydra knows nothing of it."""
+        if self._hydra is None:
+            return None
+        hydra = self._hydra.hydra
+        sources = []
+        for source in hydra.runtime.config_sources:
+            schema = str(source.schema or "")
+            sources.append(ConfigSource(str(source.provider), schema, str(source.path)))
+        choices = {str(group): choice for group, choice in hydra.runtime.choices.items()}
+        return Origin(
+            config_name=str(hydra.job.config_name),
+            overrides=list(hydra.overrides.task),
+            hydra_overrides=list(hydra.overrides.hydra),
+            choices=choices,
+            sources=sources,
+        )
+
+    def get(self, key: str) -> Json:
+        """Return the plain value of a dotted key, resolved by itself; None where there is none."""
+        with self._resolving() as node:
+            return _plain_value(OmegaConf.select(node, key))
+
+    def of_hydra(self, key: str) -> Json:
+        """Return the plain value of one of Hydra's own keys, resolved."""
+        with self._known_to_hydra():
+            return _plain_value(OmegaConf.select(self.node, f"hydra.{key}"))
+
+    def partly_resolved(self) -> JsonObject:
+        """Return everything with Hydra's own node as plain values.
+
+        A part in which something means nothing yet, or a value is missing, is as it is written.
+        """
+        plain = _plain(self.node, resolve=False)
+        with self._known_to_hydra():
+            for key in plain:
+                with suppress(OmegaConfBaseException, ValueError, TypeError):
+                    plain[key] = _plain_value(self.node[key])
+        return plain
+
+    def resolved_texts(self, texts: Collection[str]) -> list[tuple[str, str, str]]:
+        """Return key, text and resolved text wherever one of some interpolations stands.
+
+        Not those that mean nothing yet. Hydra's own node is looked at, too.
+        """
+        with self._known_to_hydra():
+            return list(_resolved_texts(self.node, "", texts))
+
+    @contextmanager
+    def _resolving(self) -> Iterator[DictConfig]:
+        """Yield it without Hydra's own node, which `${hydra:...}` then means."""
+        with self._known_to_hydra(), hydra_left_out(self.node) as node:
+            yield node
+
+    @contextmanager
+    def _known_to_hydra(self) -> Iterator[None]:
+        """Let `${hydra:...}` mean this configuration until the block ends."""
+        from hydra.core.hydra_config import HydraConfig
+
+        # Hydra has one global place for it, which may hold another one at the time.
+        holder: Any = HydraConfig.instance()
+        before = holder.cfg
+        holder.cfg = self._hydra_alone
+        try:
+            yield
+        finally:
+            holder.cfg = before
+
+    @cached_property
+    def _hydra_alone(self) -> DictConfig | None:
+        """What Hydra's own place for it holds: a copy of that node alone."""
+        if self._hydra is None:
+            return None
+        alone = OmegaConf.masked_copy(self._hydra, "hydra")
+        alone.hydra._set_parent(alone)
+        return alone
+
+
+def _plain_value(value: Any) -> Json:
+    if isinstance(value, Container):
+        return OmegaConf.to_container(value, resolve=True)
+    return value
+
+
+def _plain(node: DictConfig, *, resolve: bool) -> JsonObject:
+    plain: Json = OmegaConf.to_container(node, resolve=resolve)
+    return plain
+
+
+def canonical(config: DictConfig | ReadOnlyJson) -> JsonObject:
+    """Return a configuration as a record holds it: resolved, without what changes nothing.
+
+    What comes from the environment and what looks like a secret is a hash. ValueError where a value
+    is missing.
+    """
+    if not isinstance(config, DictConfig):
+        config = OmegaConf.create(dict(config))
+    switched_off = set()
+    for key, option in CONDITIONAL_KEYS.items():
+        if not OmegaConf.select(config, option):
+            switched_off.add(key)
+    plain = _Recorded(frozenset(switched_off)).mapping(config, "")
+    return dict(json.loads(json.dumps(plain)))
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Walks through a configuration for `canonical`; `path` is the dotted key of a node."""
+
+    switched_off: frozenset[str]
+
+    def mapping(self, node: DictConfig, path: str) -> JsonObject:
+        plain = {}
+        for key in node:
+            child_path = f"{path}.{key!s}" if path else str(key)
+            if child_path not in self.switched_off and meaning_of(child_path) != NEUTRAL:
+                plain[str(key)] = self.value(node, key, child_path)
+        return plain
+
+    def value(self, node: DictConfig | ListConfig, key: Any, path: str) -> Json:
+        try:
+            value = node[key]
+        except MissingMandatoryValue as error:
+            raise ValueError(no_value(path)) from error
+
+        # written down as it is, or as the hash of what the environment says
+        interpolation = _interpolation(node, key)
+        if meaning_of(path) == IDENTITY and "oc.env" not in interpolation:
+            return value
+        if interpolation and _is_from_environment(node, key, interpolation, value):
+            return f"{interpolation} {digested(value)}"
+
+        # a node of nodes, or a value that may look like a secret
+        if isinstance(value, DictConfig):
+            return self.mapping(value, path)
+        if isinstance(value, ListConfig):
+            return [self.value(value, index, f"{path}.{index}") for index in range(len(value))]
+        shown = redacted(value, path)
+        if shown == value:
+            return value
+        return f"{shown} {digested(value)}"
+
+
+def _interpolation(node: DictConfig | ListConfig, key: Any) -> str:
+    """Return the text of an interpolation, as `${scale.vocab_size}`; "" for any other value."""
+    raw = node._get_node(key)
+    if raw is None or not OmegaConf.is_interpolation(node, key):
+        return ""
+    text: str = raw._value()  # type: ignore[union-attr]
+    return text
+
+
+def _is_from_environment(
+    node: DictConfig | ListConfig, key: Any, interpolation: str, value: object
+) -> bool:
+    """Whether an interpolated value would be another one in another environment."""
+    if "oc.env" in interpolation:
+        return True
+    if isinstance(value, DictConfig | ListConfig) and ":" not in interpolation:
+        return False  # another part of the configuration: its own values will be asked
+    # also through other keys and inside longer values
+    with _environment_of_names():
+        try:
+            return bool(node[key] != value)
+        except (OmegaConfBaseException, TypeError, ValueError):
+            return True  # its type, or a resolver, cannot do with "(env NAME)"
+
+
+@contextmanager
+def _environment_of_names() -> Iterator[None]:
+    """Let `${oc.env:NAME}` read "(env NAME)" while inside.
+
+    OmegaConf has one table of resolvers for the whole process, so no other thread may resolve a
+    configuration meanwhile.
+    """
+
+    def name_of_variable(name: str, *_default: str) -> str:
+        return f"(env {name})"
+
+    OmegaConf.register_new_resolver("oc.env", name_of_variable, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def no_value(key: str) -> str:
+    """Return what to say of a key that has to be given and is not."""
+    return f"{key} has no value; give one: {key}=..."
+
+
+@contextmanager
+def hydra_left_out(composed: DictConfig) -> Iterator[DictConfig]:
+    """The same node without its `hydra` part, half of all nodes, until the block ends.
+
+    OmegaConf can only delete that part, or copy all of it first.
+    """
+    nodes = composed.__dict__["_content"]
+    composed.__dict__["_content"] = {key: node for key, node in nodes.items() if key != "hydra"}
+    try:
+        yield composed
+    finally:
+        composed.__dict__["_content"] = nodes
+
+
+def _resolved_texts(
+    node: DictConfig | ListConfig, prefix: str, texts: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what `Composed.resolved_texts` returns, of a node whose keys begin with `prefix`."""
+    keys: Iterable[Any] = node
+    if isinstance(node, ListConfig):
+        keys = range(len(node))
+    for name in keys:
+        # As it is written: OmegaConf's public doors resolve a text, and convert all of a node.
+        child: Any = node._get_node(name)
+        content = child._value() if isinstance(child, Node) else None
+        key = f"{prefix}{name}"
+        if isinstance(content, dict | list):
+            yield from _resolved_texts(child, f"{key}.", texts)
+        elif isinstance(content, str) and content in texts:
+            with suppress(OmegaConfBaseException, ValueError, TypeError):
+                value = node[name]
+                if isinstance(value, str):
+                    yield key, content, value
 
 
 def copied(value: Any) -> Any:

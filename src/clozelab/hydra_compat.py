@@ -10,7 +10,7 @@ path, the sweepers. Changed: `running_application` and `compose_quickly`, a comm
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.plugin import Plugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, Node, grammar_parser
+from omegaconf import grammar_parser
 
 __all__ = ["ConfigLoaderImpl", "ConfigRepository", "FileConfigSource", "get_overrides_dirname"]
 
@@ -92,7 +92,7 @@ def compose_quickly() -> None:
     make_choices = defaults_list._create_interpolation_map
 
     @functools.wraps(make_choices)
-    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig | None:
+    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
         if not any(default.is_interpolation() for default in defaults):
             return None
         return make_choices(overrides, defaults, self_added)
@@ -171,34 +171,3 @@ def make_search_sweeper(**arguments: Any) -> Sweeper:
 
     sweeper: Sweeper = OptunaSweeperImpl(**arguments)
     return sweeper
-
-
-@contextmanager
-def hydra_left_out(composed: DictConfig) -> Iterator[DictConfig]:
-    """The same node without its `hydra` part, half of all nodes, until the block ends.
-
-    OmegaConf can only delete that part, or copy all of it first.
-    """
-    nodes = composed.__dict__["_content"]
-    composed.__dict__["_content"] = {key: node for key, node in nodes.items() if key != "hydra"}
-    try:
-        yield composed
-    finally:
-        composed.__dict__["_content"] = nodes
-
-
-def raw_items(node: DictConfig | ListConfig) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield (key, child, content) of each child of a node, as it is written.
-
-    The content is a text where the child is one or is `${...}`, a dict or a list of nodes where it
-    has children. OmegaConf's public doors resolve the one, and convert all of the other.
-    """
-    keys: Iterable[Any] = node
-    if isinstance(node, ListConfig):
-        keys = range(len(node))
-    for key in keys:
-        child: Any = node._get_node(key)
-        content = None
-        if isinstance(child, Node):
-            content = child._value()
-        yield key, child, content

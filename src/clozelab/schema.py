@@ -2,7 +2,8 @@
 
 A root dataclass per stage refuses a misspelt key wherever it stands. Values live in `conf/`, so
 nearly every field is MISSING here. A free-form node carries a `_target_`, which `check_targets`
-looks at. Hydra reads the types, pydantic their ranges (config.check_config).
+looks at. Hydra reads the types, pydantic their ranges (config.py), and makes of them
+the objects that the stages get.
 
 Two annotations say what a key means for runs that lie in folders:
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import FrozenInstanceError, dataclass, field, is_dataclass
 from functools import cache
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
@@ -44,6 +45,12 @@ def seconds_of(time_limit: str | None) -> float:
         raise ValueError("write it as '02:30:00', with days as '1-02:30:00'")
     days, hours, minutes, seconds = (int(number) for number in match.groups(default="0"))
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def time_limit(text: str | None) -> str | None:
+    """Return a time limit as it is; ValueError where it is none."""
+    seconds_of(text)
+    return text
 
 
 class Meaning(NamedTuple):
@@ -84,13 +91,27 @@ def one_of(*choices: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+Component = dict[str, Any]
+"""A free-form node: `_target_`, and the arguments of what it names."""
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
+class Frozen:
+    """A value is given once, when the configuration is made.
+
+    A dataclass of `frozen=True` would be read-only for Hydra, too, which has to compose it.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.__dict__:
+            raise FrozenInstanceError(f"{type(self).__name__}.{name} is set already")
+        super().__setattr__(name, value)
+
+
 @dataclass
-class PhaseConfig:
+class PhaseConfig(Frozen):
     """One stretch of pre-training at one sequence length."""
 
     seq_length: Count = MISSING
@@ -103,7 +124,7 @@ class PhaseConfig:
 
 
 @dataclass
-class ScaleSizeConfig:
+class ScaleSizeConfig(Frozen):
     """The middle size where sizes are compared: depth a multiple of 4, heads of 12, width of 3."""
 
     num_hidden_layers: int = MISSING
@@ -139,7 +160,7 @@ class ModelConfig(ScaleModelConfig):
 
 
 @dataclass
-class ScalePretrainConfig:
+class ScalePretrainConfig(Frozen):
     """The budget of pre-training, and the recipe that suits it."""
 
     phases: list[PhaseConfig] = MISSING
@@ -162,7 +183,7 @@ class ScalePretrainConfig:
 
 
 @dataclass
-class ScaleFinetuneConfig:
+class ScaleFinetuneConfig(Frozen):
     """The budget of fine-tuning, and which tasks there are at a scale."""
 
     # None, as for epochs and global_batch_size: each task keeps its own (the paper's)
@@ -180,7 +201,7 @@ class ScaleFinetuneConfig:
 
 
 @dataclass
-class ScaleConfig:
+class ScaleConfig(Frozen):
     """The budget, orthogonal to the arm: sizes and step counts that no arm may name.
 
     Its values are judged where they are used.
@@ -197,25 +218,25 @@ class ScaleConfig:
 
 
 @dataclass
-class ArchitectureConfig:
+class ArchitectureConfig(Frozen):
     """What an encoder is made of: parts, each a node with `_target_` (models/config.py)."""
 
     # the family whose names a saved encoder has: a file of models/families
     model_type: str = MISSING
-    positions: dict[str, Any] = MISSING
-    block: dict[str, Any] = MISSING
-    attention: dict[str, Any] = MISSING
-    pooler: dict[str, Any] | None = MISSING
+    positions: Component = MISSING
+    block: Component = MISSING
+    attention: Component = MISSING
+    pooler: Component | None = MISSING
     projects_embeddings: bool = MISSING
     norm: Annotated[
-        dict[str, Any],
+        Component,
         {"_target_": Added(was="clozelab.models.encoder.LayerNorm"), "bias": Added(was=True)},
     ] = MISSING
     use_bias: Annotated[bool, Added(was=True)] = MISSING
 
 
 @dataclass
-class SizeConfig:
+class SizeConfig(Frozen):
     """An encoder's size as ratios ("4/3") of the scale's `size_base`; read by model=ratio alone."""
 
     depth: str = MISSING
@@ -224,7 +245,7 @@ class SizeConfig:
 
 
 @dataclass
-class SourceConfig:
+class SourceConfig(Frozen):
     """Files of text, one part of a corpus."""
 
     name: str = MISSING
@@ -236,20 +257,20 @@ class SourceConfig:
 
 
 @dataclass
-class CorpusConfig:
+class CorpusConfig(Frozen):
     """A text to pre-train on."""
 
     name: str = MISSING
     sources: list[SourceConfig] = MISSING
     # a node with `_target_` that writes the sources' files below data_dir first (embedded corpora)
-    generator: dict[str, Any] | None = None
+    generator: Component | None = None
     # of each source's text, held out in stretches of some 16,000 characters; a shorter document is
     # one stretch
     validation_fraction: Share = MISSING
 
 
 @dataclass
-class TokenizerConfig:
+class TokenizerConfig(Frozen):
     """How text becomes ids (corpus/tokenizers.py)."""
 
     kind: Annotated[str, one_of("wordpiece", "byte_bpe")] = MISSING
@@ -260,7 +281,7 @@ class TokenizerConfig:
 
 
 @dataclass
-class TrainerConfig:
+class TrainerConfig(Frozen):
     """On which devices a training runs, how exactly, and what ends it."""
 
     accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "mps", "tpu"), LAYOUT] = MISSING
@@ -288,13 +309,13 @@ class TrainerConfig:
     hang_seconds: Annotated[Positive | None, NEUTRAL] = MISSING
     # nothing moved after a signal: it ends unsaved
     grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING
-    max_time: Annotated[str | None, AfterValidator(seconds_of), NEUTRAL] = MISSING
+    max_time: Annotated[str | None, AfterValidator(time_limit), NEUTRAL] = MISSING
     # further arguments of Lightning's Trainer
-    lightning: Annotated[dict[str, Any], Meaning("protocol", "trainer.lightning")] = MISSING
+    lightning: Annotated[Component, Meaning("protocol", "trainer.lightning")] = MISSING
 
 
 @dataclass
-class StageConfig:
+class StageConfig(Frozen):
     """What every stage has that makes runs."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -308,7 +329,7 @@ class StageConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     # of [UNK] in a text; more is refused
     max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING
-    logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
+    logger: Annotated[Component | None, NEUTRAL] = None
     # of a run that other code has made. ask: a question in a terminal, else a warning, and never
     # shared with another experiment. same_code: it is refused. any: it is taken, and shared, with a
     # warning. never: the run that the folder holds, of whatever code, is removed and trained anew.
@@ -319,10 +340,10 @@ class StageConfig:
 class TrainingConfig(StageConfig):
     """What every stage has that trains."""
 
-    optimizer: Annotated[dict[str, Any], {"groups": Added(was=None)}] = MISSING
-    schedule: dict[str, Any] = MISSING
+    optimizer: Annotated[Component, {"groups": Added(was=None)}] = MISSING
+    schedule: Component = MISSING
     # name -> one of Lightning's
-    callbacks: Annotated[dict[str, Any] | None, Meaning("protocol", "callbacks")] = None
+    callbacks: Annotated[Component | None, Meaning("protocol", "callbacks")] = None
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
     # as SIGTERM would: the same command goes on
     stop_after_step: Annotated[Count | None, NEUTRAL] = MISSING
@@ -350,7 +371,7 @@ class EncoderStageConfig(StageConfig):
 
 
 @dataclass
-class PrepareConfig:
+class PrepareConfig(Frozen):
     """The stage that prepares a corpus; it makes no run."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -365,19 +386,19 @@ class PrepareConfig:
 
 
 @dataclass
-class ObjectiveConfig:
+class ObjectiveConfig(Frozen):
     """A composition: how rows are laid out, what is predicted per token, what per pair."""
 
-    input: dict[str, Any] = MISSING
-    token: dict[str, Any] = MISSING
-    pair: dict[str, Any] | None = None
+    input: Component = MISSING
+    token: Component = MISSING
+    pair: Component | None = None
     # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
     # new
     dupe_factor: Count | None = MISSING
 
 
 @dataclass
-class ValidationConfig:
+class ValidationConfig(Frozen):
     """When pre-training looks at held-out text, and at how much of it."""
 
     interval_steps: Count = MISSING  # more than there are: validate once, at the end
@@ -423,7 +444,7 @@ class PretrainConfig(TrainingConfig):
 
 
 @dataclass
-class TaskAlwaysConfig:
+class TaskAlwaysConfig(Frozen):
     """What a task wants whatever the scale's fine-tuning recipe is.
 
     None: the scale's, or the row's.
@@ -447,7 +468,7 @@ PARTS_OF_DATA = {
 
 
 @dataclass
-class TaskConfig:
+class TaskConfig(Frozen):
     """One downstream task: a YAML, never a class."""
 
     name: Annotated[str, IDENTITY] = MISSING
@@ -460,8 +481,8 @@ class TaskConfig:
     # where the `datasets` library finds the same data (datamodules/files.py); read only with
     # hub=true
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
-    module: dict[str, Any] = MISSING
-    data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
+    module: Component = MISSING
+    data: Annotated[Component, PARTS_OF_DATA] = MISSING
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING
@@ -487,7 +508,7 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
 
 
 @dataclass
-class MeasureConfig:
+class MeasureConfig(Frozen):
     """What is measured of an encoder or of a fine-tuned model."""
 
     name: Annotated[str, IDENTITY] = MISSING
@@ -498,13 +519,13 @@ class MeasureConfig:
     # the task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
     # has its own
     task: Annotated[
-        dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        Component | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
     ] = MISSING
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
-    module: dict[str, Any] | None = MISSING  # None: the task's
-    data: Annotated[dict[str, Any] | None, PARTS_OF_DATA] = MISSING  # None: the task's
+    module: Component | None = MISSING  # None: the task's
+    data: Annotated[Component | None, PARTS_OF_DATA] = MISSING  # None: the task's
 
 
 @dataclass
@@ -564,7 +585,7 @@ def added_of(name: str) -> Added | None:
     return added_keys().get(_without_places(name))
 
 
-def is_as_before(name: str, value: Any) -> bool:
+def is_as_before(name: str, value: object) -> bool:
     """Whether a dotted key has the value that it had before it existed."""
     added = added_of(name)
     return added is not None and value == added.was
@@ -575,7 +596,7 @@ def _without_places(name: str) -> str:
     return re.sub(r"\.\d+\b", ".*", name)
 
 
-def _meaning_in(annotations: tuple[Any, ...]) -> Meaning:
+def _meaning_in(annotations: tuple[object, ...]) -> Meaning:
     for annotation in annotations:
         if isinstance(annotation, Meaning):
             return annotation
@@ -584,7 +605,7 @@ def _meaning_in(annotations: tuple[Any, ...]) -> Meaning:
 
 def keys_of(
     schema: type, prefix: str = "", *, identity_only: bool = False
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
+) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield every dotted key of a dataclass with its annotations, parents first.
 
     Below a neutral part only what a run is named by is a key (`identity_only`): the other values
@@ -608,7 +629,7 @@ def keys_of(
             yield from keys_of(schema_below, prefix_below, identity_only=meaning == NEUTRAL)
 
 
-def _schemas_in(value_type: Any, key: str) -> Iterator[tuple[type, str]]:
+def _schemas_in(value_type: object, key: str) -> Iterator[tuple[type, str]]:
     """Yield the dataclass of a node (ModelConfig) or of a list's nodes (list[PhaseConfig]).
 
     Each comes with the prefix of its keys.

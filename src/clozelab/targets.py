@@ -15,16 +15,15 @@ import inspect
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+import yaml  # type: ignore[import-untyped]
 
 from clozelab.schema import IDENTITY, meanings
 from clozelab.text.did_you_mean import hint, key_of
 from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import ReadOnlyJson
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
@@ -95,7 +94,7 @@ A value of the configuration would lose against it without a word.
 @cache
 def allowed() -> Mapping[str, list[str]]:
     """Return place of a `_target_` -> the addresses that may stand there."""
-    addresses: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "targets.yaml"))
+    addresses: dict[str, list[str]] = yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
     return addresses
 
 
@@ -114,7 +113,7 @@ def parse_allow_targets(words: Iterable[str]) -> list[str]:
     return remaining
 
 
-def is_permitted(target: Any) -> bool:
+def is_permitted(target: object) -> bool:
     """Whether an address lies in a package that the user has named."""
     if not isinstance(target, str):
         return False
@@ -123,12 +122,11 @@ def is_permitted(target: Any) -> bool:
     return target.startswith(tuple(prefixes))
 
 
-def validate_config_security(config: DictConfig) -> None:
-    """Check a composed configuration (with its `hydra` node).
+def validate_config_security(plain: ReadOnlyJson) -> None:
+    """Check the plain values of a composed configuration, Hydra's own node among them.
 
     ValueError where it calls what it must not, or writes where it must not.
     """
-    plain = resolved(config)
     check_targets(plain, signatures=False)
     if plain["hydra"]["output_subdir"]:
         raise ValueError(
@@ -139,7 +137,7 @@ def validate_config_security(config: DictConfig) -> None:
     _check_run_dir(plain)
 
 
-def _check_names(plain: Mapping[str, Any]) -> None:
+def _check_names(plain: ReadOnlyJson) -> None:
     """ValueError for a name that is part of a folder's path, and leads elsewhere."""
     identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
     for key in ("corpus.name", *identity_keys):
@@ -154,7 +152,7 @@ def _check_names(plain: Mapping[str, Any]) -> None:
             )
 
 
-def _check_run_dir(plain: Mapping[str, Any]) -> None:
+def _check_run_dir(plain: ReadOnlyJson) -> None:
     """ValueError for a run_dir that is not below runs_dir, unless the user said it."""
     if "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"]):
         return
@@ -168,30 +166,14 @@ def _check_run_dir(plain: Mapping[str, Any]) -> None:
         )
 
 
-def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return plain values.
-
-    A part in which something means nothing yet, or a value is missing, is as it is written.
-    """
-    plain: Any = OmegaConf.to_container(config, resolve=False)
-    for key in plain:
-        with suppress(OmegaConfBaseException, ValueError, TypeError):
-            value = config[key]
-            if isinstance(value, Container):
-                value = OmegaConf.to_container(value, resolve=True)
-            plain[key] = value
-    return plain
-
-
-def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = True) -> None:
+def check_targets(config: ReadOnlyJson, *, signatures: bool = True) -> None:
     """ValueError for a `_target_` that is none of its place's, or a key that it does not take.
 
     Args:
-        config: may be a part, under its dotted name.
+        config: plain values, resolved; may be a part, under its dotted name.
         signatures: without them nothing is imported, and no key looked at.
     """
-    plain = resolved(config) if isinstance(config, DictConfig) else config
-    for place, node in _nodes(plain, ""):
+    for place, node in _nodes(config, ""):
         known_targets = allowed().get(WITHOUT_PLACE.sub("", place), [])
         for key in NAMING:
             if key in node:
@@ -205,7 +187,7 @@ def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = 
             _check_keys(place, node)
 
 
-def _check_target(place: str, target: Any, known_targets: Sequence[str]) -> None:
+def _check_target(place: str, target: object, known_targets: Sequence[str]) -> None:
     # the user's packages may stand where something of ours may, and nowhere else
     if target in known_targets or (known_targets and is_permitted(target)):
         return
@@ -227,17 +209,16 @@ def build(place: str, node: Any) -> Any:
     """
     from hydra.utils import instantiate  # lazy: who reads a table of addresses does not need Hydra
 
-    plain = OmegaConf.to_container(node, resolve=True) if isinstance(node, Container) else node
-    check_targets({place: plain})
-    if "${" in repr(plain):
+    check_targets({place: node})
+    if "${" in repr(node):
         raise ValueError(
-            f"{place}: {plain} holds an interpolation once all are resolved; Hydra would resolve it"
+            f"{place}: {node} holds an interpolation once all are resolved; Hydra would resolve it"
             " unseen"
         )
-    return instantiate(plain, _convert_="all")
+    return instantiate(node, _convert_="all")
 
 
-def _nodes(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _nodes(value: object, place: str) -> Iterator[tuple[str, ReadOnlyJson]]:
     """Yield every node below a value that names what is called, with its dotted key."""
     if isinstance(value, Mapping):
         is_logging_class = "class" in value and place.startswith("hydra.")
@@ -250,7 +231,7 @@ def _nodes(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _nodes(child, f"{place}.{index}")
 
 
-def _check_keys(place: str, node: Mapping[str, Any]) -> None:
+def _check_keys(place: str, node: ReadOnlyJson) -> None:
     """ValueError for a key that is no free argument of a node's target."""
     target = node["_target_"]
     function = locate(target)

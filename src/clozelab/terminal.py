@@ -38,9 +38,6 @@ class ParsedArgs:
     overrides: list[str] = field(default_factory=list)
 
 
-Words = ParsedArgs
-
-
 def parse(
     verb: str,
     words: Sequence[str],

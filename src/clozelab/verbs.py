@@ -10,10 +10,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import JsonObject
 
 HYDRA_VERBS = {
     "prepare": "text -> vocabulary -> token shards in the cache",
@@ -210,13 +210,13 @@ def _config_dirs(words: Sequence[str]) -> Iterator[Path]:
             yield Path(folder or following)
 
 
-def _usual_choices(verb: str) -> dict[str, Any]:
+def _usual_choices(verb: str) -> JsonObject:
     """Group -> its choice, as the verb's defaults list says."""
     import yaml  # type: ignore[import-untyped]
 
     config = yaml.safe_load((CONF_DIR / f"{verb}.yaml").read_text(encoding="utf-8"))
     # A defaults list: ["pretrain_schema", {"scale": "demo"}, "_self_"].
-    choices: dict[str, Any] = {}
+    choices: JsonObject = {}
     for entry in config["defaults"]:
         if isinstance(entry, dict):
             choices |= entry
@@ -233,7 +233,7 @@ def _inner_groups(group: str, folders: Sequence[Path]) -> list[str]:
     return sorted(names)
 
 
-def _choices(group: str, usual: Any, folders: Sequence[Path]) -> list[str]:
+def _choices(group: str, usual: object, folders: Sequence[Path]) -> list[str]:
     """The choices of a group, the usual one in brackets."""
     stems = set()
     for folder in folders:

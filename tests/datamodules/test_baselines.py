@@ -49,8 +49,7 @@ def make(tmp_path: Path) -> Make:
             task, data_dir, tmp_path / "cache", TOKENIZER, 64, max_unknown_share=1.0
         )
         plan = TrainingPlan(8, 1, 1, limit, 1, 0)
-        with sweep.hydra_config(config):
-            data = instantiate(config.task.data, _convert_="all")(inputs=inputs, plan=plan)
+        data = instantiate(config.config.task.data, _convert_="all")(inputs=inputs, plan=plan)
         data.setup()
         return data
 

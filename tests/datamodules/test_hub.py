@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from tests.screens import Screens
 
 from clozelab.datamodules.choices import ChoiceFormat
@@ -52,8 +51,8 @@ def read(layout: TableFormat, path: Path, has_labels: bool = True) -> TextExampl
 
 
 def task(name: str, *overrides: str) -> dict[str, Any]:
-    whole = sweep.without_hydra(sweep.compose("finetune", [f"task={name}", *overrides]))
-    return OmegaConf.to_container(whole.task, resolve=True)  # type: ignore[return-value]
+    settings: dict[str, Any] = sweep.compose("finetune", [f"task={name}", *overrides]).get("task")
+    return settings
 
 
 def sentence(rng: random.Random) -> str:

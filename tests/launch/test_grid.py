@@ -10,6 +10,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
 from hydra.types import HydraContext
 from omegaconf import open_dict
+from tests.composing import whole
 
 from clozelab.launch import plugins, sweep
 
@@ -17,7 +18,7 @@ from clozelab.launch import plugins, sweep
 def sweeper(*words: str) -> Any:
     """The sweeper that Hydra would make for `finetune -m WORDS`, set up."""
     plugins.register()
-    config = sweep.compose("finetune", words, sweep=True)
+    config = whole("finetune", words, sweep=True)
     loader = sweep.make_loader()
     with open_dict(config.hydra):
         config.hydra.sweeper.params = None

@@ -116,5 +116,5 @@ def test_other_errors_keep_their_words() -> None:
 def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
     composed = sweep.compose("pretrain", ["run_dir='${nope}'"])
     with pytest.raises(OmegaConfBaseException) as caught:
-        print(composed.run_dir)
+        composed.get("run_dir")
     assert explain(caught.value, "pretrain") == "run_dir: Interpolation key 'nope' not found"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
 from rich.console import Console
 from tests.screens import Screens
 
+from clozelab.config import Composed
 from clozelab.launch import launcher
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, run_preflight
 from clozelab.launch.sweep import compose
@@ -41,7 +41,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, status: int) -> list[list[str]]:
     return asked
 
 
-def sweep(*words: str, folder: Path | None = None) -> DictConfig:
+def sweep(*words: str, folder: Path | None = None) -> Composed:
     return compose("sweep_pretrain" if folder else "pretrain", words, folder=folder, sweep=True)
 
 

@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from tests.composing import given
 from tests.screens import Screens
 
 from clozelab.launch.ray_launcher import RayLauncher, gpus_of
@@ -31,12 +31,12 @@ corpus = tiny.corpus
     ],
 )
 def test_gpus_of_a_job(trainer: dict[str, object], asked: float | str, gpus: float) -> None:
-    assert gpus_of(OmegaConf.create({"trainer": trainer}), asked) == gpus
+    assert gpus_of(given("pretrain", {"trainer": trainer}), asked) == gpus
 
 
 def test_what_ray_cannot_do_is_said_early(monkeypatch: pytest.MonkeyPatch, screen: Screens) -> None:
     with screen.refuses(ValueError):
-        gpus_of(OmegaConf.create({"trainer": {"num_nodes": 2, "devices": 1}}), "auto")
+        gpus_of(given("pretrain", {"trainer": {"num_nodes": 2, "devices": 1}}), "auto")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'clozelab\[ray\]'"):
         RayLauncher(address=None, num_cpus=1, num_gpus="auto", grace_seconds=1)

@@ -15,10 +15,12 @@ import pytest
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.console import Console
+from tests.composing import whole
 from tests.screens import Screens
 
+from clozelab.config import Composed
 from clozelab.launch import sweep
 from clozelab.launch.launcher import SweepLauncher
 from clozelab.launch.processes import Job
@@ -69,7 +71,9 @@ def searched(
     folder.mkdir(exist_ok=True)
     sweeper = OptunaSweeper(**SETTINGS | changes)
     context: Any = object()
-    config: Any = OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}})
+    config: Any = OmegaConf.create(
+        {"hydra": {"sweep": {"dir": str(folder)}, "job": {"name": "finetune"}}}
+    )
     sweeper.setup(hydra_context=context, task_function=context, config=config)
     sweeper.sweep([])
     return launcher.batches
@@ -94,9 +98,7 @@ def test_a_search_repeats_itself(
 
 
 class Diverging(SweepLauncher):
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         jobs[0].state, jobs[0].message = "failed", "the loss is NaN"
 
 
@@ -109,7 +111,7 @@ def test_a_failed_trial_does_not_end_the_search(
         "scale=demo",
         f"runs_dir={tmp_path}",
     ]
-    loader, config = sweep.make_loader(), sweep.compose("pretrain", words, sweep=True)
+    loader, config = sweep.make_loader(), whole("pretrain", words, sweep=True)
     task: Any = lambda _: None  # noqa: E731
     launcher = Diverging()
     launcher.setup(hydra_context=HydraContext(loader, None), task_function=task, config=config)
@@ -144,13 +146,9 @@ def test_the_example_composes() -> None:
     composed = sweep.compose(
         "search_finetune", ["encoder=e", "task=mrpc", "runs_dir=r"], sweep=True
     )
-    params = composed.hydra.sweeper.params
+    params = composed.of_hydra("sweeper.params")
     assert set(params) == {"learning_rate", "global_batch_size"}
-    job = sweep.make_loader().load_sweep_config(
-        composed, ["learning_rate=0.001", "global_batch_size=32"]
-    )
-    with sweep.hydra_config(job):
-        assert (
-            job.run_dir.endswith("mrpc/lr-0.001/batch-32/seed-1")
-            and job.optimizer.learning_rate == 0.001
-        )
+    words = ["learning_rate=0.001", "global_batch_size=32"]
+    job = Composed.of(sweep.make_loader().load_sweep_config(composed.node, words)).config
+    assert job.run_dir.endswith("mrpc/lr-0.001/batch-32/seed-1")
+    assert job.optimizer["learning_rate"] == 0.001

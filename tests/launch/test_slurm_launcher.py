@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from tests.screens import Screens
 
 from clozelab.launch import sweep
@@ -41,9 +40,7 @@ COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
     """(the launcher's parameters, the job's configuration)."""
     composed = sweep.compose("pretrain", [f"hydra/launcher={launcher}", *overrides], sweep=True)
-    with sweep.hydra_config(composed):
-        plain = OmegaConf.to_container(composed.hydra.launcher, resolve=True)
-    assert isinstance(plain, dict)
+    plain = composed.of_hydra("launcher")
     own = (
         "_target_",
         "cluster",

@@ -12,14 +12,14 @@ from hydra._internal import defaults_list
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from tests.screens import Screens
 
+from clozelab.config import Composed
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.sweep import Sweep, compose, hydra_config, make_loader, without_hydra
-from clozelab.runs.identity import canonical
+from clozelab.launch.sweep import Sweep, compose, make_loader
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 
@@ -27,17 +27,16 @@ def opened(experiment: str, name: str, *words: str) -> Sweep:
     return Sweep(name, ["scale=demo", *words], folder=EXPERIMENTS_DIR / experiment)
 
 
-def as_hydra_does(sweep: Sweep, job: Sequence[str]) -> DictConfig:
+def as_hydra_does(sweep: Sweep, job: Sequence[str]) -> Composed:
     """By a loader that has composed no other job."""
-    sources = sweep.master.hydra.runtime.config_sources
-    folder = next(Path(one.path) for one in sources if one.provider == "command-line")
-    return make_loader(folder).load_sweep_config(sweep.master, list(job))
+    assert sweep.master.origin is not None
+    folder = Path(sweep.master.origin.config_dir)
+    return Composed.of(make_loader(folder).load_sweep_config(sweep.master.node, list(job)))
 
 
-def seen(config: DictConfig) -> tuple[Any, Any, str]:
-    with hydra_config(config):
-        task = without_hydra(config)
-        return OmegaConf.to_container(config, resolve=False), canonical(task), str(task.run_dir)
+def seen(job: Composed) -> tuple[Any, Any, str]:
+    plain = OmegaConf.to_container(job.node, resolve=False)
+    return plain, job.recorded, str(job.get("run_dir"))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
         (tmp_path / "flavour" / f"{name}.yaml").write_text(f"# @package _global_\narm: {name}\n")
     words = [f"hydra.searchpath=[file://{tmp_path}]", "+flavour=one,two", "seed=1"]
     sweep = opened("table5_pretraining_tasks", "sweep_pretrain", *words)
-    assert {sweep.composer.compose(job).arm for job in sweep.jobs} == {"one", "two"}
+    assert {sweep.composer.compose(job).get("arm") for job in sweep.jobs} == {"one", "two"}
 
 
 @pytest.mark.parametrize("stage", ["prepare", "pretrain"])
@@ -108,8 +107,9 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     choices = cast("Any", defaults_list._create_interpolation_map)
     monkeypatch.setattr(defaults_list, "_create_interpolation_map", choices.__wrapped__)
     monkeypatch.delattr(ConfigStore, "__deepcopy__")
-    assert OmegaConf.to_container(compose(stage, ["scale=laptop"])) == OmegaConf.to_container(quick)
-    assert quick.hydra.runtime.choices.corpus == "scale_laptop"
+    slow = compose(stage, ["scale=laptop"])
+    assert OmegaConf.to_container(slow.node) == OmegaConf.to_container(quick.node)
+    assert quick.of_hydra("runtime.choices")["corpus"] == "scale_laptop"
 
 
 def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,8 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
         loader, "load_sweep_config", lambda *args: calls.append(args) or original(*args)
     )
     first = composer.compose(jobs[0])
-    with hydra_config(first):  # makes its hydra node read-only, as planning a job does
-        first.seed = 77
-    assert [composer.compose(job).seed for job in jobs].count(77) == 0
+    first.node.seed = 77
+    assert [composer.compose(job).get("seed") for job in jobs].count(77) == 0
     assert len(jobs) == 8 and len(calls) == 2
 
 

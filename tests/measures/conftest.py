@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.composing import composed
+from tests.composing import composed, run_stage
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
@@ -50,11 +50,8 @@ def evaluate(tmp_path: Path) -> Callable[..., Path]:
             "trainer.precision": "32-true",
             "trainer.progress_bar": "false",
         }
-        main(
-            composed(
-                "evaluate", [f"{key}={value}" for key, value in settings.items()] + list(overrides)
-            )
-        )
+        words = [f"{key}={value}" for key, value in settings.items()]
+        run_stage(main, composed("evaluate", [*words, *overrides]))
         return tmp_path / name
 
     return run

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.composing import composed
+from tests.composing import composed, run_stage
 from tests.screens import Screens
 
 from clozelab.models.encoder import Encoder
@@ -216,7 +216,8 @@ def test_a_fine_tuned_model_on_another_file(
     }
     settings |= {"task": "sst2", "epochs": 3, "learning_rate": "1e-2", "global_batch_size": 8}
     settings |= {"trainer.precision": "32-true", "trainer.progress_bar": "false"}
-    main(composed("finetune", [f"{key}={value}" for key, value in settings.items()]))
+    words = [f"{key}={value}" for key, value in settings.items()]
+    run_stage(main, composed("finetune", words))
     before = {path: path.read_bytes() for path in (tmp_path / "tuned").rglob("*") if path.is_file()}
     words = ["measure=labelled", f"encoder={tmp_path / 'tuned/model'}"]
     (own,) = find(evaluate(*words, "measure.task.data.validation_file=glue/SST-2/dev.tsv")).evaluate

@@ -22,7 +22,7 @@ from clozelab.corpus.tokenizers import Tokenizer, WordPieceTokenizer
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.stages.preconditions import require_same_vocabulary
+from clozelab.stages.pretrain import require_same_vocabulary
 
 transformers = pytest.importorskip("transformers")
 

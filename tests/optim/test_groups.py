@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from clozelab.launch.sweep import compose, hydra_config
+from clozelab.launch.sweep import compose
 from clozelab.models.encoder import Encoder
 from clozelab.modules.base import build_with_hparams
 from clozelab.optim.groups import freeze_groups, match_groups
@@ -30,8 +30,7 @@ class Trained(nn.Module):
 
 
 def factory_of(*overrides: str) -> Any:
-    with hydra_config(compose("pretrain", [*overrides])) as plain:
-        return build("optimizer", plain.optimizer)
+    return build("optimizer", compose("pretrain", [*overrides]).get("optimizer"))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from tests.screens import Screens
 
+from clozelab.config import canonical
 from clozelab.planning.cost import Costing
 from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS, canonical
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.training.host import host_facts
 
@@ -53,7 +53,7 @@ def finish(step: Step, words: tuple[str, ...], **changes: Any) -> None:
         "fingerprint": "f" * 64,
         "facts": {},
         "results_version": RESULTS_VERSIONS[step.verb],
-        "config": canonical(OmegaConf.create(config)),
+        "config": canonical(config),
     }
     state |= {
         "metric": "m",

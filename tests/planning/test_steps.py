@@ -144,5 +144,5 @@ def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
         "rate-3e-05",
         "rate-2e-05",
     ]
-    composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
+    composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue").config
     assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")

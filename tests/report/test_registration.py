@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from tests.screens import Screens
 
+from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
 from clozelab.report.registration import (
@@ -24,7 +24,7 @@ from clozelab.report.registration import (
 )
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS, canonical
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.stages.register import main as verb
 
 SAID = {
@@ -62,7 +62,7 @@ def finish(folder: Path, started: str, *more: str) -> None:
 
 def write(step: Step, job: tuple[str, ...], started: str) -> None:
     config = step.sweep.settings(job)
-    recorded = canonical(OmegaConf.create(config))
+    recorded = canonical(config)
     state = {
         "status": "complete",
         "stage": step.verb,

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
+from tests.composing import given
 
+from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
 from clozelab.report.tracked import tags_of, track_report, track_sweep, tracked_config, tracked_job
-from clozelab.runs.record import plain_config
 from clozelab.runs.store import Run
 
 
@@ -36,7 +37,7 @@ def test_no_secret_is_shown_nor_its_hash(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), (
         "the control: it is there to be shown"
     )
-    recorded = plain_config(config)
+    recorded = canonical(config)
     assert "sha256" in str(recorded), "the control: the record has hashes"
     within, direct = "http://${direct}@x", "${oc.env:TOKEN}"
     shown = {
@@ -50,18 +51,18 @@ def test_no_secret_is_shown_nor_its_hash(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_tags() -> None:
-    whole = sweep.compose("finetune", ["task=mrpc", "seed=4", "pretrain_seed=2"])
-    with sweep.hydra_config(whole):
-        tags = tags_of(sweep.without_hydra(whole))
+    composed = sweep.compose("finetune", ["task=mrpc", "seed=4", "pretrain_seed=2"])
+    tags = tags_of(composed.config)
     assert tags == ("scale:demo", "task:mrpc", "pretrain_seed:2", "seed:4")
 
 
 def test_the_id_goes_with_the_folder_and_ends_with_it(tmp_path: Path) -> None:
-    config = OmegaConf.create({"experiment": "e", "scale": {"name": "demo"}, "seed": 1})
+    config = given("pretrain", {"experiment": "e", "scale": {"name": "demo"}, "seed": 1})
+    cfg: Any = SimpleNamespace(experiment="e", scale=SimpleNamespace(name="demo"), seed=1)
 
     def identity(folder: Path) -> str:
         with Run.claim(folder, stage="pretrain", config=config) as run:
-            return str(tracked_job(config, run, arm="a", name="n").run_id)
+            return str(tracked_job(cfg, run, arm="a", name="n").run_id)
 
     first = identity(tmp_path / "run")
     assert identity(tmp_path / "run") == first, "a resumed run"
@@ -131,41 +132,41 @@ def test_a_sweep_and_a_report_in_wandb(
     monkeypatch.setattr(
         sys, "argv", ["clozelab", "pretrain", "innocent=word", "+mine.api_key=hunter2"]
     )
-    whole = sweep.compose("pretrain", ["logger=wandb", "logger.wandb.mode=offline", "experiment=e"])
+    words = ["logger=wandb", "logger.wandb.mode=offline", "experiment=e"]
     rows = [
         {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
         {"name": "b", "state": "failed", "seed": "2", "+mine.api_key": "hunter2"},
     ]
-    with sweep.hydra_config(whole):
-        config = sweep.without_hydra(whole)
-        track_sweep(config, "pretrain", tmp_path / "sweep", rows)
-        (tmp_path / "report").mkdir()
-        for name in (
-            "report.html",
-            "report.md",
-            "results.csv",
-            "table.png",
-            "table.svg",
-            "other.txt",
-        ):
-            (tmp_path / "report" / name).write_text("x")
-        Image.new("RGB", (2, 2)).save(tmp_path / "report" / "table.png")
-        claims = [
-            ("a", "first", "holds"),
-            ("b", "here", "contradicted"),
-            ("b", "there", "holds"),
-            ("", "x", "holds"),
-        ]
-        judged = [
-            SimpleNamespace(
-                claim=SimpleNamespace(id=id), judged_on=on, verdict=verdict, is_exploratory=False
-            )
-            for id, on, verdict in claims
-        ]
-        report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged)
-        track_report(config, report, experiment="e", scale="demo")
-        config.logger = None
-        track_sweep(config, "pretrain", tmp_path / "untracked", rows)
+    config = sweep.compose("pretrain", words)
+    track_sweep(config, "pretrain", tmp_path / "sweep", rows)
+    (tmp_path / "report").mkdir()
+    for name in (
+        "report.html",
+        "report.md",
+        "results.csv",
+        "table.png",
+        "table.svg",
+        "other.txt",
+    ):
+        (tmp_path / "report" / name).write_text("x")
+    Image.new("RGB", (2, 2)).save(tmp_path / "report" / "table.png")
+    claims = [
+        ("a", "first", "holds"),
+        ("b", "here", "contradicted"),
+        ("b", "there", "holds"),
+        ("", "x", "holds"),
+    ]
+    judged = [
+        SimpleNamespace(
+            claim=SimpleNamespace(id=id), judged_on=on, verdict=verdict, is_exploratory=False
+        )
+        for id, on, verdict in claims
+    ]
+    report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged)
+    track_report(config, report, experiment="e", scale="demo")
+    track_sweep(
+        sweep.compose("pretrain", ["experiment=e"]), "pretrain", tmp_path / "untracked", rows
+    )
     assert not (tmp_path / "untracked").exists()
     sent = [path.read_bytes() for path in (tmp_path / "sweep").rglob("*") if path.is_file()]
     assert any(b"innocent=word" in content for content in sent)

@@ -26,7 +26,6 @@ from clozelab.results.evidence import derived_settings, treatment_factors
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.runs.identity import canonical
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 CHOICES = {
@@ -398,9 +397,7 @@ def composed(experiment: Experiment, arm: str, *words: str) -> dict[str, Any]:
     whole = sweep.compose(
         "sweep_pretrain", [f"arm={arm}", *words], folder=experiment.folder, sweep=True
     )
-    with sweep.hydra_config(whole):
-        plain = json.loads(json.dumps(canonical(sweep.without_hydra(whole))))
-        return dict(plain)
+    return whole.recorded
 
 
 def train(

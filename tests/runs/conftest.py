@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.composing import composed
+from tests.composing import composed, run_stage
 from tests.runs.archives import MEANS, NAME, on_machines, say
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
@@ -59,11 +59,8 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
             "trainer.progress_bar": "false",
             "trainer.log_interval_steps": 4,
         }
-        main(
-            composed(
-                "finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides)
-            )
-        )
+        words = [f"{key}={value}" for key, value in settings.items()]
+        run_stage(main, composed("finetune", [*words, *overrides]))
         return tmp_path / name
 
     return run

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, OmegaConf
+from tests.composing import Given, given
 from tests.screens import Screens
 
 from clozelab.results.evidence import settings
@@ -79,9 +80,7 @@ def use_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], Non
     clear()
 
 
-def make_config(
-    runs: Path, experiment: str = "first", *, below: str = "", **added: Any
-) -> DictConfig:
+def make_config(runs: Path, experiment: str = "first", *, below: str = "", **added: Any) -> Given:
     """A pre-training of two phases, with keys added by their dotted names.
 
     It lies below another folder than its experiment's where `below` says so.
@@ -101,10 +100,10 @@ def make_config(
     )
     for key, value in added.items():
         OmegaConf.update(config, key, value, force_add=True)
-    return config
+    return given("pretrain", config)
 
 
-def claim(config: DictConfig) -> Run:
+def claim(config: Given) -> Run:
     return Run.claim(config.run_dir, stage="pretrain", config=config, inputs={"corpus": "c"})
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from tests.composing import Given, given
 from tests.screens import Screens
 
 from clozelab.launch.jobs import job_status
@@ -157,7 +157,7 @@ COMMITS = {r" \(commit [^)]*\)": ""}
 # Runs of other code
 
 
-def configuration(runs: Path, experiment: str = "first", reuse: str = "ask") -> DictConfig:
+def configuration(runs: Path, experiment: str = "first", reuse: str = "ask") -> Given:
     settings = {
         "experiment": experiment,
         "arm": "mlm",
@@ -172,16 +172,17 @@ def configuration(runs: Path, experiment: str = "first", reuse: str = "ask") -> 
         "data_dir": str(runs),
         "share_runs": True,
     }
-    return OmegaConf.create(
-        settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING
+    return given(
+        "pretrain",
+        settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING,
     )
 
 
-def claim(config: DictConfig) -> Run:
+def claim(config: Given) -> Run:
     return Run.claim(config.run_dir, stage="pretrain", config=config, inputs={"corpus": "c"})
 
 
-def train(config: DictConfig) -> None:
+def train(config: Given) -> None:
     with claim(config) as run:
         (run.dir / "encoder").mkdir()
         for name in ("config.json", "model.safetensors"):
@@ -246,7 +247,7 @@ def test_same_code_refuses_it_and_any_takes_it(
     other_mlm()
     assert not is_done(strict.run_dir, stage="pretrain", config=strict)
     # the job runs, and says why it cannot
-    assert job_status("pretrain", strict, strict.run_dir)[0] == "check"
+    assert job_status(strict, strict.run_dir)[0] == "check"
     with pytest.raises(
         RunConflictError, match=r"made by other code: \w{10} .*, now \w{10} .*remove the folder"
     ):
@@ -314,7 +315,7 @@ def test_another_experiment_does_not_share_it_unless_told(
     assert find_equal_run(other, {"corpus": "c"})  # the control
     first = read_record(Path(configuration(tmp_path).run_dir)).code  # type: ignore[union-attr]
     other_mlm()
-    assert job_status("pretrain", other, other.run_dir) == ("new", "")
+    assert job_status(other, other.run_dir) == ("new", "")
     share_equal_run(other, {"corpus": "c"})
     assert not Path(other.run_dir).exists()
     screen.log(caplog, hide=COMMITS)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from tests.composing import Given, given
 from tests.screens import Screens
 
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
@@ -30,7 +30,7 @@ from clozelab.runs.store import Run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def configuration(runs: Path, seed: int = 1, **changes: Any) -> DictConfig:
+def configuration(runs: Path, seed: int = 1, **changes: Any) -> Given:
     place = runs / "exp" / "tiny" / "pretrain" / "mlm" / f"seed-{seed}"
     settings = {
         "experiment": "exp",
@@ -40,17 +40,17 @@ def configuration(runs: Path, seed: int = 1, **changes: Any) -> DictConfig:
         "phases": [{"steps": 8}],
     }
     places = {"runs_dir": str(runs), "run_dir": str(place), "data_dir": str(runs)}
-    return OmegaConf.create(settings | places | changes)
+    return given("pretrain", settings | places | changes)
 
 
-def claim(config: DictConfig) -> Run:
+def claim(config: Given) -> Run:
     scores = {"validation/loss": Score.of("validation/loss", are_shares=True)}
     return Run.claim(
         config.run_dir, stage="pretrain", config=config, scores=scores, metric="validation/loss"
     )
 
 
-def train(config: DictConfig, loss: float = 4.0) -> Path:
+def train(config: Given, loss: float = 4.0) -> Path:
     with claim(config) as run:
         (run.dir / "metrics.csv").write_text(
             f"step,tokens,seconds,key,value\n8,80,1.0,validation/loss,{loss}\n"
@@ -151,7 +151,7 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path, screen:
         train(config)
     damage(Path(configs[0].run_dir) / RUN_FILE, "cut")
     (Path(configs[0].run_dir) / COPY_FILE).unlink()
-    states = [job_status("pretrain", config, config.run_dir)[0] for config in configs]
+    states = [job_status(config, config.run_dir)[0] for config in configs]
     assert states == ["damaged", "complete", "new"]
     planned = [
         PlannedJob((), config.run_dir, state) for config, state in zip(configs, states, strict=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from rich.console import Console
+from tests.composing import given
 from tests.screens import Screens
 
 from clozelab.launch import launcher as launching
@@ -109,9 +109,8 @@ def test_a_sweep_ends_with_its_table(
 ) -> None:
     monkeypatch.delenv(launching.SKIP_DOCTOR, raising=False)
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
-    pool.config = OmegaConf.create(
-        {"hydra": {"runtime": {"config_sources": []}, "job": {"config_name": verb}}}
-    )
+    hydra = {"runtime": {"config_sources": []}, "job": {"config_name": verb}}
+    pool.config = given(verb, {"hydra": hydra})
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [

@@ -24,13 +24,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from tests import forked
-from tests.composing import composed
+from tests.composing import composed, run_stage
 from tests.screens import Screens
 
-from clozelab import config
 from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
@@ -38,7 +36,7 @@ from clozelab.datamodules.corpus import VALIDATION_SEED
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
-from clozelab.stages.factory import build_objectives
+from clozelab.stages.pretrain import build_objectives
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 
@@ -105,9 +103,7 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
 
 
 def run_here(workplace: Path, run_dir: Path, **changes: Any) -> None:
-    cfg = composed("pretrain", overrides(workplace, run_dir, **changes))
-    config.check_config("pretrain", cfg)
-    pretrain.main(cfg)
+    run_stage(pretrain.main, composed("pretrain", overrides(workplace, run_dir, **changes)))
 
 
 def command(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
@@ -188,9 +184,9 @@ def test_the_line_without_context_is_on_the_held_out_labels(
     """The training text's frequencies on what is asked for there; counted here one instance at a
     time.
     """
-    cfg = composed("pretrain", overrides(workplace, whole_run))
+    cfg = composed("pretrain", overrides(workplace, whole_run)).config
     corpus = pretrain.prepared_corpus(cfg)
-    objective, _ = build_objectives(OmegaConf.to_container(cfg, resolve=True))
+    objective, _ = build_objectives(cfg)
     instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
     order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]
     batches = [
@@ -469,9 +465,8 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
     words = [
         word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")
     ]
-    pretrain.main(
-        composed("pretrain", [*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"])
-    )
+    words += [f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]
+    run_stage(pretrain.main, composed("pretrain", words))
     assert state(factor)["fingerprint"] == state(explicit)["fingerprint"]
     assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
     assert state(factor)["facts"]["steps"] == 4

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from tests.composing import given
 
+from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.report.tracked import tracked_config
-from clozelab.runs.identity import canonical, flatten
+from clozelab.runs.identity import flatten
 from clozelab.runs.inputs import watched_files
 from clozelab.runs.redaction import HIDDEN, redacted, redacted_words
 from clozelab.runs.store import Run
@@ -87,13 +89,11 @@ def test_nothing_of_our_own_is_hidden(stage: str) -> None:
         None,
         *sorted(path.parent for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))[::4],
     ):
-        whole = sweep.compose(
+        composed = sweep.compose(
             f"sweep_{stage}" if folder else stage, ["logger=[wandb,tensorboard]"], folder=folder
         )
-        config = sweep.without_hydra(whole)
-        assert HIDDEN not in str(redacted(OmegaConf.to_container(config, resolve=False)))
-        with sweep.hydra_config(whole):
-            assert "sha256" not in json.dumps(canonical(config))
+        assert HIDDEN not in str(redacted(composed.unresolved))
+        assert "sha256" not in json.dumps(composed.recorded)
 
 
 def leaks(text: str) -> list[str]:
@@ -123,7 +123,7 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     config = OmegaConf.create(settings)
     # the control: it is there to be written
     assert leaks(str(OmegaConf.to_container(config, resolve=True))) == ["hunter2", WANDB_KEY]
-    with Run.claim(tmp_path, stage="pretrain", config=config) as run:
+    with Run.claim(tmp_path, stage="pretrain", config=given("pretrain", config)) as run:
         run.complete()
     written = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
     assert {"run.json", "config.yaml"} < written.keys()
@@ -153,7 +153,7 @@ def test_inputs_from_the_environment_are_watched(
     config = OmegaConf.create(
         {"data_dir": "", "place": "${oc.env:MY_DATA}", "source": "${place}/text.txt"}
     )
-    assert str(tmp_path / "text.txt") in watched_files(config)
+    assert str(tmp_path / "text.txt") in watched_files(given("pretrain", config))
 
 
 def test_what_a_run_is_found_by_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

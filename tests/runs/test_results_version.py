@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.composing import composed
+from tests.composing import composed, run_stage
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
@@ -377,7 +377,7 @@ def test_losses_of_pretraining(world: Path, tmp_path: Path, objective: str) -> N
         "objective": objective,
     }
     words = [f"{key}={value}" for key, value in (PRETRAINING | places).items()]
-    pretrain.main(composed("pretrain", [*words, "arm=test"]))
+    run_stage(pretrain.main, composed("pretrain", [*words, "arm=test"]))
     require_losses(objective, losses(tmp_path / "run"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from tests.composing import Given, given
 from tests.screens import Screens
 
 from clozelab.launch.jobs import job_status
@@ -28,7 +28,7 @@ from clozelab.runs.store import Run, share_equal_run
 INPUTS = {"corpus": "c" * 64}
 
 
-def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any) -> DictConfig:
+def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any) -> Given:
     settings = {
         "experiment": experiment,
         "arm": arm,
@@ -43,14 +43,14 @@ def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any)
         "needs_kept_encoders": False,
         "share_runs": True,
     }
-    return OmegaConf.create(settings | changes)
+    return given("pretrain", settings | changes)
 
 
 def folder_of(record: Record | None) -> Path | None:
     return record.folder if record else None
 
 
-def train(config: DictConfig, steps: tuple[int, ...] = (), weights: str = "") -> Path:
+def train(config: Given, steps: tuple[int, ...] = (), weights: str = "") -> Path:
     """A complete run, as the stage leaves it, without the training."""
     folder = Path(config.run_dir)
     with Run.claim(folder, stage="pretrain", config=config, inputs=INPUTS) as run:
@@ -73,20 +73,20 @@ def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
     text.write_text("some words\n")
     source = train(configuration(tmp_path, "first", corpus={"path": str(text)}))
     other = configuration(tmp_path, "second", corpus={"path": str(text)})
-    assert job_status("pretrain", other, other.run_dir) == ("shared", str(source))
+    assert job_status(other, other.run_dir) == ("shared", str(source))
     os.utime(text, (1.0, 1.0))
-    assert job_status("pretrain", other, other.run_dir) == ("shared?", str(source))
+    assert job_status(other, other.run_dir) == ("shared?", str(source))
     assert folder_of(find_equal_run(other, INPUTS)) == source
     different = configuration(
         tmp_path, "second", corpus={"path": str(text)}, objective={"rate": 0.3}
     )
-    assert job_status("pretrain", different, different.run_dir) == ("new", "")
+    assert job_status(different, different.run_dir) == ("new", "")
 
 
 def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     source = train(configuration(tmp_path, "first", arm="no_nsp"))
     other = configuration(tmp_path, "second")
-    assert job_status("pretrain", other, other.run_dir) == ("shared", str(source))
+    assert job_status(other, other.run_dir) == ("shared", str(source))
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
     state = read_record(folder)
@@ -101,7 +101,7 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     assert (folder / "encoder" / "config.json").read_text() == "encoder"
     (found,) = find(tmp_path / "second" / "tiny").pretrain
     assert (found.name, found.curves["validation/loss"]) == ("mlm", [(100, 4.5)])
-    status, told = job_status("pretrain", other, other.run_dir)
+    status, told = job_status(other, other.run_dir)
     assert status == "complete" and Path(told) == source
     # All runs can be moved together: the links are relative.
     shutil.move(tmp_path / "first", tmp_path / "elsewhere" / "first")
@@ -171,7 +171,7 @@ def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
     """
     asking = {"keep_encoders": [0.3, 0.5], "needs_kept_encoders": True}
     other = configuration(tmp_path, "second", **asking)
-    assert kept_steps(other) == [3, 5]
+    assert kept_steps(other.keep_encoders, 10) == [3, 5]
     without = train(configuration(tmp_path, "first"))
     assert find_equal_run(other, INPUTS) is None
     kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
@@ -193,7 +193,7 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(
 ) -> None:
     train(configuration(tmp_path, "first"))
     asking = configuration(tmp_path, "first", keep_encoders=[0.3], needs_kept_encoders=True)
-    assert job_status("pretrain", asking, asking.run_dir)[0] == "check"
+    assert job_status(asking, asking.run_dir)[0] == "check"
     # so the command line looks further
     assert not is_done(asking.run_dir, stage="pretrain", config=asking)
     plain = configuration(tmp_path, "first")
@@ -206,11 +206,11 @@ def test_a_folder_of_other_settings_is_a_conflict_before_anything_runs(tmp_path:
     config = configuration(tmp_path, "first")
     folder = train(config)
     other = configuration(tmp_path, "first", objective={"weight": 2.0})
-    assert job_status("pretrain", config, config.run_dir)[0] == "complete"
-    assert job_status("pretrain", other, other.run_dir)[0] == "conflict"
+    assert job_status(config, config.run_dir)[0] == "complete"
+    assert job_status(other, other.run_dir)[0] == "conflict"
     state = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(state | {"results_version": 0}))
-    assert job_status("pretrain", config, config.run_dir)[0] == "conflict"
+    assert job_status(config, config.run_dir)[0] == "conflict"
 
 
 def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path)
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
-def test_impossible_fractions(tmp_path: Path, fraction: float, screen: Screens) -> None:
+def test_impossible_fractions(fraction: float, screen: Screens) -> None:
     with screen.refuses(ValueError):
-        kept_steps(configuration(tmp_path, "first", keep_encoders=[fraction]))
+        kept_steps([fraction], 10)
 
 
-def retrain(config: DictConfig, weights: str, started: str) -> None:
+def retrain(config: Given, weights: str, started: str) -> None:
     """The same configuration in the same place once more: its fingerprint stays."""
     folder = Path(config.run_dir)
     before = read_record(folder)
@@ -259,7 +259,7 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(
     else:
         shutil.rmtree(source / "encoder")
     assert not shared_run_is_there(read_record(folder))  # type: ignore[arg-type]
-    assert job_status("pretrain", other, other.run_dir)[0] == "check"
+    assert job_status(other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
     with screen.refuses(ValueError):
         share_equal_run(other, INPUTS)
@@ -270,7 +270,7 @@ def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Pat
     train(first, weights="same")
     share_equal_run(other, INPUTS)
     retrain(first, "same", started="2031-01-01T00:00:00+00:00")
-    assert job_status("pretrain", other, other.run_dir)[0] == "complete"
+    assert job_status(other, other.run_dir)[0] == "complete"
 
 
 @pytest.mark.parametrize("left", ["encoder", "metrics.csv"])

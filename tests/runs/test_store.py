@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from tests.composing import Given, given
 from tests.screens import Screens
 
-from clozelab.runs.identity import RESULTS_VERSIONS, canonical
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import read_record
 from clozelab.runs.reuse import is_done
@@ -21,7 +22,7 @@ from clozelab.training.host import process_rank
 from clozelab.training.stopping import Interrupted
 
 
-def config(**changes: Any) -> DictConfig:
+def config(**changes: Any) -> Given:
     base = {
         "arm": "mlm",
         "seed": 1,
@@ -31,14 +32,14 @@ def config(**changes: Any) -> DictConfig:
         "runs_dir": "runs",
         "trainer": {"num_workers": 0, "devices": 1},
     }
-    return OmegaConf.merge(base, changes)  # type: ignore[return-value]
+    return given("pretrain", OmegaConf.merge(base, changes))  # type: ignore[arg-type]
 
 
-def claim(folder: Path, cfg: DictConfig | None = None, **inputs: str) -> Run:
+def claim(folder: Path, cfg: Given | None = None, **inputs: str) -> Run:
     return Run.claim(folder, stage="pretrain", config=cfg or config(), inputs=inputs)
 
 
-def finish(folder: Path, cfg: DictConfig | None = None, **inputs: str) -> None:
+def finish(folder: Path, cfg: Given | None = None, **inputs: str) -> None:
     with claim(folder, cfg, **inputs) as run:
         run.complete(tokens=5)
 
@@ -349,9 +350,9 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     finish(tmp_path, cfg)
     assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir() if path.is_file())
-    first = canonical(cfg)
+    first = given("pretrain", cfg.node).recorded
     monkeypatch.setenv("CLOZELAB_TEST_SECRET", "other")
-    assert canonical(cfg) != first  # it still counts
+    assert given("pretrain", cfg.node).recorded != first  # it still counts
 
 
 def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path, screen: Screens) -> None:
@@ -420,8 +421,8 @@ def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:
         config(data_dir=str(tmp_path), task={"data": {}}, predict_test=False),
     )
     predicting = config(**data, predict_test=True)
-    assert canonical(without) == canonical(plain)
-    assert canonical(predicting)["task"] == {"data": data["task"]["data"]}  # type: ignore[index]
+    assert without.recorded == plain.recorded
+    assert predicting.recorded["task"] == {"data": data["task"]["data"]}  # type: ignore[index]
     for name, cfg in (("without", without), ("predicting", predicting)):
         finish(tmp_path / name, cfg)
         assert is_done(tmp_path / name, stage="pretrain", config=cfg)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from tests.composing import Given, given
 
 from clozelab.corpus.files import Source
 from clozelab.runs import inputs as watching
@@ -19,11 +19,11 @@ from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run
 
 
-def config(data: Path, **changes: Any) -> DictConfig:
-    return OmegaConf.create({"arm": "mlm", "seed": 1, "data_dir": str(data)} | changes)
+def config(data: Path, **changes: Any) -> Given:
+    return given("pretrain", {"arm": "mlm", "seed": 1, "data_dir": str(data)} | changes)
 
 
-def finish(folder: Path, cfg: DictConfig) -> None:
+def finish(folder: Path, cfg: Given) -> None:
     with Run.claim(folder, stage="pretrain", config=cfg, inputs={}) as run:
         run.complete()
 

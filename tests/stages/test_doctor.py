@@ -13,7 +13,7 @@ import torch
 from tests.screens import Screens
 
 from clozelab.checks.subject import ERROR, WARNING, Subject
-from clozelab.launch.sweep import Sweep, compose, without_hydra
+from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.planning.jobs import Request, Speed
@@ -64,7 +64,7 @@ def test_the_pre_flight_of_a_prepared_world(
     monkeypatch: pytest.MonkeyPatch,
     screen: Screens,
 ) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    cfg = compose("prepare", ["scale=demo", *places]).config
     prepared_corpus(cfg)
     tasks = ["finetune.task=mrpc,squad_v1,stsb", "finetune.row=mlm,ltr", *ONE_SEED]
     gathered: list[Subject] = []
@@ -246,7 +246,7 @@ def test_every_rows_settings_are_looked_at(
 def test_another_generated_world_is_not_taken_for_the_one_asked_for(
     places: list[str], screen: Screens
 ) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    cfg = compose("prepare", ["scale=demo", *places]).config
     prepared_corpus(cfg)
     ((_, reason),) = gather_sweep(
         "pretrain", None, "pretrain", ["scale=demo", *places, "corpus.generator.world_seed=7"]
@@ -315,7 +315,7 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(
 def test_a_lost_encoder_is_no_fault_of_the_task(
     places: list[str], tmp_path: Path, tiny_config: Any, screen: Screens
 ) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    cfg = compose("prepare", ["scale=demo", *places]).config
     tokenizer = prepared_corpus(cfg).tokenizer
     words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr"]
     sweep = Sweep("sweep_finetune", words, folder=EXPERIMENT)
@@ -428,7 +428,7 @@ def test_reproduce_stops_at_an_error(
 
 
 def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    cfg = compose("prepare", ["scale=demo", *places]).config
     corpus = prepared_corpus(cfg)
     assert find_corpus(cfg) == corpus.folder
     cfg.corpus.validation_fraction = 0.2

@@ -8,22 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
 from tests.screens import Screens
 
+from clozelab.config import typed
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS
-from clozelab.schema import CorpusConfig, TokenizerConfig
+from clozelab.schema import PrepareConfig
 from clozelab.stages.prepare import main, prepared_corpus
 
 NUM_DOCUMENTS = 30
 
 
-def config(folder: Path, vocab_size: int = 200, **corpus: Any) -> DictConfig:
+def config(
+    folder: Path,
+    vocab_size: Any = 200,
+    share: float = 0.5,
+    vocab_file: str | None = None,
+    **corpus: Any,
+) -> PrepareConfig:
     values = {
+        "runs_dir": str(folder / "runs"),
         "data_dir": str(folder / "data"),
         "cache_dir": str(folder / "cache"),
-        "max_unknown_share": 0.5,
-        "tokenizer": {"kind": "wordpiece", "vocab_size": vocab_size, "lowercase": True},
+        "max_unknown_share": share,
+        "tokenizer": {
+            "kind": "wordpiece",
+            "vocab_size": vocab_size,
+            "lowercase": True,
+            "vocab_file": vocab_file,
+        },
         "corpus": {
             "name": "small",
             "sources": [{"name": "one", "path": "one.txt"}],
@@ -31,14 +43,10 @@ def config(folder: Path, vocab_size: int = 200, **corpus: Any) -> DictConfig:
             **corpus,
         },
     }
-    schema = {
-        "corpus": OmegaConf.structured(CorpusConfig),
-        "tokenizer": OmegaConf.structured(TokenizerConfig),
-    }
-    return OmegaConf.merge(schema, values)
+    return typed("prepare", values)
 
 
-def generated_config(folder: Path) -> DictConfig:
+def generated_config(folder: Path) -> PrepareConfig:
     generator = {
         "_target_": "microworld.world.write_world",
         "_partial_": True,
@@ -101,12 +109,11 @@ def test_a_text_that_the_vocabulary_does_not_know(
     for lines, share in ((0, 0.0), (1, 0.05), (50, 0.71)):
         odd = ["\n".join(["жук " * (10 + index)] * lines) for index in range(20) if lines]
         (tmp_path / "data/one.txt").write_text("\n\n".join([*known, *odd]))
-        cfg = config(tmp_path, validation_fraction=0.5)
-        cfg.tokenizer.vocab_file = "vocab.txt"
+        cfg = config(tmp_path, vocab_file="vocab.txt", validation_fraction=0.5)
         if share > 0.5:
             with screen.refuses(ValueError):
                 prepared_corpus(cfg)
-            cfg.max_unknown_share = 1.0
+            cfg = config(tmp_path, share=1.0, vocab_file="vocab.txt", validation_fraction=0.5)
         for _ in range(2):  # prepared, and found
             caplog.clear()
             assert prepared_corpus(cfg).manifest["unknown_fraction"] == pytest.approx(
@@ -115,11 +122,9 @@ def test_a_text_that_the_vocabulary_does_not_know(
             screen.log(caplog)
 
 
-def test_a_missing_value_is_an_error(tmp_path: Path, screen: Screens) -> None:
-    cfg = config(tmp_path)
-    cfg.tokenizer.vocab_size = "???"
-    with screen.refuses(Exception):
-        prepared_corpus(cfg)
+def test_a_missing_value_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer\.vocab_size has no value"):
+        config(tmp_path, vocab_size="???")
 
 
 def test_an_embedded_corpus_is_generated_once(tmp_path: Path) -> None:

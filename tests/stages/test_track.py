@@ -78,7 +78,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
     @contextmanager
     def recompose_config(record: Record, more: Sequence[str]) -> Any:
         assert more == ["logger=mine"]
-        yield SimpleNamespace()
+        yield SimpleNamespace(config=None)
 
     made = Tracker()
     monkeypatch.setattr(factory, "recompose_config", recompose_config)

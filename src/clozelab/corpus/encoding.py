@@ -25,6 +25,7 @@ from tokenizers import Tokenizer as Library
 
 from clozelab.corpus import tokenizer_files as files
 from clozelab.corpus.lines import SURROGATES
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 # of cached words, 100 MB; then anew (frequent words are back within a batch)
 CACHED_CHARACTERS = 4_000_000
@@ -137,8 +138,8 @@ class Tokenizer:
     def __init__(
         self,
         path: Path,
-        rules: Mapping[str, Any],
-        config: Mapping[str, Any],
+        rules: ReadOnlyJson,
+        config: ReadOnlyJson,
         released: str | None = None,
         *,
         finds_added: bool = True,
@@ -181,7 +182,7 @@ class Tokenizer:
 
     # What it is made of
 
-    def _open(self, rules: Mapping[str, Any]) -> Library:
+    def _open(self, rules: ReadOnlyJson) -> Library:
         library = files.open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
@@ -407,7 +408,7 @@ class Tokenizer:
         identity = json.dumps(self._identity(), ensure_ascii=False)
         return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _identity(self) -> list[Any]:
+    def _identity(self) -> list[Json]:
         sections = {name: self._rules.get(name) for name in SECTIONS}
         identity = ["tokenizer.json", json.dumps(sections, sort_keys=True), self.special_tokens]
         # Only where it is set: older fingerprints knew nothing of it.
@@ -426,8 +427,8 @@ class Tokenizer:
             files.CONFIG_FILE: files.json_bytes(self._exported_config()),
         }
 
-    def _exported_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = {
+    def _exported_config(self) -> JsonObject:
+        config: JsonObject = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": 512,
         }

@@ -43,6 +43,7 @@ from clozelab.corpus.tables import (
     table_format,
 )
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_facts(path: Path) -> dict[str, Any]:
+def file_facts(path: Path) -> JsonObject:
     """A file's size and checksum, as manifests name them."""
     return {"size": path.stat().st_size, "sha256": file_sha256(path)}
 
@@ -196,7 +197,7 @@ class Shard(ABC):
     def num_bytes(self) -> int:
         return self.path.stat().st_size
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """What decides the texts, as a manifest names it."""
         return {"name": self.name, **file_facts(self.path), "format": self.format}
 
@@ -302,7 +303,7 @@ class JsonLinesFile(TextFile):
 class TableFile(Shard):
     """A row of a table is a document; an empty cell is an empty one."""
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         return {**super().identity(), "column": self.text_field}
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.text.plain import JsonObject
 
 MANIFEST = "generated.json"
 # what simple methods score on a task's validation files; lies beside them
@@ -60,7 +60,7 @@ def known_loss(
     *,
     seq_length: int,
     masking: tuple[float, float] | None,
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """The loss that no model can be below on average; None where none is known.
 
     The manifest speaks of words. From left to right the pieces of a word cost together what the
@@ -105,7 +105,7 @@ def known_loss(
     return None
 
 
-def _manifest(data_dir: str | Path) -> dict[str, Any]:
+def _manifest(data_dir: str | Path) -> JsonObject:
     """What `generated.json` says; of a folder without one, that nothing was generated."""
     path = Path(data_dir) / MANIFEST
     if not path.is_file():

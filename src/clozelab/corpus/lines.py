@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import zstandard
 
+from clozelab.text.plain import Json
+
 log = logging.getLogger(__name__)
 
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
@@ -135,7 +137,7 @@ def is_decoded(text: str) -> bool:
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Json:
     """As json.loads, with whole characters: an escape such as `\\ud800` may stand alone in JSON."""
     content = json.loads(text)
     if isinstance(text, bytes):

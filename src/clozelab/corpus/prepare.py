@@ -61,6 +61,7 @@ from clozelab.corpus.tokenizers import (
     TokenizerSettings,
     WordPieceTokenizer,
 )
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class _Plan:
 
     name: str
     folder: Path
-    settings: dict[str, Any]  # what the folder's name is a hash of
+    settings: JsonObject  # what the folder's name is a hash of
     shards: list[Shard]
     tokenizer: TokenizerSettings
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
@@ -161,9 +162,9 @@ def _plan(
     return _Plan(name, folder, settings, shards, tokenizer, given_tokenizer)
 
 
-def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[dict[str, Any]]:
+def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[JsonObject]:
     """What a manifest says of each source: its name, its field of text, and its files."""
-    facts: list[dict[str, Any]] = []
+    facts: list[JsonObject] = []
     for source in sources:
         facts.append({"name": source.name, "text_field": source.text_field, "files": []})
     for shard in shards:
@@ -217,7 +218,7 @@ def _manifest_of(
     tokenizer: Tokenizer,
     writers: Mapping[str, ShardWriter],
     written: CorpusCounts,
-) -> dict[str, Any]:
+) -> JsonObject:
     """How the corpus came about, and the checksums of its files."""
     num_tokens = sum(writer.num_tokens for writer in writers.values())
     num_unknown = 0
@@ -225,8 +226,8 @@ def _manifest_of(
     if tokenizer.unk_id >= 0:
         num_unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values())
     # The shards' files have been summed while they were written; the others are read now.
-    checksums: dict[str, Any] = {}
-    splits: dict[str, dict[str, Any]] = {}
+    checksums: JsonObject = {}
+    splits: dict[str, JsonObject] = {}
     for side in SPLITS:
         facts = dict(writers[side].facts)
         for file, entry in facts.pop("files").items():
@@ -236,7 +237,7 @@ def _manifest_of(
     others += sorted((folder / "tokenizer").iterdir())
     for path in others:
         checksums[path.relative_to(folder).as_posix()] = file_facts(path)
-    manifest: dict[str, Any] = {
+    manifest: JsonObject = {
         "format_version": FORMAT_VERSION,
         "name": plan.name,
         "settings": plan.settings,

@@ -43,6 +43,7 @@ from clozelab.corpus.tables import (
     refuse_twins,
     table_format,
 )
+from clozelab.text.plain import JsonObject
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -59,7 +60,7 @@ class Row:
     """`problem`: why nothing can be read of it; it goes on where the place ends."""
 
     place: str
-    record: dict[str, Any]
+    record: JsonObject
     problem: str | None = None
     number: int = 1  # of the line, or the row of a table without lines
 

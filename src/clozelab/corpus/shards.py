@@ -28,6 +28,7 @@ import numpy as np
 
 from clozelab.corpus.files import digest, file_facts, file_sha256
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.text.plain import JsonObject
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
@@ -152,7 +153,7 @@ def _map(path: Path, dtype: np.dtype[Any] | str) -> np.ndarray:
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
-def _read_facts(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> JsonObject:
     """A JSON file that names the files of its folder.
 
     ValueError where it is unusable, or one of them is not whole.
@@ -197,7 +198,7 @@ class ShardWriter:
         self.max_shard_tokens = max_shard_tokens
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
-        self.facts: dict[str, Any] = {}
+        self.facts: JsonObject = {}
         self._dtype = token_dtype(vocab_size)
         self._tokens = [self._create("tokens-00000")]
         self._arrays = {name: self._create(name) for name in ARRAYS}
@@ -293,7 +294,7 @@ class PreparedCorpus:
     """
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
     tokenizer: Tokenizer
     train: TokenShards
     validation: TokenShards

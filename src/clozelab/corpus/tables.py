@@ -41,6 +41,7 @@ from clozelab.corpus.lines import (
     text_lines,
 )
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -75,17 +76,17 @@ SET_CSV = (
 )
 CLASS_LABEL = "ClassLabel"  # what the datasets library calls a column of numbers that have names
 
-Record = dict[str, Any] | str  # a row's cells by column; of a damaged row, what is wrong with it
+Record = JsonObject | str  # a row's cells by column; of a damaged row, what is wrong with it
 Row = tuple[int, Record]
 
 
 class DamagedRow(str):
     """What is wrong with a row, and the `cells` that stand there all the same, by column."""
 
-    cells: dict[str, Any]
+    cells: JsonObject
 
     @classmethod
-    def of(cls, problem: str, cells: dict[str, Any]) -> DamagedRow:
+    def of(cls, problem: str, cells: JsonObject) -> DamagedRow:
         row = cls(problem)
         row.cells = cells
         return row

@@ -16,6 +16,8 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"
@@ -66,7 +68,7 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> JsonObject:
     """tokenizer_config.json, with the content of older files beside it.
 
     Older versions of transformers wrote these.
@@ -78,7 +80,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def reads_token_types(config: Mapping[str, Any]) -> bool:
+def reads_token_types(config: ReadOnlyJson) -> bool:
     """Whether AutoTokenizer gives token types by a tokenizer_config.json.
 
     A class that takes tokenizer.json as it is does so only where model_input_names says it.
@@ -89,16 +91,16 @@ def reads_token_types(config: Mapping[str, Any]) -> bool:
     return not _is_generic(config)
 
 
-def _is_generic(config: Mapping[str, Any]) -> bool:
+def _is_generic(config: ReadOnlyJson) -> bool:
     return str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES)
 
 
-def type_of(node: Mapping[str, Any] | None) -> str | None:
+def type_of(node: ReadOnlyJson | None) -> str | None:
     """What kind of normaliser, pre-tokeniser or the like a node of tokenizer.json is."""
     return (node or {}).get("type")
 
 
-def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def settled(path: Path, rules: ReadOnlyJson, config: ReadOnlyJson) -> JsonObject:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
     These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
@@ -123,7 +125,7 @@ def settled(path: Path, rules: Mapping[str, Any], config: Mapping[str, Any]) -> 
     return _with_added_tokens(path, settled, config)
 
 
-def _settle_normalizer(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _settle_normalizer(settled: JsonObject, config: ReadOnlyJson) -> None:
     normalizer = settled.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
@@ -133,7 +135,7 @@ def _settle_normalizer(settled: dict[str, Any], config: Mapping[str, Any]) -> No
         settled["normalizer"] = changed
 
 
-def _effect_of(normalizer: Mapping[str, Any]) -> dict[str, Any]:
+def _effect_of(normalizer: ReadOnlyJson) -> JsonObject:
     """BERT's rules without a null: null strips accents where text is lower-cased."""
     effect = {rule: normalizer.get(rule) for rule in BERT_RULES.values()}
     if effect["strip_accents"] is None:
@@ -142,7 +144,7 @@ def _effect_of(normalizer: Mapping[str, Any]) -> dict[str, Any]:
     return effect
 
 
-def _settle_prefix_space(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _settle_prefix_space(settled: JsonObject, config: ReadOnlyJson) -> None:
     splitter = settled.get("pre_tokenizer") or {}
     if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
         return
@@ -155,7 +157,7 @@ def _settle_prefix_space(settled: dict[str, Any], config: Mapping[str, Any]) -> 
         settled["post_processor"] = {**processor, "add_prefix_space": value}
 
 
-def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None:
+def _settle_template(settled: JsonObject, config: ReadOnlyJson) -> None:
     """BERT's or RoBERTa's template where the file has none."""
     processor = settled.get("post_processor") or {}
     if processor.get("type") not in (None, "ByteLevel"):
@@ -190,7 +192,7 @@ def _settle_template(settled: dict[str, Any], config: Mapping[str, Any]) -> None
     }
 
 
-def _template_token(role: str, ids: Mapping[str, int], config: Mapping[str, Any]) -> str:
+def _template_token(role: str, ids: Mapping[str, int], config: ReadOnlyJson) -> str:
     """The token of a role by tokenizer_config.json, else the usual one that there is."""
     name = content_of(config.get(f"{role}_token"))
     if name:
@@ -198,15 +200,15 @@ def _template_token(role: str, ids: Mapping[str, int], config: Mapping[str, Any]
     return next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
 
 
-def _special(name: str, type_id: int) -> dict[str, Any]:
+def _special(name: str, type_id: int) -> JsonObject:
     return {"SpecialToken": {"id": name, "type_id": type_id}}
 
 
 def _with_added_tokens(
     path: Path,
-    settled: dict[str, Any],
-    config: Mapping[str, Any],
-) -> dict[str, Any]:
+    settled: JsonObject,
+    config: ReadOnlyJson,
+) -> JsonObject:
     """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
     library = open_library(path, settled)
     vocabulary = library.get_vocab(with_added_tokens=True)
@@ -231,7 +233,7 @@ def _with_added_tokens(
     return {**settled, "added_tokens": json.loads(library.to_str())["added_tokens"]}
 
 
-def _named_tokens(config: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Iterator[AddedToken]:
+def _named_tokens(config: ReadOnlyJson, vocabulary: Mapping[str, int]) -> Iterator[AddedToken]:
     """Special tokens by their part, then older files' added tokens, then further special ones."""
     for role in (*ROLES, "bos", "eos"):
         value = config.get(f"{role}_token")
@@ -269,7 +271,7 @@ def content_of(value: Any) -> str:
     return ""
 
 
-def open_library(path: Path, rules: Mapping[str, Any]) -> Library:
+def open_library(path: Path, rules: ReadOnlyJson) -> Library:
     """The library's tokenizer, which neither cuts nor pads."""
     try:
         library = Library.from_str(json.dumps(rules))
@@ -283,7 +285,7 @@ def open_library(path: Path, rules: Mapping[str, Any]) -> Library:
 # What can be said of the rules
 
 
-def kind_of(rules: Mapping[str, Any]) -> str:
+def kind_of(rules: ReadOnlyJson) -> str:
     """How an entry says that it begins a word, as Tokenizer.kind."""
     model = rules["model"]
     if type_of(model) == "WordPiece" and model.get("continuing_subword_prefix") == "##":
@@ -296,7 +298,7 @@ def kind_of(rules: Mapping[str, Any]) -> str:
     return "other"
 
 
-def _types_in(splitter: Mapping[str, Any] | None) -> set[str | None]:
+def _types_in(splitter: ReadOnlyJson | None) -> set[str | None]:
     """The types of a pre-tokeniser, and of those that it is a sequence of."""
     types = {type_of(splitter)}
     for part in (splitter or {}).get("pretokenizers", ()):
@@ -304,7 +306,7 @@ def _types_in(splitter: Mapping[str, Any] | None) -> set[str | None]:
     return types
 
 
-def unknown_token(model: Mapping[str, Any]) -> str:
+def unknown_token(model: ReadOnlyJson) -> str:
     if type_of(model) == "Unigram":
         index = model.get("unk_id")
         if index is None:
@@ -314,7 +316,7 @@ def unknown_token(model: Mapping[str, Any]) -> str:
 
 
 def word_splitter(
-    rules: Mapping[str, Any], added: Sequence[str]
+    rules: ReadOnlyJson, added: Sequence[str]
 ) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
     """How a text is cut into what can be encoded by itself (None: it cannot be).
 
@@ -336,7 +338,7 @@ def word_splitter(
     return None, None
 
 
-def with_prefix_space(rules: Mapping[str, Any], value: bool) -> dict[str, Any]:
+def with_prefix_space(rules: ReadOnlyJson, value: bool) -> JsonObject:
     """The same rules with the add_prefix_space of a ByteLevel set."""
     splitter = rules.get("pre_tokenizer") or {}
     if splitter.get("type") == "ByteLevel" and kind_of(rules) == "byte_bpe":

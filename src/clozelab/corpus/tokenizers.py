@@ -46,6 +46,7 @@ from clozelab.corpus.tokenizer_files import (
     type_of,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
     @classmethod
-    def of_rules(cls, rules: Mapping[str, Any]) -> WordPieceTokenizer | None:
+    def of_rules(cls, rules: ReadOnlyJson) -> WordPieceTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
         None where those are not BERT's.
@@ -203,7 +204,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return _or_none(cls, rules, lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
-        config: dict[str, Any] = {
+        config: JsonObject = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.lowercase,
             "strip_accents": None,
@@ -214,7 +215,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         vocabulary = "".join(f"{token}\n" for token in self.vocabulary)
         return {"vocab.txt": vocabulary.encode(), **self._rule_files(**config)}
 
-    def _identity(self) -> list[Any]:
+    def _identity(self) -> list[Json]:
         return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
 
     def _rules_for_words(self) -> Library:
@@ -384,7 +385,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             ) from None
 
     @classmethod
-    def of_rules(cls, rules: Mapping[str, Any]) -> ByteBpeTokenizer | None:
+    def of_rules(cls, rules: ReadOnlyJson) -> ByteBpeTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
         None where those are not RoBERTa's.
@@ -428,7 +429,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             **self._rule_files(**config),
         }
 
-    def _identity(self) -> list[Any]:
+    def _identity(self) -> list[Json]:
         return [self.kind, self.vocabulary, self.merges, self.lowercase, self.add_prefix_space]
 
     def _rules_for_words(self) -> Library:
@@ -453,7 +454,7 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
     return library
 
 
-KINDS: Mapping[str, Any] = {
+KINDS: ReadOnlyJson = {
     WordPieceTokenizer.kind: WordPieceTokenizer,
     ByteBpeTokenizer.kind: ByteBpeTokenizer,
 }
@@ -536,7 +537,7 @@ class TokenizerSettings:
             )
         return tokenizer
 
-    def identity(self, given: Tokenizer | None) -> dict[str, Any]:
+    def identity(self, given: Tokenizer | None) -> JsonObject:
         """What decides the ids, wherever the file lies."""
         size = self.vocab_size
         vocabulary = None
@@ -599,7 +600,7 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
     return Tokenizer(path, rules, config, released.fingerprint)
 
 
-def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+def _of_vocab_txt(folder: Path, config: ReadOnlyJson) -> Tokenizer:
     """BERT's rules, with what tokenizer_config.json says of accents and Chinese characters."""
     lowercase = config.get("do_lower_case")
     if lowercase is None and (folder / "bert_config.json").is_file():
@@ -617,9 +618,7 @@ def _of_vocab_txt(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     return _with_more_tokens(folder, plain, config)
 
 
-def _with_more_tokens(
-    folder: Path, plain: VocabularyTokenizer, config: Mapping[str, Any]
-) -> Tokenizer:
+def _with_more_tokens(folder: Path, plain: VocabularyTokenizer, config: ReadOnlyJson) -> Tokenizer:
     """A tokenizer of a vocabulary alone.
 
     Where there are added tokens or other rules, it is as AutoTokenizer makes it.
@@ -636,13 +635,13 @@ def _with_more_tokens(
     return Tokenizer(path, rules, config, plain.fingerprint)
 
 
-def _number_of_types(config: Mapping[str, Any]) -> str:
+def _number_of_types(config: ReadOnlyJson) -> str:
     if reads_token_types(config):
         return "two"
     return "one"
 
 
-def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: Mapping[str, Any]) -> bool:
+def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
@@ -658,7 +657,7 @@ def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: Mapping[str,
     return False
 
 
-def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
+def _compare_vocabularies(folder: Path, model: ReadOnlyJson) -> None:
     """ValueError where a vocabulary beside tokenizer.json gives an id to another entry.
 
     Nobody could tell which of them was trained.
@@ -685,7 +684,7 @@ def _compare_vocabularies(folder: Path, model: Mapping[str, Any]) -> None:
             )
 
 
-def _has(node: Mapping[str, Any], **values: Any) -> bool:
+def _has(node: ReadOnlyJson, **values: Any) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 
@@ -697,7 +696,7 @@ def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
     return entries
 
 
-def _or_none(cls: Any, rules: Mapping[str, Any], *merges: Any, **settings: Any) -> Any:
+def _or_none(cls: Any, rules: ReadOnlyJson, *merges: Any, **settings: Any) -> Any:
     """A tokenizer of this class, or None where the vocabulary is not one of it."""
     try:
         return cls(_entries_by_id(rules["model"]["vocab"]), *merges, **settings)

@@ -32,6 +32,7 @@ from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
 from clozelab.datamodules.labels import warn_of_lacking_classes
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class ChoiceDataModule(FinetuningDataModule):
             )
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> JsonObject:
         return {"layout": asdict(self.layout), "folds": [self.folds, self.held_out_fold]}
 
     def read_splits(self) -> None:
@@ -224,7 +225,7 @@ class ChoiceDataModule(FinetuningDataModule):
         guesses = guess_choices(_choices(train), train.label_values(kind), _choices(validation))
         return {BAG: kind.score(["accuracy"], guesses, validation.label_values(kind))}
 
-    def preview_facts(self, train: Preview) -> dict[str, Any]:  # noqa: ARG002
+    def preview_facts(self, train: Preview) -> JsonObject:  # noqa: ARG002
         return {"kind": Classes(self.layout.label_names)}
 
     def preview_of(self, path: Path, role: str) -> Preview:

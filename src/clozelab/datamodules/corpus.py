@@ -24,6 +24,7 @@ from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
+from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class CorpusDataModule(LightningDataModule):
         prepared_corpus: Any,
         objectives: Sequence[Objective],
         *,
-        phases: Sequence[Mapping[str, Any]],
+        phases: Sequence[ReadOnlyJson],
         seed: int,
         validation_instances: int,
         validation_seq_length: int,

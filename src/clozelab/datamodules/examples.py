@@ -20,7 +20,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +52,7 @@ class Sequences(ABC):
         return np.ones(len(self), dtype=np.int64)
 
     @abstractmethod
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+    def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """The examples at `index` [B] as a batch's arrays.
 
         `lengths` are those of the stream's sequences.
@@ -71,11 +70,11 @@ class TokenSequences(Sequences):
     # [N] tokens lost to the largest length; None where that was not counted
     cut_tokens: Int32s | None = None
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, name) for name in ("input_ids", "offsets", "second_starts")}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenSequences:
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> TokenSequences:
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
     def cut_counts(self) -> dict[str, int]:
@@ -88,7 +87,7 @@ class TokenSequences(Sequences):
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+    def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """The sequences at `index` [B] behind each other.
 
         The arrays are input_ids, token_type_ids and position_ids [T], and lengths [B].
@@ -118,7 +117,7 @@ class GroupedSequences(Sequences):
     def lengths(self) -> Ints:
         return self.sequences.lengths.reshape(-1, self.group_size).sum(axis=1)
 
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+    def gather(self, index: Ints) -> dict[str, np.ndarray]:
         # examples [3, 0] of two sequences each are sequences [6, 7, 0, 1]
         members = index[:, None] * self.group_size + np.arange(self.group_size)
         return self.sequences.gather(members.reshape(-1))

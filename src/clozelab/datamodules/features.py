@@ -48,7 +48,7 @@ class FeatureSequences(Sequences):
     def num_targets(self) -> Ints:
         return self.lengths
 
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+    def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """`features` [U, C, H], and `labels` and `word_index` (place in the split) [U]."""
         lengths = self.lengths[index]
         _, words = ragged_positions(self.sentence_offsets[index], lengths)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256, one_at_a_time
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
@@ -31,6 +30,7 @@ from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
 from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.datamodules.label_kinds import LabelKind
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 MAX_BAD_FRACTION = 0.01
 _used: set[str] = set()  # cache folders that this process has asked for
-Arrays = dict[str, NDArray[Any]]
-Facts = dict[str, Any]
+Arrays = dict[str, np.ndarray]
+Facts = JsonObject
 Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
 
 
@@ -131,7 +131,7 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
         ) from None
 
 
-def fingerprint_of(parts: Mapping[str, Any]) -> str:
+def fingerprint_of(parts: ReadOnlyJson) -> str:
     """sha256 of plain values, whatever their order."""
     text = json.dumps(parts, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -243,7 +243,7 @@ class HubSource:
     headerless: Sequence[str] | None
 
     @classmethod
-    def of(cls, task: Mapping[str, Any]) -> HubSource:
+    def of(cls, task: ReadOnlyJson) -> HubSource:
         """From a task's configuration.
 
         Its `hub.splits` says of its data's files (`train_file`, `test_files.NAME`) which split each
@@ -275,7 +275,7 @@ class HubSource:
         return source
 
 
-def _split_of_files(splits: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, str]:
+def _split_of_files(splits: Mapping[str, str], data: ReadOnlyJson) -> dict[str, str]:
     """File -> its split on the hub; a file that the task does not name is not fetched.
 
     `splits` has keys of the task's data: `train_file`, or `test_files.NAME`.

@@ -36,6 +36,7 @@ from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, tok
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
+from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
@@ -135,14 +136,14 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     @abstractmethod
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> JsonObject:
         """How the two files are read, and the content of all others that are read with them."""
 
     @property
-    def tokenization(self) -> dict[str, Any]:
+    def tokenization(self) -> JsonObject:
         """What the encoder adds: the other part of what the sequences are made from."""
         tokenizer = self.inputs.tokenizer
-        tokenization: dict[str, Any] = {
+        tokenization: JsonObject = {
             "tokenizer": tokenizer.fingerprint,
             "max_seq_length": self.max_seq_length,
         }
@@ -200,13 +201,13 @@ class FinetuningDataModule(LightningDataModule):
         """
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         num_token_types = 1
         if self.inputs.tokenizer.has_token_types:
             num_token_types = 2
         num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
-        facts: dict[str, Any] = {
+        facts: JsonObject = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,
@@ -291,7 +292,7 @@ class FinetuningDataModule(LightningDataModule):
         """One split; its `role` is training or validation."""
 
     @abstractmethod
-    def preview_facts(self, train: Preview) -> dict[str, Any]:
+    def preview_facts(self, train: Preview) -> JsonObject:
         """What a TaskPreview says of both."""
 
     @property

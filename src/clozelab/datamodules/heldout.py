@@ -40,6 +40,7 @@ from clozelab.datamodules.scoring import (
     token_ranges,
 )
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -161,7 +162,7 @@ class HeldOutMeasure(MeasureDataModule):
         self.synthetic = generator_of(self.inputs.data_dir, checksums=checksums)
         return documents_of(shards)
 
-    def _corpus_of_encoder(self) -> tuple[Path, dict[str, Any]] | None:
+    def _corpus_of_encoder(self) -> tuple[Path, JsonObject] | None:
         """The folder and the manifest of the prepared corpus that the encoder was trained on."""
         if not self.inputs.corpus:
             return None
@@ -225,9 +226,7 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
         targets = (question[order], position[order])
         return self.ask(texts, key // self.mask_parts, targets, hidden=targets)
 
-    def score(
-        self, log_probs: Floats, credit: Floats
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[JsonObject]]:
         ids = self.questions.ids
         text = self.questions.text
         characters = piece_lengths(self.inputs.tokenizer)[ids].sum()
@@ -400,9 +399,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 f" {room} tokens"
             )
 
-    def score(
-        self, log_probs: Floats, credit: Floats
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[JsonObject]]:
         # Questions are all words from one side, then all from the next: [figures * sides, words].
         figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
         num_words = figures.shape[1]

@@ -19,8 +19,9 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.baselines import Texts, guess_classes, guess_numbers
 from clozelab.metrics import glue
+from clozelab.text.plain import JsonObject
 
-Values = NDArray[Any]
+Values = np.ndarray
 CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
 
 
@@ -74,7 +75,7 @@ class LabelKind(ABC):
     def shown(self, value: Any) -> Any:
         """A prediction or a label as people read it."""
 
-    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:
+    def record(self, prediction: Any, label: Any, logits: Values) -> JsonObject:
         """An example's prediction, label and outputs as people read them."""
         return {
             "prediction": self.shown(prediction),
@@ -154,7 +155,7 @@ class Number(LabelKind):
     def shown(self, value: Any) -> float:
         return float(value)
 
-    def record(self, prediction: Any, label: Any, logits: Values) -> dict[str, Any]:  # noqa: ARG002
+    def record(self, prediction: Any, label: Any, logits: Values) -> JsonObject:  # noqa: ARG002
         return {"prediction": round(float(prediction), 5), "label": self.shown(label)}
 
     def majority(self, labels: Values) -> None:  # noqa: ARG002

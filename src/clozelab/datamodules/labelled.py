@@ -58,6 +58,7 @@ from clozelab.datamodules.labels import (
 )
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class TextExamples:
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 
-    def label_values(self, kind: LabelKind) -> NDArray[Any]:
+    def label_values(self, kind: LabelKind) -> np.ndarray:
         """The labels as numbers; [N] of -1 for a file without labels."""
         if self.labels is None:
             return np.full(len(self), -1, dtype=np.int64)
@@ -282,7 +283,7 @@ class LabelledSplit:
     sequences: TokenSequences
     ids: NDArray[np.str_]
     # [N] indices into `label_names`, or the numbers themselves; -1 for a file without labels
-    labels: NDArray[Any]
+    labels: np.ndarray
     label_names: list[str]
     num_available: int  # examples of the file before `max_examples` cut it
     num_bad_rows: int
@@ -306,7 +307,7 @@ class LabelledSplit:
         return len(self) if self.window_offsets is None else len(self.sequences)
 
     @property
-    def input_labels(self) -> NDArray[Any]:
+    def input_labels(self) -> np.ndarray:
         """[num_inputs]: a window has the label of its text."""
         if self.window_offsets is None:
             return self.labels
@@ -382,7 +383,7 @@ class LabelledDataModule(FinetuningDataModule):
         return len(self.layout.text_columns)
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> JsonObject:
         extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
         layout = [asdict(self.layout), self.labels, self.numeric_labels]
         windows = None
@@ -391,7 +392,7 @@ class LabelledDataModule(FinetuningDataModule):
         return {"layout": layout, "extra_validation": extra, "windows": windows}
 
     @property
-    def tokenization(self) -> dict[str, Any]:
+    def tokenization(self) -> JsonObject:
         tokenization = super().tokenization
         # Joint pairs have no key: older fingerprints knew nothing else.
         if self.pairs != "joint":
@@ -582,7 +583,7 @@ class LabelledDataModule(FinetuningDataModule):
             start = end
         return {BAG: scores}
 
-    def preview_facts(self, train: Preview) -> dict[str, Any]:
+    def preview_facts(self, train: Preview) -> JsonObject:
         kind: LabelKind = Number()
         if not self.numeric_labels:
             kind = Classes(self.labels or sorted(set(train.labels or ())))

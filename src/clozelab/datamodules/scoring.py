@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import pandas
 from lightning.pytorch import LightningDataModule
-from numpy.typing import NDArray
 
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import file_sha256, matching_files
@@ -45,10 +44,11 @@ from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
-Records = list[dict[str, Any]]
+Records = list[JsonObject]
 # the numbers of the sequences that some tokens are in, in order, and their positions there
 Tokens = tuple[Ints, Ints]
 
@@ -67,7 +67,7 @@ class Questions(Sequences):
     def lengths(self) -> Ints:
         return self.sequences.lengths
 
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+    def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """The batch's arrays, and three of the tokens that are asked for [P].
 
         `prediction_positions` are the slots whose states predict; `prediction_labels` the tokens;

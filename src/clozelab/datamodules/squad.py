@@ -50,6 +50,7 @@ from clozelab.datamodules.examples import (
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.squad import score_v1, score_v2
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def read_squad(
     JSON, a missing key, a duplicate question id, or no usable question.
     """
     examples = SquadExamples()
-    seen: dict[str, Any] = {}
+    seen: JsonObject = {}
     for text, record in _questions(path):
         # neighbours with the same passage share it
         if not examples.passages or examples.passages[-1] != text:
@@ -155,7 +156,7 @@ def _counted_start(
 
 def _answers_of(
     path: Path,
-    question: dict[str, Any],
+    question: JsonObject,
     needs_answers: bool,
 ) -> tuple[tuple[str, ...], int]:
     """The gold texts, and where the file says that the first one begins.
@@ -190,7 +191,7 @@ def _answers_of(
     return texts, start
 
 
-def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
+def _answer_list(where: str, answers: JsonObject) -> list[JsonObject]:
     """From lists of texts and of starts, as `datasets` has them, to a list of answers."""
     texts = answers.get("text")
     starts = answers.get("answer_start")
@@ -203,7 +204,7 @@ def _answer_list(where: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
-def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
     """(passage, question) in file order."""
     # A file of rows by its name, then by its content: articles are one JSON object.
     rows: Iterable[Any] = ()
@@ -249,7 +250,7 @@ def _is_jsonl(path: Path) -> bool:
         return False
 
 
-def _rows_of(table: Table) -> Iterator[dict[str, Any]]:
+def _rows_of(table: Table) -> Iterator[JsonObject]:
     for number, record in table.rows():
         if isinstance(record, str):
             raise ValueError(f"{table.path}:{number}: {record}")
@@ -512,12 +513,12 @@ class SquadDataModule(FinetuningDataModule):
         self.with_unanswerable = with_unanswerable
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> JsonObject:
         extra = [file_sha256(path) for path in self.extra_paths]
         return {"train_extra": extra, "with_unanswerable": self.with_unanswerable}
 
     @property
-    def tokenization(self) -> dict[str, Any]:
+    def tokenization(self) -> JsonObject:
         return super().tokenization | {"settings": asdict(self.settings)}
 
     def read_splits(self) -> None:
@@ -618,7 +619,7 @@ class SquadDataModule(FinetuningDataModule):
         reported = [name for name in ("exact", "exact_match", "f1") if name in scores]
         return {OVERLAP: {name: scores[name] for name in reported}}
 
-    def preview_facts(self, train: Preview) -> dict[str, Any]:  # noqa: ARG002
+    def preview_facts(self, train: Preview) -> JsonObject:  # noqa: ARG002
         return {"kind": None, "expects_unanswerable": self.with_unanswerable}
 
     def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
@@ -630,5 +631,5 @@ class SquadDataModule(FinetuningDataModule):
         return Preview(texts, None, len(examples), dict(examples.counts))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         return super().facts | asdict(self.settings)

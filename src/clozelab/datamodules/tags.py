@@ -64,6 +64,7 @@ from clozelab.metrics.entities import (
     to_iob2,
 )
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +302,7 @@ class TaggedSequences(Sequences):
     def num_targets(self) -> Ints:
         return np.diff(self.word_offsets)
 
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+    def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """The batch's arrays, and three of its scored words [U].
 
         `word_slots` is their place in the batch's stream of tokens, `word_index` their place in the
@@ -461,7 +462,7 @@ class TaggedSplit:
     label_names: list[str]
     entity_tags: bool
     # what is unusual about the sentences in use, and how their tags were written
-    counts: dict[str, Any]
+    counts: JsonObject
     key: str  # names the content: what is computed from the sequences can be stored under it
     path: Path | None = None
     layout: ColumnFormat | None = None  # the file they come from, and how it is read
@@ -511,7 +512,7 @@ class TagDataModule(FinetuningDataModule):
         self.document_context = document_context
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> JsonObject:
         return asdict(self.layout) | {
             "entity_tags": self.entity_tags,
             "document_context": self.document_context,
@@ -638,7 +639,7 @@ class TagDataModule(FinetuningDataModule):
         guesses = most_frequent_tags(examples, validation.words, unknown)
         return {TAGS: score(guesses, gold_tags)}
 
-    def preview_facts(self, train: Preview) -> dict[str, Any]:
+    def preview_facts(self, train: Preview) -> JsonObject:
         return {"kind": Classes(sorted(set(train.labels or ())))}
 
     def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002

@@ -32,6 +32,7 @@ from clozelab.datamodules.columns import (
 )
 from clozelab.datamodules.labels import is_missing
 from clozelab.text.formatting import shortened
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -127,12 +128,12 @@ def read_item(value: Any, number: int, act: str) -> Any:
     return str(strings[0]), str(strings[1])
 
 
-def read_cells(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> Any:
+def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> Any:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
     `roles` says which column is what (datamodules/columns.py).
     """
-    cells: dict[str, Any] = {}
+    cells: JsonObject = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
     may_lack = set()
     if set(roles) & set(LISTS):
@@ -231,7 +232,7 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
 
 
 def _of_records(
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[ReadOnlyJson],
     act: str,
     columns: str | Sequence[str] | None,
 ) -> Texts:
@@ -282,7 +283,7 @@ def _refuse_unreadable(item: Any, number: int) -> Any:
     return item
 
 
-def _from_cells(cells: Mapping[str, Any], act: str) -> Any:
+def _from_cells(cells: ReadOnlyJson, act: str) -> Any:
     """The text that checked cells make."""
     if act == "answer":
         if "question" not in cells:  # in lines of two texts the question stands first

@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from hydra.core.config_search_path import ConfigSearchPath
@@ -32,14 +30,14 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
 from clozelab import hydra_compat
 from clozelab.config import RESOLVERS
 from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
@@ -57,7 +55,7 @@ SEEDS = {
 }
 
 
-def inline_configs(experiment: Path) -> dict[str, dict[str, Any]]:
+def inline_configs(experiment: Path) -> dict[str, JsonObject]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
     Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Any other folder
@@ -84,7 +82,7 @@ def inline_configs(experiment: Path) -> dict[str, dict[str, Any]]:
     return configs
 
 
-def _read_paper(experiment: Path) -> dict[str, Any] | None:
+def _read_paper(experiment: Path) -> JsonObject | None:
     """What an experiment's file says; None where there is none, or no mapping in it."""
     file = experiment
     if not experiment.is_file():
@@ -103,8 +101,8 @@ def _choices_in(folder: Path) -> list[str]:
 
 
 def _deltas(
-    paper: Mapping[str, Any], arm_files: Sequence[str], *, has_measures: bool
-) -> dict[str, dict[str, Any]]:
+    paper: ReadOnlyJson, arm_files: Sequence[str], *, has_measures: bool
+) -> dict[str, JsonObject]:
     """Group -> choice -> what is said of it inline."""
     arms = paper.get("arms") or {}
     rows = _rows(paper, [*arms, *arm_files])
@@ -115,12 +113,12 @@ def _deltas(
     return {"arm": arms, "row": rows, MEASURED: measured}
 
 
-def _rows(paper: Mapping[str, Any], arms: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, JsonObject]:
     """Return row -> its delta, which begins with the encoder of its arm.
 
     A floor has the shape of the first arm, and fresh weights.
     """
-    rows: list[Mapping[str, Any]] = paper.get("rows") or []
+    rows: list[ReadOnlyJson] = paper.get("rows") or []
     if not rows and paper.get("arms"):
         rows = [{"row": arm, "arm": arm} for arm in arms]
         rows.append({"row": "random"})
@@ -128,7 +126,7 @@ def _rows(paper: Mapping[str, Any], arms: Sequence[str]) -> dict[str, dict[str, 
     trained = [row["arm"] for row in rows if row.get("arm")]
     deltas = {}
     for row in rows:
-        delta: dict[str, Any] = {}
+        delta: JsonObject = {}
         if row.get("arm"):
             delta = {"encoder_arm": row["arm"], "initialisation": "pretrained"}
         elif trained:
@@ -139,7 +137,7 @@ def _rows(paper: Mapping[str, Any], arms: Sequence[str]) -> dict[str, dict[str, 
     return deltas
 
 
-def _swept_columns(paper: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _swept_columns(paper: ReadOnlyJson) -> dict[str, dict[str, str]]:
     """Stage -> key -> the columns that its sweep runs through; empty where there are none.
 
     Each task and measure is the one that it says, or stands in for it, at the scale:
@@ -173,9 +171,9 @@ def _sweep(
     stage: str,
     experiment: Path,
     names: Sequence[str],
-    paper: Mapping[str, Any],
+    paper: ReadOnlyJson,
     columns: dict[str, str],
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the primary configuration of a stage.
 
     It sweeps every arm or row x `columns` x seeds, and whatever `sweeps` in the paper says.
@@ -183,7 +181,7 @@ def _sweep(
     group = GROUPS[stage]
     changes = (paper.get("sweeps") or {}).get(stage) or {}
     swept = {group: ",".join(names)} | columns | SEEDS[stage]
-    settings: dict[str, Any] = {"experiment": experiment.name}
+    settings: JsonObject = {"experiment": experiment.name}
     if experiment.is_file():
         settings["experiment"] = experiment.stem
     if stage == "pretrain":
@@ -204,14 +202,14 @@ def _sweep(
     }
 
 
-def _config(delta: Mapping[str, Any], experiment: Path) -> dict[str, Any]:
+def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
     """A delta as a file would say it: choices in its defaults list, all else nested.
 
     {"objective": "ltr", "model.hidden_size": 64} becomes {"defaults": ["_self_", {"override
     /objective": "ltr"}], "model": {"hidden_size": 64}}.
     """
-    before: list[Any] = []
-    after: list[Any] = []
+    before: list[object] = []
+    after: list[object] = []
     body = OmegaConf.create()
     for key, value in delta.items():
         group, _, package = key.lstrip("+").partition("@")
@@ -225,7 +223,7 @@ def _config(delta: Mapping[str, Any], experiment: Path) -> dict[str, Any]:
             before.append(f"/{group}/{value}@{package}")
         else:
             before.append({f"/{group}": value})
-    plain: Any = OmegaConf.to_container(body)
+    plain: Json = OmegaConf.to_container(body)
     return {"defaults": [*before, "_self_", *after], **plain}
 
 
@@ -255,8 +253,8 @@ INTERPOLATED: set[str] = set()
 
 def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     """ValueError where a file of an experiment says what only the user may say."""
-    plain: Any = OmegaConf.to_container(result.config, resolve=False)
-    defaults: list[Any] = []
+    plain: Json = OmegaConf.to_container(result.config, resolve=False)
+    defaults: list[object] = []
     if isinstance(plain, dict):
         defaults = plain.pop("defaults", None) or []
     if _touches_hydra(config_path, result.header.get("package"), defaults):
@@ -269,7 +267,7 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
             raise ValueError(f"{source}: {fault}; {ONLY_DATA}")
 
 
-def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[Any]) -> bool:
+def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[object]) -> bool:
     """Whether a file lies below Hydra's own keys, or lays others over them.
 
     The choice of a sweeper is free.
@@ -279,7 +277,7 @@ def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[Any
     return any(re.search(r"\bhydra\b", entry) for entry in laid)
 
 
-def _fault_of_key(key: str, value: Any) -> str | None:
+def _fault_of_key(key: str, value: object) -> str | None:
     """What is wrong with setting a key."""
     is_refused = KEYS_OF_THE_USER.search(key) is not None
     if value not in (None, False):
@@ -317,17 +315,21 @@ def _leads_out(key: str, text: str) -> bool:
     return any(UPWARDS.search(value) for value in values)
 
 
-def check_values(config: DictConfig) -> None:
+def check_values(config: ReadOnlyJson, texts: Iterable[tuple[str, str, str]]) -> None:
     """Refuse texts of an experiment that lead out of its folder once they are resolved.
 
     ValueError for them, and for one that could be resolved again. What lies below the user's own
     places may be named, and so may the value of another key, which is looked at there.
+
+    Args:
+        config: the configuration that they are in.
+        texts: (key, text, resolved text) of every text in INTERPOLATED.
     """
     roots = []
     for name in ("runs_dir", "data_dir", "cache_dir"):
         folder = str(config.get(name)).rstrip("/")
         roots.append(f"{folder}/")
-    for key, text, value in _resolved_texts(config, ""):
+    for key, text, value in texts:
         below = value
         for root in roots:
             if value.startswith(root):
@@ -342,20 +344,7 @@ def check_values(config: DictConfig) -> None:
             )
 
 
-def _resolved_texts(node: DictConfig | ListConfig, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Key, text and resolved text of each text in INTERPOLATED; not those that mean nothing yet."""
-    for name, child, content in hydra_compat.raw_items(node):
-        key = f"{prefix}{name}"
-        if isinstance(content, dict | list):
-            yield from _resolved_texts(child, f"{key}.")
-        elif isinstance(content, str) and content in INTERPOLATED:
-            with suppress(OmegaConfBaseException, ValueError, TypeError):
-                value = node[name]
-                if isinstance(value, str):
-                    yield key, content, value
-
-
-PARSED: dict[tuple[Any, ...], bytes] = {}
+PARSED: dict[tuple[object, ...], bytes] = {}
 """Files that were parsed, pickled."""
 
 

@@ -8,11 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from omegaconf import DictConfig
-
-from clozelab.config import check_config
+from clozelab.config import Composed
 from clozelab.launch.overrides import check_overrides
-from clozelab.launch.sweep import Sweep, hydra_config
+from clozelab.launch.sweep import Sweep
 from clozelab.runs.inputs import are_untouched
 from clozelab.runs.record import DAMAGED, JobName, read_record
 from clozelab.runs.reuse import find_equal_run, is_done, is_record_of
@@ -47,21 +45,19 @@ def planned_jobs(sweep: Sweep) -> Iterator[PlannedJob]:
     )
 
 
-def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
+def plan_job(job: Composed, overrides: Sequence[str]) -> PlannedJob:
     """Say where a composed job runs and how its folder stands.
 
     ValueError for overrides that cannot be meant.
     """
-    stage = str(composed.hydra.job.name)
-    with hydra_config(composed) as config:
-        check_config(stage, config)
-        if stage != "prepare":
-            check_overrides(config)
-        run_dir = str(config.get("run_dir") or "")
-        status = "new"
-        source = ""
-        if run_dir:
-            status, source = job_status(stage, config, run_dir)
+    job.check()
+    if job.stage != "prepare":
+        check_overrides(job)
+    run_dir = str(job.get("run_dir") or "")
+    status = "new"
+    source = ""
+    if run_dir:
+        status, source = job_status(job, run_dir)
     return PlannedJob(tuple(overrides), run_dir, status, source)
 
 
@@ -85,23 +81,23 @@ def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
         yield plan
 
 
-def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
+def job_status(job: Composed, run_dir: str) -> tuple[str, str]:
     """Return the status of a PlannedJob, and the run that it shares or ""."""
     folder = Path(run_dir)
     try:
         record = read_record(folder)
     except ValueError:
         return DAMAGED, ""
-    if record is None or config.get("reuse") == "never":
-        return _status_of_new(stage, config)
+    if record is None or job.get("reuse") == "never":
+        return _status_of_new(job)
     # The note says where the shared run is as seen from this folder.
     source = ""
     if record.shared:
         source = os.path.normpath(folder / record.shared.run)
-    if is_done(run_dir, stage=stage, config=config):
+    if is_done(run_dir, stage=job.stage, config=job):
         return "complete", source
     with suppress(ValueError):  # a value is missing: the job itself says which
-        if not is_record_of(record, stage=stage, config=config):
+        if not is_record_of(record, stage=job.stage, config=job):
             return "conflict", source
     # Complete, and yet not done: something that it was made from may have changed.
     if record.is_complete:
@@ -109,24 +105,20 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     return record.status, source
 
 
-def _status_of_new(stage: str, config: DictConfig) -> tuple[str, str]:
+def _status_of_new(job: Composed) -> tuple[str, str]:
     """Whether a job without a run of its own will be trained, or takes an equal run's."""
     # Only pre-trainings are shared: rows of several experiments want the same encoder.
-    if stage != "pretrain":
+    if job.stage != "pretrain":
         return "new", ""
-    equal_run = find_equal_run(config)
+    equal_run = find_equal_run(job)
     if not equal_run:
         return "new", ""
     status = LIKELY_SHARED
-    if are_untouched(config, equal_run.watched):
+    if are_untouched(job, equal_run.watched):
         status = "shared"
     return status, str(equal_run.folder)
 
 
-def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
+def names_of(composed: Iterable[Composed]) -> list[JobName]:
     """Return the names that the runs of composed jobs will have."""
-    names = []
-    for job in composed:
-        with hydra_config(job) as config:
-            names.append(JobName.of(config))
-    return names
+    return [JobName.of(job.values) for job in composed]

@@ -26,12 +26,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab.config import Composed
 from clozelab.grouping import group_by
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
-from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
+from clozelab.launch.sweep import JobComposer, refuse_repeated
 from clozelab.runs.outcome import ending, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
@@ -62,16 +63,14 @@ class SweepLauncher(Launcher):
     stopped_words = "stopped; the same command goes on where it was"
     grace_seconds: float  # that jobs get to save when they are stopped
 
-    def get_ready(self, config: DictConfig, num_jobs: int) -> None:
+    def get_ready(self, config: Composed, num_jobs: int) -> None:
         """Begin what takes time before a first job, which has this configuration.
 
         The other jobs are composed and checked meanwhile.
         """
 
     @abstractmethod
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         """Run every waiting job to its end; `composed` has the jobs' configurations.
 
         Raises Interrupted after a signal.
@@ -98,9 +97,9 @@ class SweepLauncher(Launcher):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         self.context = hydra_context
-        self.config = config
-        self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
-        self.sweep_dir = Path(str(config.hydra.sweep.dir))
+        self.config = Composed.of(config)
+        self.verb = str(getattr(task_function, "clozelab_verb", self.config.stage))
+        self.sweep_dir = Path(str(self.config.of_hydra("sweep.dir")))
         self.outlook = Outlook()
         # `track` shows a sweep as a whole to its jobs' tracker; `rows` is what it shows so far.
         self.track: Any = getattr(task_function, "clozelab_track", None)
@@ -145,14 +144,14 @@ class SweepLauncher(Launcher):
 
     def _compose_jobs(
         self, job_overrides: Sequence[Sequence[str]], console: Console
-    ) -> tuple[list[DictConfig], list[PlannedJob]]:
+    ) -> tuple[list[Composed], list[PlannedJob]]:
         """Return the configuration of each job, and how it stands.
 
         ValueError for jobs that cannot be meant, or that must not go on with what other code has
         made.
         """
-        composer = JobComposer(self.context.config_loader, self.config)
-        composed: list[DictConfig] = []
+        composer = JobComposer(self.context.config_loader, self.config.node)
+        composed: list[Composed] = []
         planned: list[PlannedJob] = []
         pulse = Pulse(
             console,
@@ -185,7 +184,7 @@ class SweepLauncher(Launcher):
         # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
         search_paths = [
             word
-            for word in self.config.hydra.overrides.hydra
+            for word in self.config.of_hydra("overrides.hydra")
             if word.startswith("hydra.searchpath=")
         ]
         arguments = [self.verb, *configuration_options(self.config), *plan.overrides]
@@ -204,7 +203,7 @@ class SweepLauncher(Launcher):
         )
 
     def _preflight(
-        self, composed: Sequence[DictConfig], planned: Sequence[PlannedJob], *, is_first: bool
+        self, composed: Sequence[Composed], planned: Sequence[PlannedJob], *, is_first: bool
     ) -> None:
         """Before the first batch of a sweep, note what is started and have it looked at."""
         # An older sweep's plan; the pre-flight writes ours.
@@ -235,9 +234,7 @@ class SweepLauncher(Launcher):
             console.print("out of trainer.max_time; the same command goes on")
             raise SystemExit(OUT_OF_TIME)
 
-    def _track(
-        self, config: DictConfig, jobs: Sequence[Job], returned: Sequence[JobReturn]
-    ) -> None:
+    def _track(self, config: Composed, jobs: Sequence[Job], returned: Sequence[JobReturn]) -> None:
         """Show the sweep so far to the jobs' tracker: a row a job."""
         for job, result in zip(jobs, returned, strict=True):
             value = None
@@ -247,8 +244,7 @@ class SweepLauncher(Launcher):
             pairs = [word.partition("=") for word in result.overrides or ()]
             choices = {key: choice for key, _, choice in pairs}
             self.rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
-        with hydra_config(config) as stage_config:
-            self.track(stage_config, self.verb, self.sweep_dir, self.rows)
+        self.track(config, self.verb, self.sweep_dir, self.rows)
 
     def _print_results(
         self, jobs: Sequence[Job], returned: Sequence[JobReturn], console: Console
@@ -311,7 +307,7 @@ class SweepLauncher(Launcher):
 
 def run_preflight(
     verb: str,
-    config: DictConfig,
+    config: Composed,
     first_job: Sequence[str],
     num_left: int,
     plan_folder: Path | None = None,
@@ -354,30 +350,30 @@ def run_preflight(
         )
 
 
-def _preflight_overrides(config: DictConfig, first_job: Sequence[str]) -> list[str]:
+def _preflight_overrides(config: Composed, first_job: Sequence[str]) -> list[str]:
     """Return the overrides of a grid as they were said; of a search those of its first job."""
     passed_on = [
-        word for word in config.hydra.overrides.hydra if key_of(word).startswith(PASSED_ON)
+        word for word in config.of_hydra("overrides.hydra") if key_of(word).startswith(PASSED_ON)
     ]
     if is_grid(config):
-        return [*config.hydra.overrides.task, *passed_on]
+        return [*config.of_hydra("overrides.task"), *passed_on]
     # The overrides of its first job, without the sweeper's, are one whole configuration.
     without_sweeper = [word for word in passed_on if "sweeper" not in key_of(word)]
     return [*first_job, *without_sweeper, "hydra.sweeper.params=null"]
 
 
-def configuration_options(config: DictConfig) -> list[str]:
+def configuration_options(config: Composed) -> list[str]:
     """Return where a sweep's configuration is: --config-dir, --config-name."""
     options = []
-    for source in config.hydra.runtime.config_sources:
-        if source.provider == "command-line":
-            options += ["--config-dir", str(source.path)]
-    return [*options, "--config-name", str(config.hydra.job.config_name)]
+    for source in config.of_hydra("runtime.config_sources"):
+        if source["provider"] == "command-line":
+            options += ["--config-dir", str(source["path"])]
+    return [*options, "--config-name", str(config.of_hydra("job.config_name"))]
 
 
-def is_grid(config: DictConfig) -> bool:
+def is_grid(config: Composed) -> bool:
     """Say whether all jobs are known beforehand."""
-    return str(config.hydra.sweeper._target_).endswith(".GridSweeper")
+    return str(config.of_hydra("sweeper._target_")).endswith(".GridSweeper")
 
 
 def require_positive(name: str, value: Any, *, instead: str = "") -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from clozelab.launch.sweep import compose, without_hydra
-from clozelab.runs.identity import no_value
+from clozelab.config import no_value
+from clozelab.launch.sweep import compose
 from clozelab.schema import SCHEMAS
 from clozelab.text.did_you_mean import nearest
 from clozelab.text.paths import CONF_DIR
@@ -147,11 +146,8 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
         composed = compose(config_name, folder=folder)
     except CONFIGURATION_ERRORS:
         return []
-    if of_hydra:
-        config = OmegaConf.masked_copy(composed, "hydra")
-    else:
-        config = without_hydra(composed)
-    return list(_dotted_names(OmegaConf.to_container(config, resolve=False), ""))
+    keys = composed.unresolved_hydra if of_hydra else composed.unresolved
+    return list(_dotted_names(keys, ""))
 
 
 def _dotted_names(value: Any, prefix: str) -> Iterator[str]:

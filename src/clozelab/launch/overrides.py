@@ -8,15 +8,12 @@ overridden.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-
-from clozelab.config import scaled_phases
+from clozelab.config import Composed, Origin, scaled_phases
 from clozelab.launch.experiments import MEASURED
 from clozelab.runs.provenance import read_delta
 from clozelab.text.did_you_mean import key_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
@@ -24,37 +21,38 @@ GIVEN_ROW = "given"
 SHOWN_SETTINGS = 6  # of what an arm or a row stands for
 
 
-def check_overrides(config: DictConfig) -> None:
+def check_overrides(composed: Composed) -> None:
     """Raise ValueError for an override that changes nothing, or files a run as something else.
 
-    The message says what to write instead. `config` is of a run, while Hydra's own configuration
-    says how it was composed.
+    The message says what to write instead.
     """
-    if not HydraConfig.initialized():
+    origin = composed.origin
+    if origin is None:
         return
-    overrides = {key_of(override): override for override in HydraConfig.get().overrides.task}
+    overrides = {key_of(override): override for override in origin.overrides}
     # Only a pre-training has no row.
-    if "row" not in config:
-        _refuse_idle_in_pretraining(config, overrides)
-        _refuse_undone(config, "arm", overrides)
+    if "row" not in composed.values:
+        _refuse_idle_in_pretraining(composed, origin, overrides)
+        _refuse_undone(composed, origin, "arm", overrides)
         return
-    if "task" in config:
-        _refuse_idle_in_finetuning(config, overrides)
-    _refuse_misfiled_encoder(config, overrides)
-    _refuse_undone(config, "row", overrides)
+    if "task" in composed.values:
+        _refuse_idle_in_finetuning(composed.values, overrides)
+    _refuse_misfiled_encoder(composed, origin, overrides)
+    _refuse_undone(composed, origin, "row", overrides)
 
 
-def _refuse_idle_in_finetuning(config: DictConfig, overrides: Collection[str]) -> None:
+def _refuse_idle_in_finetuning(config: ReadOnlyJson, overrides: Collection[str]) -> None:
     """`task.KEY=`, where the run takes KEY from elsewhere, and what fine-tuning does not have."""
+    task = config["task"]
     # conf/finetune.yaml takes these from the scale first, then from the task.
     for key in ("learning_rate", "epochs", "global_batch_size"):
-        if f"task.{key}" in overrides and config[key] != config.task[key]:
-            word = f"{key}={config.task[key]}"
+        if f"task.{key}" in overrides and config[key] != task[key]:
+            word = f"{key}={task[key]}"
             raise ValueError(
                 f"task.{word} would change nothing: {key} is {config[key]} here, which"
-                f" scale={config.scale.name} or another override sets. Say {word} instead"
+                f" scale={config['scale']['name']} or another override sets. Say {word} instead"
             )
-    if config.trainer.gradient_checkpointing:
+    if config["trainer"]["gradient_checkpointing"]:
         word = "trainer.gradient_checkpointing=true"
         raise ValueError(
             f"{word} would change nothing in fine-tuning, which does not have it: leave it out, or"
@@ -62,19 +60,23 @@ def _refuse_idle_in_finetuning(config: DictConfig, overrides: Collection[str]) -
         )
 
 
-def _refuse_idle_in_pretraining(config: DictConfig, overrides: Collection[str]) -> None:
+def _refuse_idle_in_pretraining(
+    composed: Composed, origin: Origin, overrides: Collection[str]
+) -> None:
     """`steps_factor=` beside `phases=`, and `size.RATIO=` of a model that takes no ratios."""
+    config = composed.values
     # `phases` is `${scaled_phases:...}` unless somebody has said phases.
-    phases = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
-    if config.steps_factor != 1 and config.phases != phases:
+    factor = config["steps_factor"]
+    phases = scaled_phases(config["scale"]["pretrain"]["phases"], factor)
+    if factor != 1 and config["phases"] != phases:
         raise ValueError(
-            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all"
+            f"steps_factor={factor:g} would change nothing: phases=[...] says all"
             " steps outright. Say scale.pretrain.phases=[...] instead, which the factor multiplies,"
             " or leave one of them out"
         )
     ratios = sorted(key for key in overrides if key.partition(".")[0] == "size")
-    if ratios and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
-        model = HydraConfig.get().runtime.choices.get("model")
+    if ratios and "${size." not in str(composed.unresolved["model"]):
+        model = origin.choices.get("model")
         raise ValueError(
             f"{ratios[0]} would change nothing: model={model} says its sizes outright. Say"
             " model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=..."
@@ -82,48 +84,50 @@ def _refuse_idle_in_pretraining(config: DictConfig, overrides: Collection[str]) 
         )
 
 
-def _refuse_misfiled_encoder(config: DictConfig, overrides: Collection[str]) -> None:
+def _refuse_misfiled_encoder(
+    composed: Composed, origin: Origin, overrides: Collection[str]
+) -> None:
     """`encoder=FOLDER` in a row that stands for the encoder of an arm."""
-    node = OmegaConf.masked_copy(config, ["row", "encoder"])
-    unresolved: Any = OmegaConf.to_container(node, resolve=False)
-    if config.encoder_arm is None or ENCODER_ARM in str(unresolved["encoder"]):
+    config = composed.values
+    encoder_arm = config["encoder_arm"]
+    if encoder_arm is None or ENCODER_ARM in str(composed.unresolved["encoder"]):
         return  # nobody has said another encoder
-    if unresolved["row"] == ENCODER_ARM and "encoder_arm" not in overrides:
+    if composed.unresolved["row"] == ENCODER_ARM and "encoder_arm" not in overrides:
         raise ValueError(
-            f"encoder={config.encoder} has no name yet, and its scores would be filed as the row"
-            f" {config.row}: say row=NAME too"
+            f"encoder={config['encoder']} has no name yet, and its scores would be filed as the row"
+            f" {config['row']}: say row=NAME too"
         )
-    if not {"row", MEASURED} & HydraConfig.get().runtime.choices.keys():
+    if not {"row", MEASURED} & origin.choices.keys():
         return  # no experiment, whose rows stand for something
-    takes_any = bool(read_delta("row", GIVEN_ROW))
-    if config.row != config.encoder_arm and takes_any:
+    takes_any = bool(read_delta(origin, "row", GIVEN_ROW))
+    if config["row"] != encoder_arm and takes_any:
         return
     if takes_any:
         instead = f"take row={GIVEN_ROW}"
     else:
-        verb = "finetune" if "task" in config else "evaluate"
-        instead = f"`clozelab {verb} encoder=FOLDER row=NAME` scores another"
+        instead = f"`clozelab {composed.stage} encoder=FOLDER row=NAME` scores another"
     raise ValueError(
-        f"encoder={config.encoder}: the row {config.row} stands for the encoder that the arm"
-        f" {config.encoder_arm} has trained; {instead}"
+        f"encoder={config['encoder']}: the row {config['row']} stands for the encoder that the arm"
+        f" {encoder_arm} has trained; {instead}"
     )
 
 
-def _refuse_undone(config: DictConfig, group: str, overrides: Mapping[str, str]) -> None:
+def _refuse_undone(
+    composed: Composed, origin: Origin, group: str, overrides: Mapping[str, str]
+) -> None:
     """Whatever undoes the delta of the run's arm or row; `overrides` are by their key."""
-    choices = HydraConfig.get().runtime.choices
-    name = str(config[group])
+    name = str(composed.values[group])
     noun = group
-    if MEASURED in choices:  # an evaluation in an experiment
+    if MEASURED in origin.choices:  # an evaluation in an experiment
         group = MEASURED
         noun = "row"
-    choice = choices.get(group)
+    choice = origin.choices.get(group)
     if choice is None:
         return
-    if name != choice and not read_delta(group, name):
+    if name != choice and not read_delta(origin, group, name):
         return  # what has a name of its own may be anything
-    delta = _fixed_delta(config, group, choice)
-    undone = list(_undone(config, delta, overrides))
+    delta = _fixed_delta(composed.values, origin, group, choice)
+    undone = list(_undone(composed, origin.choices, delta, overrides))
     if not undone:
         return
     settings = [f"{key.removeprefix('/')}={value}" for key, value in delta.items()]
@@ -134,12 +138,12 @@ def _refuse_undone(config: DictConfig, group: str, overrides: Mapping[str, str])
     )
 
 
-def _fixed_delta(config: DictConfig, group: str, choice: str) -> dict[str, Any]:
+def _fixed_delta(config: ReadOnlyJson, origin: Origin, group: str, choice: str) -> JsonObject:
     """What an arm or a row fixes: dotted key -> value, "/group" -> choice.
 
     Not what it leaves open. A row's encoder is that of the whole run unless it says a fraction.
     """
-    whole_delta = read_delta(group, choice, with_parts=False)
+    whole_delta = read_delta(origin, group, choice, with_parts=False)
     if group != "arm":
         whole_delta = {"encoder_fraction": 1.0} | whole_delta
     delta = {}
@@ -153,16 +157,18 @@ def _fixed_delta(config: DictConfig, group: str, choice: str) -> dict[str, Any]:
 
 
 def _undone(
-    config: DictConfig, delta: Mapping[str, Any], overrides: Mapping[str, str]
+    composed: Composed,
+    choices: ReadOnlyJson,
+    delta: ReadOnlyJson,
+    overrides: Mapping[str, str],
 ) -> Iterator[str]:
     """`key=value` of each setting and choice of a delta that the run has otherwise."""
-    choices = HydraConfig.get().runtime.choices
     groups = {}
     for key, value in delta.items():
         if key.startswith("/"):
             groups[key.removeprefix("/")] = value
             continue
-        actual = OmegaConf.select(config, key)
+        actual = composed.get(key)
         if actual != value and str(actual) != str(value):
             yield f"{key}={actual}"
     for group, choice in groups.items():

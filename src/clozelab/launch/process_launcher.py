@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab.config import Composed
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import ForkServer, Job
 from clozelab.targets import allowed
@@ -38,15 +38,13 @@ class ProcessLauncher(SweepLauncher):
         self.fork = fork
         self.server: ForkServer | None = None
 
-    def get_ready(self, config: DictConfig, num_jobs: int) -> None:
+    def get_ready(self, config: Composed, num_jobs: int) -> None:
         """Start the fork server, whose imports take seconds."""
         if self.fork and num_jobs > 1 and is_one_cpu_process(config):
             environment = self._environment(num_jobs) | NO_THREADS_AT_IMPORT
             self.server = ForkServer("clozelab.cli", modules_of(self.verb), environment)
 
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         # The server was given its thread counts when it started; new processes get them here.
         at_once, _ = share_cores(self.jobs_at_once, self.config, len(jobs))
         environment = self._environment(len(jobs))
@@ -93,7 +91,7 @@ def modules_of(verb: str) -> list[str]:
     return modules
 
 
-def is_one_cpu_process(config: DictConfig) -> bool:
+def is_one_cpu_process(config: Composed) -> bool:
     """Say whether a job may be forked.
 
     A fork must not inherit a GPU context, and ranks start from a command line.
@@ -101,7 +99,7 @@ def is_one_cpu_process(config: DictConfig) -> bool:
     trainer = config.get("trainer")
     if not trainer:
         return False
-    return bool(trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1)
+    return bool(trainer["accelerator"] == "cpu" and trainer["devices"] * trainer["num_nodes"] == 1)
 
 
 def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:

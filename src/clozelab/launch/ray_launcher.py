@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
+from clozelab.text.plain import JsonObject
 from clozelab.training.host import require_package, usable_cores
 
 
@@ -33,15 +34,13 @@ class RayLauncher(SweepLauncher):
         self.num_gpus = num_gpus
         self.grace_seconds = grace_seconds
 
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         gpus_of_jobs = [gpus_of(config, self.num_gpus) for config in composed]
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray  # an extra, and seconds of start-up
 
         # Without an address Ray begins on this machine, and sees cores that we may not use.
-        options: dict[str, Any] = {}
+        options: JsonObject = {}
         if self.address is None:
             options = {"num_cpus": usable_cores(), "include_dashboard": False}
         ray.init(address=self.address, log_to_driver=False, configure_logging=False, **options)
@@ -58,7 +57,7 @@ class RayLauncher(SweepLauncher):
             ray.shutdown()
 
 
-def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
+def gpus_of(config: Composed, num_gpus: float | str) -> float:
     """Return how many GPUs one job asks Ray for.
 
     ValueError for a job that needs several nodes: a Ray task has one.

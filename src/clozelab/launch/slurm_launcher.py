@@ -9,22 +9,24 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.console import Console
 
+from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.training.host import require_package
 
 # that a file system shared by the nodes may need to show the result of a job that has ended
@@ -72,13 +74,11 @@ class SlurmLauncher(SweepLauncher):
         self.jobs_at_once = jobs_at_once
         self.poll_seconds = float(poll_seconds)
         self.grace_seconds = float(grace_seconds)
-        plain: Any = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
-        self.parameters: dict[str, Any] = plain
+        plain: Json = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
+        self.parameters: JsonObject = plain
         self.queue: SlurmQueue | None = None  # of the real Slurm
 
-    def run_jobs(
-        self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console
-    ) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         self._refuse_secrets(jobs)
         # on a file system that the nodes share
         self.folder = self.sweep_dir.resolve() / self.cluster
@@ -111,9 +111,7 @@ class SlurmLauncher(SweepLauncher):
                     " export it, say '${oc.env:NAME}'"
                 )
 
-    def _hand_over(
-        self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]
-    ) -> RemoteProcess:
+    def _hand_over(self, job: Job, remote: RemoteJob, resources: ReadOnlyJson) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder.
 
         ValueError where that one has other words.
@@ -123,7 +121,7 @@ class SlurmLauncher(SweepLauncher):
         self.folder.mkdir(parents=True, exist_ok=True)
         # Whoever else launches into this folder waits, but not for a launcher that hangs.
         with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
-            notes: dict[str, Any] = {}
+            notes: JsonObject = {}
             if notes_file.exists():
                 notes = json.loads(notes_file.read_text(encoding="utf-8"))
             earlier = self._earlier_job(notes.get(key))
@@ -146,7 +144,7 @@ class SlurmLauncher(SweepLauncher):
             job.is_resumed = True
             return SubmittedJob(earlier, self.queue)
 
-    def _submit(self, remote: RemoteJob, resources: Mapping[str, Any]) -> Any:
+    def _submit(self, remote: RemoteJob, resources: ReadOnlyJson) -> Any:
         """Let submitit hand a job over; returns its job."""
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
@@ -165,7 +163,7 @@ class SlurmLauncher(SweepLauncher):
             result.unlink(missing_ok=True)
         return submitted
 
-    def _earlier_job(self, note: Mapping[str, Any] | None) -> Any:
+    def _earlier_job(self, note: ReadOnlyJson | None) -> Any:
         """Return submitit's job for a note, if Slurm still has it; None otherwise.
 
         ValueError where Slurm does not answer.
@@ -190,9 +188,7 @@ class SlurmLauncher(SweepLauncher):
         return job
 
 
-def job_resources(
-    parameters: Mapping[str, Any], config: DictConfig, cluster: str
-) -> dict[str, Any]:
+def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> JsonObject:
     """Return what one job asks for, in the words of submitit's executor of that cluster.
 
     Values of None are left out.
@@ -211,9 +207,7 @@ def job_resources(
     return {key: value for key, value in resources.items() if value is not None}
 
 
-def _local_resources(
-    asked: Mapping[str, Any], gpus: int | None, trainer: Mapping[str, Any]
-) -> dict[str, Any]:
+def _local_resources(asked: ReadOnlyJson, gpus: int | None, trainer: ReadOnlyJson) -> JsonObject:
     """In the words of submitit's LocalExecutor."""
     nodes = int(trainer.get("num_nodes", 1))
     if nodes > 1:
@@ -229,11 +223,9 @@ def _local_resources(
     }
 
 
-def _slurm_resources(
-    asked: dict[str, Any], gpus: int | None, trainer: Mapping[str, Any]
-) -> dict[str, Any]:
+def _slurm_resources(asked: JsonObject, gpus: int | None, trainer: ReadOnlyJson) -> JsonObject:
     """In the words of submitit's SlurmExecutor; what it calls as we do is passed on."""
-    resources: dict[str, Any] = {
+    resources: JsonObject = {
         "time": asked.pop("timeout_min"),
         "nodes": int(trainer.get("num_nodes", 1)),
         # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.

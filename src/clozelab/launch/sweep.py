@@ -10,8 +10,8 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
@@ -29,14 +28,16 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab import hydra_compat
-from clozelab.config import copied
+from clozelab.config import Composed, copied
 from clozelab.grouping import group_by
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.redaction import redacted_words
+from clozelab.schema import PretrainConfig
 from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}
@@ -67,67 +68,44 @@ class GatedLoader(hydra_compat.ConfigLoaderImpl):
     """
 
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
-        composed: DictConfig = super().load_configuration(*args, **options)
-        with hydra_config(composed):
-            validate_config_security(composed)
-            experiments.check_values(composed)
-        OmegaConf.set_readonly(composed.hydra, False)  # as it was
-        return composed
+        whole: DictConfig = super().load_configuration(*args, **options)
+        composed = Composed("", whole, whole)
+        plain = composed.partly_resolved()
+        validate_config_security(plain)
+        experiments.check_values(plain, composed.resolved_texts(experiments.INTERPOLATED))
+        return whole
 
 
 def compose(
     name: str, overrides: Sequence[str] = (), *, folder: Path | None = None, sweep: bool = False
-) -> DictConfig:
-    """Return one composed configuration with its `hydra` node.
-
-    With `sweep` it is the master configuration of a multirun.
-    """
+) -> Composed:
+    """Return one composed configuration; with `sweep` the master configuration of a multirun."""
     mode = RunMode.RUN
     if sweep:
         mode = RunMode.MULTIRUN
-    return make_loader(folder).load_configuration(
+    whole = make_loader(folder).load_configuration(
         config_name=name, overrides=list(overrides), run_mode=mode
     )
+    return Composed.of(whole)
 
 
-def without_hydra(composed: DictConfig) -> DictConfig:
-    """Return the part of a composed configuration that a stage gets, as a copy."""
-    with hydra_compat.hydra_left_out(composed) as stage_part:
-        config: DictConfig = copied(stage_part)
-    return config
-
-
-@contextmanager
-def hydra_config(composed: DictConfig) -> Iterator[DictConfig]:
-    """Let `${hydra:...}` mean this configuration; what a stage gets of it."""
-    # Hydra has one global place for it, which may hold another one at the time.
-    holder = HydraConfig.instance()
-    before = holder.cfg
-    holder.cfg = None
-    holder.set_config(composed)
-    try:
-        yield without_hydra(composed)
-    finally:
-        holder.cfg = before
-
-
-def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the objective of each phase as a node, from a run's plain configuration.
+def phase_objectives(cfg: PretrainConfig) -> list[JsonObject]:
+    """Return the objective of each phase as a node.
 
     A phase may name another objective (`ltr`), or change settings of the run's own (`{token:
     {predict_prob: 0.3}}`). ValueError for an unknown setting.
     """
     nodes = []
-    for number, phase in enumerate(config["phases"]):
-        objective = phase.get("objective") or {}
+    for number, phase in enumerate(cfg.phases):
+        objective = phase.objective or {}
         if isinstance(objective, str):
-            nodes.append(_named_objective(objective, config))
+            nodes.append(_named_objective(objective, cfg))
         else:
-            nodes.append(_changed_objective(objective, config["objective"], number))
+            nodes.append(_changed_objective(objective, asdict(cfg.objective), number))
     return nodes
 
 
-def _named_objective(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _named_objective(name: str, cfg: PretrainConfig) -> JsonObject:
     """Compose it as on a command line, but for what the run and its scale say of every one."""
     hydra = GlobalHydra.instance()
     if hydra.is_initialized():
@@ -135,28 +113,27 @@ def _named_objective(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         loader = make_loader()
     composed = loader.load_configuration("pretrain", [f"objective={name}"], run_mode=RunMode.RUN)
-    composed.merge_with({key: config[key] for key in ("scale", "fidelity", "fidelities")})
-    composed.objective.dupe_factor = config["objective"]["dupe_factor"]
-    node: Any = OmegaConf.to_container(composed.objective, resolve=True)
+    of_run = asdict(cfg)
+    composed.merge_with({key: of_run[key] for key in ("scale", "fidelity", "fidelities")})
+    composed.objective.dupe_factor = cfg.objective.dupe_factor
+    node: Json = OmegaConf.to_container(composed.objective, resolve=True)
     return node
 
 
-def _changed_objective(
-    changes: Mapping[str, Any], run_objective: dict[str, Any], number: int
-) -> dict[str, Any]:
+def _changed_objective(changes: ReadOnlyJson, run_objective: JsonObject, number: int) -> JsonObject:
     """Return the run's objective with the changes of phase `number`."""
     try:
         merged = OmegaConf.merge(OmegaConf.create(run_objective, flags={"struct": True}), changes)
     except ConfigKeyError as error:
         parent = (error.full_key or "").rpartition(".")[0]
-        siblings: Any = run_objective
+        siblings: Json = run_objective
         if parent:
             siblings = OmegaConf.select(OmegaConf.create(run_objective), parent)
         raise ValueError(
             f"phases.{number}.objective.{error.full_key}: the run's objective has"
             f" {', '.join(map(str, siblings))} there"
         ) from error
-    node: Any = OmegaConf.to_container(merged)
+    node: Json = OmegaConf.to_container(merged)
     return node
 
 
@@ -170,9 +147,10 @@ class Sweep:
         self, name: str, overrides: Sequence[str] = (), *, folder: Path | None = None
     ) -> None:
         loader = make_loader(folder)
-        self.master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
-        self.composer = JobComposer(loader, self.master)
-        self._settings: dict[tuple[str, ...], dict[str, Any]] = {}
+        master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
+        self.master = Composed.of(master)
+        self.composer = JobComposer(loader, master)
+        self._settings: dict[tuple[str, ...], JsonObject] = {}
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
@@ -181,12 +159,9 @@ class Sweep:
         They are the product of the sweeper's and the user's.
         """
         # The sweeper's own parameters come first, as in Hydra's basic sweeper.
-        with hydra_config(self.master):
-            params: Any = OmegaConf.to_container(
-                self.master.hydra.sweeper.params or OmegaConf.create(), resolve=True
-            )
+        params = self.master.of_hydra("sweeper.params") or {}
         overrides = [f"{key!s}={value}" for key, value in params.items()]
-        overrides += list(self.master.hydra.overrides.task)
+        overrides += self.master.of_hydra("overrides.task")
         parser = OverridesParser.create(config_loader=self.composer.loader)
         jobs = hydra_compat.expand_grid(parser.parse_overrides(overrides))
         refuse_repeated(jobs)
@@ -195,16 +170,20 @@ class Sweep:
     @property
     def runs_here(self) -> bool:
         """Whether its jobs are processes of this machine, not of a cluster's."""
-        return str(self.master.hydra.launcher._target_).endswith(".ProcessLauncher")
+        return str(self.master.of_hydra("launcher._target_")).endswith(".ProcessLauncher")
 
-    def settings(self, overrides: Sequence[str]) -> dict[str, Any]:
+    @property
+    def folder(self) -> Path:
+        """Where the sweep's own files lie."""
+        return Path(str(self.master.of_hydra("sweep.dir")))
+
+    def settings(self, overrides: Sequence[str]) -> JsonObject:
         """Return a job's configuration in plain values, as its stage gets it; the caller's own."""
         key = tuple(overrides)
         if key not in self._settings:
-            with hydra_config(self.composer.compose(overrides)) as config:
-                schema.check_config(str(self.master.hydra.job.name), config)
-                plain: Any = OmegaConf.to_container(config, resolve=True)
-            self._settings[key] = plain
+            job = self.composer.compose(overrides)
+            job.check()
+            self._settings[key] = job.values
         return copy.deepcopy(self._settings[key])
 
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
@@ -216,7 +195,7 @@ class Sweep:
         return group_by(self.jobs, counting_overrides)
 
 
-def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[str, ...]]:
+def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[str, ...]]:
     """Give each job a name of what it differs in, where nothing else names its folder.
 
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and
@@ -226,17 +205,18 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")
     plain = [tuple(job) for job in jobs]
-    group = KINDS.get(str(master.hydra.job.name))
+    group = KINDS.get(master.stage)
     if group is None:
         return plain
     words_by_key = _words_by_key(plain)
-    is_named = group in master.hydra.runtime.choices or {group, MEASURED} & words_by_key.keys()
+    is_named = (
+        group in master.of_hydra("runtime.choices") or {group, MEASURED} & words_by_key.keys()
+    )
     if is_named:
         return plain
 
     # Keys with several values that the folder's name does not contain as `${key}`.
-    masked = OmegaConf.masked_copy(master, "run_dir")
-    run_dir = str(OmegaConf.to_container(masked, resolve=False))
+    run_dir = str(master.unresolved["run_dir"])
     telling = [
         key
         for key, words in words_by_key.items()
@@ -324,8 +304,12 @@ class JobComposer:
         self._names_group = cache(lambda key: bool(loader.get_group_options(key)))  # reads folders
         self._templates: dict[tuple[str, ...], DictConfig] = {}
 
-    def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """A job's configuration with its `hydra` node."""
+    def compose(self, overrides: Sequence[str]) -> Composed:
+        """Compose a job's configuration."""
+        return Composed.of(self._compose(overrides))
+
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        """Return it with its `hydra` node."""
         parsed = self._parser.parse_overrides(list(overrides))
         # Jobs whose overrides are equal but for the values of plain ones share a template:
         # ("objective=mlm", "seed").

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab import hydra_compat
+from clozelab.config import Composed
 from clozelab.launch.sweep import named_jobs
 from clozelab.terminal import say
+from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.host import require_package
 
 
@@ -32,7 +33,7 @@ class GridSweeper(Sweeper):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         self.grid = hydra_compat.make_grid_sweeper(
-            self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, config)
+            self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, Composed.of(config))
         )
         self.grid.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
@@ -50,7 +51,7 @@ class OptunaSweeper(Sweeper):
 
     def __init__(
         self,
-        sampler: Mapping[str, Any],
+        sampler: ReadOnlyJson,
         direction: str,
         num_trials: int,
         trials_at_once: int,

@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
@@ -126,7 +125,7 @@ def is_collapsed(predictions: ArrayLike, labels: ArrayLike | None = None) -> boo
     return bool(is_nearly_all and others_expected > FEWER * others_predicted)
 
 
-def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     predicted = np.asarray(predictions)
     expected = np.asarray(labels)
     if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):

@@ -19,6 +19,8 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
 if TYPE_CHECKING:
     from clozelab.models.families.bert import Family
 
@@ -35,7 +37,7 @@ class ModuleSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, node: ModuleSpec | Mapping[str, Any], where: str) -> ModuleSpec:
+    def of(cls, node: ModuleSpec | ReadOnlyJson, where: str) -> ModuleSpec:
         """From `{_target_: address, option: value}`, as YAML and config.json say it."""
         if isinstance(node, ModuleSpec):
             return node
@@ -48,7 +50,7 @@ class ModuleSpec:
         options = [(str(name), value) for name, value in node.items() if name != "_target_"]
         return cls(target, tuple(sorted(options)))
 
-    def node(self) -> dict[str, Any]:
+    def node(self) -> JsonObject:
         """As YAML and config.json say it."""
         return {"_target_": self.target, **dict(self.options)}
 
@@ -206,7 +208,7 @@ class EncoderConfig:
         """Whose heads the encoder has and whose names its folders."""
         return family_of(self.model_type)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():

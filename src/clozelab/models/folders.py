@@ -23,7 +23,6 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -35,6 +34,7 @@ from clozelab.models.config import EncoderConfig, family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.locate import CONFIG_FILE, config_path
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 WEIGHTS_FILE = "model.safetensors"
 CHECKSUMS_FILE = "checksums.json"
@@ -69,7 +69,7 @@ def save_encoder_folder(
     *,
     heads: Mapping[str, nn.Module],
     tokenizer_files: Mapping[str, str | bytes],
-    extra_config: Mapping[str, Any],
+    extra_config: ReadOnlyJson,
     with_pooler: bool = True,
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
@@ -103,7 +103,7 @@ def save_encoder_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_json(path: Path, values: Mapping[str, Any], sort_keys: bool = False) -> None:
+def _write_json(path: Path, values: ReadOnlyJson, sort_keys: bool = False) -> None:
     text = json.dumps(values, indent=2, sort_keys=sort_keys)
     path.write_text(text + "\n", encoding="utf-8")
 
@@ -229,7 +229,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
         raise ValueError(f"{config_path(folder)}: {error}") from None
 
 
-def read_config_dict(folder: Path | str) -> dict[str, Any]:
+def read_config_dict(folder: Path | str) -> JsonObject:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
     if not path.is_file():

@@ -11,7 +11,7 @@ of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
 class SequenceClassification(FineTuning):
@@ -62,7 +63,7 @@ class SequenceClassification(FineTuning):
         self.put_head("classification", self.kind.num_outputs)
 
     @classmethod
-    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
+    def score_keys(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[str]:
         metrics = settings["metrics"]
         kind: LabelKind = Classes()
         if data.get("numeric_labels"):
@@ -88,7 +89,7 @@ class SequenceClassification(FineTuning):
         # The inputs of all splits are numbered one after the other.
         logits = in_order(outputs, sum(split.num_inputs for split in splits.values()))
         scores: dict[str, float] = {}
-        records: dict[str, list[dict[str, Any]]] = {}
+        records: dict[str, list[JsonObject]] = {}
         first = 0
         is_collapsed = False
         for name, split in splits.items():
@@ -133,9 +134,9 @@ class SequenceClassification(FineTuning):
 
     def _records(
         self, split: LabelledSplit, predicted: np.ndarray, logits: np.ndarray
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """An example's record each: its id, prediction and label, and the logits of classes."""
-        records: list[dict[str, Any]] = []
+        records: list[JsonObject] = []
         for number, example_id in enumerate(split.ids):
             record = self.kind.record(predicted[number], split.labels[number], logits[number])
             records.append({"id": str(example_id), **record})

@@ -10,7 +10,7 @@ Letters: B pairs, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.modules.classification import SequenceClassification
 from clozelab.modules.finetuning import Batch
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
 class SiameseEncoder(SequenceClassification):
@@ -66,7 +67,7 @@ class SiameseEncoder(SequenceClassification):
             )
 
     @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+    def check_settings(cls, settings: ReadOnlyJson) -> None:
         if settings["pooling"] not in SENTENCE_POOLINGS:
             raise ValueError(
                 f"pooling={settings['pooling']}: choose one of {', '.join(SENTENCE_POOLINGS)}"
@@ -89,7 +90,7 @@ class SiameseEncoder(SequenceClassification):
         cosines = (batch["labels"] - least) / (largest - least)
         return F.mse_loss(logits[:, 0], cosines, reduction="sum")
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> JsonObject:
         return {"pooling": self.pooling}
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:

@@ -32,6 +32,7 @@ from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import seed_forward
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -53,11 +54,11 @@ class Evaluation:
 
     step: int
     scores: dict[str, float]
-    predictions: list[dict[str, Any]]
+    predictions: list[JsonObject]
     is_collapsed: bool  # the same answer for (nearly) every example
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
     # name of a further split -> its records
-    extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    extra_predictions: dict[str, list[JsonObject]] = field(default_factory=dict, repr=False)
 
 
 class FineTuning(TrainingModule):
@@ -135,7 +136,7 @@ class FineTuning(TrainingModule):
 
     @classmethod
     @abstractmethod
-    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
+    def score_keys(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[str]:
         """Its scores, without "validation/", by a task's `module` and `data`.
 
         ValueError for a score that does not fit them.
@@ -148,7 +149,7 @@ class FineTuning(TrainingModule):
             raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
 
     @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+    def check_settings(cls, settings: ReadOnlyJson) -> None:
         """ValueError for a setting of `task.module` that would be wrong on any encoder."""
 
     @abstractmethod
@@ -315,7 +316,7 @@ class FineTuning(TrainingModule):
         assert self.best is not None, "training ended without an evaluation"
         return self.best
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """What the run's record keeps."""
         work = self.throughput
         speed = None
@@ -330,11 +331,11 @@ class FineTuning(TrainingModule):
         }
         return facts | self.require_best().scores
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> JsonObject:
         """What the model's folder has to say, beside the label names, to predict as here."""
         return {}
 
-    def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
+    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
         `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
@@ -362,7 +363,7 @@ class FineTuning(TrainingModule):
         self._loss_steps = 0
 
 
-def _json_lines(records: Iterable[dict[str, Any]]) -> list[str]:
+def _json_lines(records: Iterable[JsonObject]) -> list[str]:
     return [json.dumps(record, ensure_ascii=False) for record in records]
 
 
@@ -388,9 +389,7 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
         )
 
 
-def write_results(
-    folder: Path, module: FineTuning | Any, task: Mapping[str, Any]
-) -> dict[str, Any]:
+def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) -> JsonObject:
     """Writes scores.json and the best checkpoint's predictions; returns what scores.json holds.
 
     `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py)

@@ -29,6 +29,7 @@ from clozelab.models.families.bert import (
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
 from clozelab.text.did_you_mean import hint
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
@@ -52,7 +53,7 @@ class Model:
     # head that reads a pooler without weights is one of them.
     untrained: tuple[str, ...]
     tokenizer: Tokenizer
-    config: Mapping[str, Any]  # config.json as it is
+    config: ReadOnlyJson  # config.json as it is
     architecture: str
     # classification, multi_label, regression, tags, choices, spans or embedding; None: not
     # fine-tuned
@@ -108,7 +109,7 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
 
 def _read_heads(
     folder: Path,
-    config: Mapping[str, Any],
+    config: ReadOnlyJson,
     encoder: Encoder,
     kinds: Sequence[str],
     num_labels: int,
@@ -141,7 +142,7 @@ def _read_heads(
     return heads, untrained
 
 
-def _task(kind: str | None, config: Mapping[str, Any], labels: Sequence[str]) -> str | None:
+def _task(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> str | None:
     """What a model is fine-tuned for, as Model.task has it."""
     if kind is None and "pooling" in config.get("clozelab", {}):
         return "embedding"
@@ -182,7 +183,7 @@ def write_model(
     problem_type: str | None = None,
     max_length: int | None = None,
     with_pooler: bool = True,
-    extra_config: Mapping[str, Any] | None = None,
+    extra_config: ReadOnlyJson | None = None,
     extra_files: Mapping[str, str | bytes] | None = None,
 ) -> None:
     """Writes a whole folder, replacing one that is there.
@@ -198,7 +199,7 @@ def write_model(
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
     """
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     names = labels
     if problem_type is not None:
         config["problem_type"] = problem_type
@@ -227,7 +228,7 @@ def with_max_length(files: Mapping[str, Any], length: int) -> dict[str, Any]:
 
 
 def _kinds(
-    folder: Path, config: Mapping[str, Any], family: Family, stored: Mapping[str, Tensor]
+    folder: Path, config: ReadOnlyJson, family: Family, stored: Mapping[str, Tensor]
 ) -> list[str]:
     """The heads that the folder's configuration names, and those that its tensors' names say."""
     # Some heads' tensors say what they are; `classifier` may be of several kinds.
@@ -255,7 +256,7 @@ def _kinds(
 
 def _labels(
     folder: Path,
-    config: Mapping[str, Any],
+    config: ReadOnlyJson,
     family: Family,
     task: str | None,
     stored: Mapping[str, Tensor],
@@ -289,7 +290,7 @@ def _labels(
     return tuple(labels)
 
 
-def named_labels(config: Mapping[str, Any], path: Path | str) -> list[str]:
+def named_labels(config: ReadOnlyJson, path: Path | str) -> list[str]:
     """The names that a config.json gives the outputs, in their order; empty for none.
 
     They come from id2label, else from label2id. ValueError where they are no names by numbers,
@@ -357,9 +358,7 @@ def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[
     return renamed
 
 
-def _between(
-    stored: Mapping[str, Tensor], encoder: Encoder, config: Mapping[str, Any]
-) -> dict[str, Any]:
+def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: ReadOnlyJson) -> JsonObject:
     """What stands between encoder and output layer, in the sizes of its tensors."""
     between: dict[str, Any] = {}
     # For example bilstm.layers.0.forward_direction.weight_ih_l0.

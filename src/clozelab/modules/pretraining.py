@@ -28,6 +28,7 @@ from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
 from clozelab.training.runtime import uncompiled, widest_float
@@ -296,9 +297,9 @@ class PretrainingModule(TrainingModule):
         tokens = torch.tensor(self.throughput.tokens, dtype=dtype, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """What run.json says of the training so far."""
-        facts: dict[str, Any] = {
+        facts: JsonObject = {
             "total_steps": self.total_steps,
             "matmul_ceiling": self.matmul_ceiling,
         }
@@ -313,7 +314,7 @@ class PretrainingModule(TrainingModule):
         return facts | self.latest_validation
 
     def save_encoder(
-        self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]
+        self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: ReadOnlyJson
     ) -> None:
         """Writes the encoder with its heads in the Hugging Face layout.
 
@@ -423,7 +424,7 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
 
 
 def check_lengths(
-    phases: Sequence[Mapping[str, Any]],
+    phases: Sequence[ReadOnlyJson],
     validation: Mapping[str, int],
     max_position_embeddings: int,
     world_size: int,

@@ -151,7 +151,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
-def mean_of_windows(values: NDArray[Any], offsets: Ints) -> NDArray[Any]:
+def mean_of_windows(values: np.ndarray, offsets: Ints) -> np.ndarray:
     """[windows, ...] -> [N, ...]; the windows of text n begin at offsets[n]."""
     if len(offsets) == len(values) + 1:
         return values  # one window a text

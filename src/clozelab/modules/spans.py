@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
@@ -116,7 +117,7 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 
 def _best_texts(
-    candidates: NDArray[Any], spans: NDArray[Any], passage: str, n_best_size: int
+    candidates: np.ndarray, spans: np.ndarray, passage: str, n_best_size: int
 ) -> list[Candidate]:
     """The different texts of a question's candidates, the best `n_best_size`, best first.
 
@@ -138,9 +139,7 @@ def _best_texts(
     return list(best.values())
 
 
-def _null_candidate(
-    start_logits: Floats, end_logits: Floats, cls_tokens: NDArray[Any]
-) -> Candidate:
+def _null_candidate(start_logits: Floats, end_logits: Floats, cls_tokens: np.ndarray) -> Candidate:
     """Start and end logit of [CLS] in the window where their sum is smallest."""
     if not len(cls_tokens):
         return Candidate("", SURELY_NULL, SURELY_NULL)
@@ -251,8 +250,8 @@ class SpanExtraction(FineTuning):
     @classmethod
     def score_keys(
         cls,
-        settings: Mapping[str, Any],
-        data: Mapping[str, Any],  # noqa: ARG003
+        settings: ReadOnlyJson,
+        data: ReadOnlyJson,  # noqa: ARG003
     ) -> Sequence[str]:
         if settings["with_unanswerable"]:
             return V2_SCORES
@@ -319,7 +318,7 @@ class SpanExtraction(FineTuning):
         predictions = []
         for key, text in texts.items():
             nbest = _nbest_records(answers.nbest[key])
-            record: dict[str, Any] = {"id": key, "prediction": text, "nbest": nbest}
+            record: JsonObject = {"id": key, "prediction": text, "nbest": nbest}
             if answers.null_odds:
                 record["null_odds"] = answers.null_odds[key]
             predictions.append(record)
@@ -353,7 +352,7 @@ class SpanExtraction(FineTuning):
         threshold = self.fixed_threshold
         return threshold, squad.score_v2(golds, answers.texts, answers.null_odds, threshold)
 
-    def recall(self, remembered: Mapping[str, Any]) -> dict[str, Any]:
+    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
         rules = remembered.get("answers") or {}
         for name, value in asdict(self.settings).items():
@@ -380,7 +379,7 @@ class SpanExtraction(FineTuning):
             self.fixed_threshold = float(threshold)
         return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> JsonObject:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""
         threshold = self.require_best().scores.get("validation/threshold")
         return {"answers": asdict(self.settings) | {"threshold": threshold}}
@@ -398,7 +397,7 @@ def _json_lines(content: Any) -> list[str]:
     return [json.dumps(content, indent=1, ensure_ascii=False)]
 
 
-def _nbest_records(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+def _nbest_records(candidates: Sequence[Candidate]) -> list[JsonObject]:
     """As the released code writes them, with their probabilities."""
     records = []
     probabilities = softmax([candidate.logit for candidate in candidates])

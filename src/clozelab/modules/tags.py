@@ -10,7 +10,7 @@ size, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
 from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
 TAG_SCORES = ("accuracy",)
@@ -41,8 +42,8 @@ class TokenClassification(FineTuning):
     @classmethod
     def score_keys(
         cls,
-        settings: Mapping[str, Any],  # noqa: ARG003
-        data: Mapping[str, Any],
+        settings: ReadOnlyJson,  # noqa: ARG003
+        data: ReadOnlyJson,
     ) -> Sequence[str]:
         if data["entity_tags"]:
             return ENTITY_SCORES
@@ -123,7 +124,7 @@ class FeatureBased(TokenClassification):
         self.feature_mix = mix
         self.features = features
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> JsonObject:
         return {"features": self.features}
 
     @classmethod
@@ -136,7 +137,7 @@ class FeatureBased(TokenClassification):
             )
 
     @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+    def check_settings(cls, settings: ReadOnlyJson) -> None:
         super().check_settings(settings)
         check_features(settings["features"])
 

@@ -7,7 +7,7 @@ by up to 1 / sqrt(1 - beta2) per unit of learning rate; `bias_correction: false`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.optim import AdamW, Optimizer
 
 from clozelab.optim.groups import GroupNodes, NamedParameters, decay_groups, match_groups
 from clozelab.optim.muon import Muon
+from clozelab.text.plain import ReadOnlyJson
 
 LIBRARIES = ("torch.optim", "pytorch_optimizer")
 
@@ -120,7 +121,7 @@ def build_torch(
     learning_rate: float,
     weight_decay: float,
     betas: Iterable[float] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: ReadOnlyJson | None = None,
     groups: GroupNodes = None,
     library: str = "torch.optim",
 ) -> Optimizer:

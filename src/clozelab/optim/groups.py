@@ -14,8 +14,10 @@ from typing import Any
 
 from torch import nn
 
+from clozelab.text.plain import ReadOnlyJson
+
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
-GroupNodes = Sequence[Mapping[str, Any]] | None
+GroupNodes = Sequence[ReadOnlyJson] | None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
+from clozelab.text.plain import ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
@@ -85,7 +86,7 @@ class Pool:
     @classmethod
     def of(cls, step: Step) -> Pool:
         sweep = step.sweep
-        launcher = sweep.master.hydra.launcher
+        launcher = sweep.master.of_hydra("launcher")
         at_once, threads = share_cores(
             launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs)
         )
@@ -116,11 +117,11 @@ class TaskFiles:
         read: reads them, by a fine-tuning's settings.
     """
 
-    def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview]) -> None:
+    def __init__(self, read: Callable[[ReadOnlyJson], TaskPreview]) -> None:
         self.read = read
         self._samples: dict[str, Samples] = {}
 
-    def of(self, settings: Mapping[str, Any], preview: TaskPreview | None = None) -> Samples:
+    def of(self, settings: ReadOnlyJson, preview: TaskPreview | None = None) -> Samples:
         """Both splits, by the caller's preview if it has one.
 
         They are None for files that are not there, or on the hub.
@@ -136,7 +137,7 @@ class TaskFiles:
         self._samples[key] = samples
         return samples
 
-    def _preview(self, settings: Mapping[str, Any]) -> TaskPreview | None:
+    def _preview(self, settings: ReadOnlyJson) -> TaskPreview | None:
         if settings["hub"]:
             return None
         try:
@@ -284,7 +285,7 @@ class EncoderShape:
     longest: int | None = None
 
 
-def _encoder_of(settings: Mapping[str, Any], arms: Sequence[Arm]) -> EncoderShape:
+def _encoder_of(settings: ReadOnlyJson, arms: Sequence[Arm]) -> EncoderShape:
     """That of the arm that a job names, else the first arm's; without arms the given one.
 
     ValueError, OSError: the given one is not there.
@@ -407,7 +408,7 @@ class ExampleLengths(NamedTuple):
     inputs: float  # windows of a passage, or choices; 1 for other tasks
 
 
-def _lengths_of(data: Mapping[str, Any], train: Sample | None, longest: int) -> ExampleLengths:
+def _lengths_of(data: ReadOnlyJson, train: Sample | None, longest: int) -> ExampleLengths:
     """By the training file; guesses where it is not there.
 
     Args:

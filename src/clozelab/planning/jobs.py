@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
@@ -47,7 +48,7 @@ RECORD_BYTES = 25_000  # of what every run folder records
 class JobGroup(NamedTuple):
     """Jobs that differ in seeds alone."""
 
-    settings: Mapping[str, Any]  # the composed configuration of the first of them
+    settings: ReadOnlyJson  # the composed configuration of the first of them
     jobs: Sequence[Words]
 
 
@@ -65,7 +66,7 @@ class Speed:
 class Request:
     """Something to time."""
 
-    question: Mapping[str, Any]  # what a timing process is asked, and what a speed is kept by
+    question: ReadOnlyJson  # what a timing process is asked, and what a speed is kept by
     title: str
     step_tokens: float  # of one optimizer step, as `step_flops`; words, for a BiLSTM on features
     step_flops: float
@@ -76,7 +77,7 @@ class Shape(ABC):
     """Runs that cost the same."""
 
     # all that is composed of the first job
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: ReadOnlyJson = field(default_factory=dict, repr=False)
     jobs: Sequence[Words] = ((),)
     done: int = 0  # jobs that are complete, or will be taken from another experiment
     speeds: Sequence[Speed | None] = ()  # the answers to `requests`, once those were asked
@@ -133,7 +134,7 @@ class Shape(ABC):
     def result_bytes(self) -> int:
         """Of a run folder."""
 
-    def hardware(self) -> dict[str, Any]:
+    def hardware(self) -> JsonObject:
         """What decides a speed of the trainer's settings; a measurement has one process."""
         trainer = self.settings["trainer"]
         return {
@@ -247,7 +248,7 @@ class Arm(Shape):
     phases: Sequence[Mapping[str, int]]
     corpus: Corpus
     objectives: Sequence[Objective] = ()
-    nodes: Sequence[Mapping[str, Any]] = ()
+    nodes: Sequence[ReadOnlyJson] = ()
 
     @property
     def longest(self) -> int:
@@ -429,7 +430,7 @@ class Features(NamedTuple):
     num_layers: int
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], encoder: EncoderConfig) -> Features | None:
+    def of(cls, settings: ReadOnlyJson, encoder: EncoderConfig) -> Features | None:
         """None for a task that trains its encoder."""
         if "features" not in settings["task"]["data"]:
             return None
@@ -553,7 +554,7 @@ class TaskJob(Shape):
         batch_size = int(self.settings["global_batch_size"])
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         title = f"fine-tuning {size} on {self.task} ({self.head})"
-        question: dict[str, Any] = {
+        question: JsonObject = {
             "model": self.encoder.to_dict(),
             "batch_size": batch_size,
             "hardware": self.hardware(),
@@ -576,7 +577,7 @@ class TaskJob(Shape):
 
 
 def forward_request(
-    encoder: EncoderConfig, length: float, data: Mapping[str, Any], hardware: Mapping[str, Any]
+    encoder: EncoderConfig, length: float, data: ReadOnlyJson, hardware: ReadOnlyJson
 ) -> Request:
     """An encoder's passes over inputs of so many tokens, in batches as a task's data has them."""
     # rounded up to a power of two, so that like inputs share one

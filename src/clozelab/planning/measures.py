@@ -30,6 +30,7 @@ from clozelab.planning.jobs import (
 )
 from clozelab.planning.starts import constants
 from clozelab.targets import locate
+from clozelab.text.plain import ReadOnlyJson
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
 
@@ -83,7 +84,7 @@ class MeasureJob(Shape):
 
 
 def measure_reading(
-    settings: Mapping[str, Any],
+    settings: ReadOnlyJson,
     encoder: EncoderConfig,
     corpus: Corpus | None,
 ) -> Reading | None:
@@ -107,7 +108,7 @@ def measure_reading(
 
 
 def _of_held_out_text(
-    data: Mapping[str, Any], is_causal: bool, sentences: int, tokens_each: float
+    data: ReadOnlyJson, is_causal: bool, sentences: int, tokens_each: float
 ) -> Reading:
     """Instances filled with sentences; a masked model reads each once for each part of its mask."""
     copies = 1
@@ -119,9 +120,7 @@ def _of_held_out_text(
     return Reading(copies * inputs, min(max_length, tokens / inputs + 2))
 
 
-def _of_cloze(
-    data: Mapping[str, Any], is_causal: bool, sentences: int, tokens_each: float
-) -> Reading:
+def _of_cloze(data: ReadOnlyJson, is_causal: bool, sentences: int, tokens_each: float) -> Reading:
     """A sentence a word, once for each side that is shown."""
     sides = data["sides"]
     if not sides:
@@ -132,7 +131,7 @@ def _of_cloze(
     return Reading(inputs, max(tokens_each, float(data["min_tokens"])) + 2)
 
 
-def _of_sentence_pairs(data: Mapping[str, Any], sentences: int, tokens_each: float) -> Reading:
+def _of_sentence_pairs(data: ReadOnlyJson, sentences: int, tokens_each: float) -> Reading:
     """Two thirds of the pairs are for training."""
     # A document's sentences make half as many first ones, each with a right and a wrong second one.
     texts = sentences / int(data["sentences"])
@@ -142,7 +141,7 @@ def _of_sentence_pairs(data: Mapping[str, Any], sentences: int, tokens_each: flo
     return Reading(max(1.0, train + validation), min(float(data["max_seq_length"]), length))
 
 
-def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
+def _of_pairs(settings: ReadOnlyJson, is_causal: bool) -> Reading | None:
     """Of minimal pairs: a masked model reads each sentence once for each of its tokens."""
     data = settings["measure"]["data"]
     files, _ = matching_files(data["files"], Path(settings["data_dir"]))
@@ -169,7 +168,7 @@ def _of_pairs(settings: Mapping[str, Any], is_causal: bool) -> Reading | None:
 
 
 def measure_job(
-    settings: Mapping[str, Any],
+    settings: ReadOnlyJson,
     jobs: Sequence[Any],
     encoder: EncoderConfig,
     corpus: Corpus | None,
@@ -205,7 +204,7 @@ def measure_job(
     )
 
 
-def _of_task(measure: Mapping[str, Any], samples: Samples, *, is_probe: bool) -> Reading | None:
+def _of_task(measure: ReadOnlyJson, samples: Samples, *, is_probe: bool) -> Reading | None:
     """Of a task's files: a probe reads both splits, other measures the validation split."""
     train, validation = samples
     if validation is None or train is None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 import timeit
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from clozelab.results.experiment import read_yaml
 from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import ReadOnlyJson
 
 
 @cache
-def constants() -> Mapping[str, Any]:
+def constants() -> ReadOnlyJson:
     """conf/planning.yaml: what is taken for granted."""
     return read_yaml(CONF_DIR / "planning.yaml")
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
-from omegaconf import DictConfig
 
+from clozelab.config import Composed
 from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
-from clozelab.launch.sweep import Sweep, compose, hydra_config
+from clozelab.launch.sweep import Sweep, compose
 from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
@@ -94,7 +94,7 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     if "pretrain" in names:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
         # it.
-        corpus = f"corpus={steps[0].sweep.master.hydra.runtime.choices.corpus}"
+        corpus = f"corpus={steps[0].sweep.master.of_hydra('runtime.choices')['corpus']}"
         steps.insert(0, Step("prepare", "prepare", None, (corpus, *overrides["prepare"])))
     return steps
 
@@ -203,7 +203,7 @@ def _accepted(
     stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
 ) -> list[str]:
     """Those of some overrides that a stage takes: mostly all of them."""
-    if not words or isinstance(_composed(stage, names, folder, words), DictConfig):
+    if not words or isinstance(_composed(stage, names, folder, words), Composed):
         return list(words)
     # One by one, each on top of those before it. The second time is for the key of a choice that
     # only comes behind it.
@@ -211,7 +211,7 @@ def _accepted(
     for word in (*words, *words):
         if word in accepted:
             continue
-        if isinstance(_composed(stage, names, folder, [*accepted, word]), DictConfig):
+        if isinstance(_composed(stage, names, folder, [*accepted, word]), Composed):
             accepted.append(word)
     return [word for word in words if word in accepted]
 
@@ -226,7 +226,7 @@ def chooses_seeds(word: str) -> bool:
 
 def _composed(
     stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
-) -> DictConfig | Exception:
+) -> Composed | Exception:
     """A stage's configuration with some overrides.
 
     Or why it does not take the last of them, or one of all.
@@ -283,8 +283,7 @@ def runs_root(
     return root_of(compose(name, list(overrides), folder=folder, sweep=True))
 
 
-def root_of(master: DictConfig) -> tuple[Path, str]:
+def root_of(master: Composed) -> tuple[Path, str]:
     """(folder of the runs at the scale, the scale's name) of a sweep's master configuration."""
-    with hydra_config(master):
-        scale = str(master.scale.name)
-        return Path(str(master.runs_dir)) / str(master.experiment) / scale, scale
+    scale = str(master.get("scale.name"))
+    return Path(str(master.get("runs_dir"))) / str(master.get("experiment")) / scale, scale

@@ -46,6 +46,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -248,7 +249,7 @@ class StepClock(DummyLogger):
         super().__init__()
         self.ticks: list[Tick] = []
 
-    def log_metrics(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, *_: Any, **__: Any) -> None:
         if TOKENS_KEY in metrics:
             self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
@@ -265,7 +266,7 @@ def _rate(ticks: Sequence[Tick]) -> float:
     return (last.tokens - first.tokens) / seconds
 
 
-def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
     # here: who asks for speeds trains nothing
     from clozelab.modules.pretraining import PretrainingModule
@@ -314,7 +315,7 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
     return _fit(module, data, hardware, request)
 
 
-def _fit(module: Any, data: Any, hardware: Hardware, request: Mapping[str, Any]) -> list[Tick]:
+def _fit(module: Any, data: Any, hardware: Hardware, request: ReadOnlyJson) -> list[Tick]:
     """The ticks of a training that goes on for `seconds`, and for `ticks` steps at least."""
     clock = StepClock()
     started = time.perf_counter()
@@ -344,7 +345,7 @@ class MadeUpTask(LightningDataModule):
     They are of unequal lengths, similar ones in a batch.
     """
 
-    def __init__(self, request: Mapping[str, Any], vocab_size: int) -> None:
+    def __init__(self, request: ReadOnlyJson, vocab_size: int) -> None:
         super().__init__()
         batch_size = request["batch_size"]
         rng = np.random.default_rng(0)
@@ -373,7 +374,7 @@ def _lengths(rng: np.random.Generator, mean: float, number: int, longest: int) -
     return np.clip(lengths, 4, max(4, longest))
 
 
-def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     """Train a classifier on made-up sequences, through a run's module, loader and trainer."""
     # here: who asks for speeds trains nothing
     from clozelab.modules.classification import SequenceClassification
@@ -409,7 +410,7 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
 
 
-def feature_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+def feature_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     """Train a BiLSTM with its head on the words of made-up features, without a trainer around it.
 
     Features are in fp32 on every device.
@@ -436,7 +437,7 @@ def feature_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     return _repeated(train, num_words, request, device)
 
 
-def forward_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+def forward_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     """The forward passes of an evaluation's batches, without a trainer around them.
 
     They get half of the time.
@@ -465,7 +466,7 @@ def forward_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
 
 
 def _repeated(
-    step: Callable[[], None], tokens: int, request: Mapping[str, Any], device: torch.device
+    step: Callable[[], None], tokens: int, request: ReadOnlyJson, device: torch.device
 ) -> list[Tick]:
     """The ticks of a step that is repeated as long as the request says."""
     ticks: list[Tick] = []

@@ -33,6 +33,7 @@ from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, MINUS, with_direction
+from clozelab.text.plain import JsonObject
 
 matplotlib.use("Agg")
 
@@ -119,7 +120,7 @@ def _write_title(axes: Axes, column: DataColumn) -> None:
     """Write a data set's name over its panel, and below it what it is to the paper's."""
     role = column.role
     axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if role else 6)
-    style: dict[str, Any] = {"color": plt.rcParams[FAINT], "fontsize": 8.5, "ha": "center"}
+    style: JsonObject = {"color": plt.rcParams[FAINT], "fontsize": 8.5, "ha": "center"}
     axes.text(0.5, 1.02, role, transform=axes.transAxes, va="bottom", **style)
 
 
@@ -217,7 +218,7 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     name = "ours" if has_paper else "mean"
     entries = [_entry(f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
-        hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
+        hollow: JsonObject = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
         entries.append(_entry("the paper", color=ink, **hollow))
     return entries + _common_entries(columns, table.rows, table)
 
@@ -227,7 +228,7 @@ def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
     for height, row in enumerate(table.experiment.rows):
         colour = _row_colour(table, row)
         cell = table.cells[row.name, column.key]
-        style: dict[str, Any] = {"markersize": 6, "color": colour}
+        style: JsonObject = {"markersize": 6, "color": colour}
         if cell.estimate is None:
             _write_absence(axes, height, column, cell)
         elif cell.is_collapsed:
@@ -278,7 +279,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
     figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
     sizes = encoder_sizes(table)
     places = _places_by_size(rows, sizes)
-    styles: dict[str, dict[str, Any]] = {}
+    styles: dict[str, JsonObject] = {}
     for index, row in enumerate(rows):
         marker = MARKERS[index % len(MARKERS)]
         styles[row.name] = {"colour": _row_colour(table, row), "marker": marker}
@@ -366,7 +367,7 @@ def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
     bounds = known_heights(runs)
     entries: list[Line2D] = []
     for label, height in (heights | bounds).items():
-        style: dict[str, Any] = {"color": plt.rcParams[INK], "linewidth": 1.2}
+        style: JsonObject = {"color": plt.rcParams[INK], "linewidth": 1.2}
         style["linestyle"] = DOTTED if label in bounds else DASHED
         axes.axhline(height, **style)
         entries.append(_entry(label, **style))
@@ -539,7 +540,7 @@ def _line_entries(
     entries = [_entry(line.series.name, color=line.colour, marker="o") for line in lines]
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
-        hollow: dict[str, Any] = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}
+        hollow: JsonObject = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}
         entries.append(_entry("before any step", color=plt.rcParams[INK], marker="o", **hollow))
     rows = chain.from_iterable(line.series.rows.values() for line in lines)
     return entries + _common_entries(columns, list(rows), table)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from clozelab.grouping import group_by
 from clozelab.report.summaries import seed_counts
@@ -17,6 +16,7 @@ from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
 from clozelab.runs.record import Record, command_line
 from clozelab.text.formatting import DASH, distinct, listed
+from clozelab.text.plain import ReadOnlyJson
 
 # what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"
 GROUPING = frozenset("()[]{}'\"")
@@ -28,7 +28,7 @@ def provenance(table: ResultTable) -> list[tuple[str, str]]:
     """(heading, what the runs were made with)."""
     runs = table.runs.runs
     # The code, versions and machine of each session: earlier ones of all runs, then the last.
-    sessions: list[Mapping[str, Any]] = []
+    sessions: list[ReadOnlyJson] = []
     for run in runs:
         sessions += run.earlier_sessions
     sessions += [run.model_dump(include={"git", "versions", "host"}) for run in runs]
@@ -49,7 +49,7 @@ def provenance(table: ResultTable) -> list[tuple[str, str]]:
     return entries
 
 
-def _commit(git: Mapping[str, Any] | None) -> str:
+def _commit(git: ReadOnlyJson | None) -> str:
     if not git:
         return "not from a checkout"
     changed = " with local changes" if git.get("dirty") else ""
@@ -61,7 +61,7 @@ def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{package} {version}" for package, version in versions.items())
 
 
-def _host(host: Mapping[str, Any]) -> str:
+def _host(host: ReadOnlyJson) -> str:
     gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
     return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clozelab.corpus.files import digest
 from clozelab.results.experiment import Experiment
@@ -20,6 +20,7 @@ from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, Record, now, write_json
 from clozelab.text.formatting import listed
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 # of settings that were registered and are not run
 MOST_SHOWN = 3
@@ -35,15 +36,15 @@ class Entry(NamedTuple):
 
     date: str
     hash: str
-    content: dict[str, Any]
+    content: JsonObject
 
 
 # -- what is declared ------------------------------------------------------------------------------
 
 
 def declared(
-    experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: Mapping[str, Any]
-) -> dict[str, Any]:
+    experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: ReadOnlyJson
+) -> JsonObject:
     """The content of a registration: kind -> name -> what is declared of it.
 
     Args:
@@ -56,7 +57,7 @@ def declared(
     claim_names = [claim.id or claim.text for claim in experiment.claims]
     claims = dict(zip(claim_names, file.pop("claims", []), strict=True))
     primary = [name for name, entry in claims.items() if entry.get("primary")]
-    content: dict[str, Any] = {"claim": claims, "order of primary claims": {"": primary}}
+    content: JsonObject = {"claim": claims, "order of primary claims": {"": primary}}
     content["row"] = {entry["row"]: entry for entry in file.pop("rows", [])}
     content["column"] = {entry["name"]: entry for entry in file.pop("columns", [])}
     content["arm"] = file.pop("arms", {})
@@ -71,7 +72,7 @@ def declared(
     return json.loads(json.dumps(content))
 
 
-def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
+def settings_of(config: ReadOnlyJson) -> tuple[str, str]:
     """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names
     and places).
     """
@@ -82,7 +83,7 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, str]:
     return name, digest(settings)[:16]
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
     """What of a declaration is another one, in words.
 
     Of a kind that the older declaration does not know there is nothing to say.
@@ -99,7 +100,7 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def _changed_entries(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _changed_entries(kind: str, before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
     changes: list[str] = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
@@ -146,7 +147,7 @@ def read_registration(root: Path) -> list[Entry]:
     return entries
 
 
-def register(root: Path, content: dict[str, Any], *, again: bool) -> tuple[Entry, bool]:
+def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Entry, bool]:
     """Write a registration below `root`.
 
     Returns it, or the last one if that says the same, and whether it is new. ValueError: one with

@@ -19,7 +19,6 @@ from itertools import product
 from os.path import relpath
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
 
 from jinja2 import Environment
 
@@ -51,6 +50,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, Record, Score
 from clozelab.text.formatting import DASH, in_units
+from clozelab.text.plain import JsonObject
 
 CLAIM_FIELDS = ("text", "judged_on", "verdict", "ours", "interval", "p", "needs", "note")
 RUN_FIELDS = [
@@ -216,7 +216,7 @@ def _counted_folders(table: ResultTable) -> set[Path]:
     return folders
 
 
-def _about_run(run: Record) -> dict[str, Any]:
+def _about_run(run: Record) -> JsonObject:
     """The fields of a run that are its record's, or one of its facts."""
     about = {name: run.facts.get(name) for name in ("tokens", "tokens_per_second")}
     for name in ("stage", "status", "seconds", "machine", "fingerprint", "synthetic"):
@@ -251,7 +251,7 @@ def _is_number(text: str) -> bool:
     return False
 
 
-def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
+def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
     """The facts of a run that are held-out figures, or that a column of the table shows."""
     # fact -> the column of the table that shows it
     ours = [column for column in table.columns if column.is_pretraining and not column.is_paper]
@@ -269,7 +269,7 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[dict[str, An
         yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
 
 
-def _task_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
+def _task_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
     """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
     arms = {row.name: row.arm for row in table.experiment.rows}
     # score -> the column of the table that shows it; a row of nobody is in no column
@@ -297,7 +297,7 @@ def _task_lines(run: Record, table: ResultTable) -> Iterator[dict[str, Any]]:
 
 def _score_lines(
     scores: Mapping[str, float], headline: str, headings: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JsonObject]:
     """A line a score, the headline's first; one empty line where there is none."""
     for metric in sorted(scores, key=lambda metric: (metric != headline, metric)):
         line = {"metric": metric, "score": scores[metric], "is_headline": metric == headline}

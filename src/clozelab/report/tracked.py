@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, OmegaConf
-
+from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
 from clozelab.runs.identity import flatten
 from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clozelab.report.render import Report
     from clozelab.runs.record import Record
     from clozelab.runs.store import Run
+    from clozelab.schema import StageConfig
     from clozelab.training.background import BackgroundLogger
 
 WANDB = "clozelab.training.tracking.build_wandb_logger"
@@ -31,7 +32,7 @@ ID_FACT = "tracker_id"
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
-def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> TrackedJob:
+def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJob:
     """What the trackers of a stage are told.
 
     The id is kept in run.json, so it goes where the folder goes.
@@ -43,7 +44,7 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> TrackedJob
     return replace(job, arm=arm, command=_command())
 
 
-def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
+def job_of_record(cfg: StageConfig, record: Record) -> TrackedJob:
     """The same of a run that has ended; one that had no tracker has an id that is always the
     same."""
     run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
@@ -51,7 +52,7 @@ def job_of_record(cfg: DictConfig, record: Record) -> TrackedJob:
     return _job(cfg, record, run_id, f"{record.name}/seed-{record.seeds}")
 
 
-def _job(cfg: DictConfig, record: Record, run_id: str, name: str) -> TrackedJob:
+def _job(cfg: StageConfig, record: Record, run_id: str, name: str) -> TrackedJob:
     return TrackedJob(
         folder=record.folder,
         run_id=run_id,
@@ -69,16 +70,19 @@ def _command() -> tuple[str, ...]:
     return tuple(redacted_words(sys.argv[1:]))
 
 
-def tags_of(cfg: DictConfig) -> tuple[str, ...]:
+def tags_of(cfg: StageConfig) -> tuple[str, ...]:
     """scale:..., corpus:..., task:..., seed:..., as far as the stage has them."""
-    tags = [f"{key}:{cfg[key].name}" for key in ("scale", "corpus", "task") if cfg.get(key)]
+    tags = []
+    for key in ("scale", "corpus", "task"):
+        if hasattr(cfg, key):
+            tags.append(f"{key}:{getattr(cfg, key).name}")
     for key in ("pretrain_seed", "seed"):
-        if cfg.get(key) is not None:
-            tags.append(f"{key}:{cfg[key]}")
+        if hasattr(cfg, key):
+            tags.append(f"{key}:{getattr(cfg, key)}")
     return tuple(tags)
 
 
-def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def tracked_config(recorded: ReadOnlyJson) -> JsonObject:
     """A record's configuration by dotted keys, without the hashes of secrets."""
     config = flatten(dict(recorded))
     for key, value in config.items():
@@ -87,34 +91,32 @@ def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def track_sweep(
-    cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]
-) -> None:
+def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[ReadOnlyJson]) -> None:
     """Send one table of a sweep's jobs to a W&B run of its own, where the jobs have W&B.
 
     Args:
-        cfg: of one of the jobs.
+        job: one of the jobs.
         folder: where the run's notes go.
         rows: a row a job, column -> value.
     """
-    name = f"{cfg.scale.name}/sweep/{stage}"
-    tracker = _wandb(cfg, "sweep", folder, name, str(cfg.get("experiment")))
+    name = f"{job.get('scale.name')}/sweep/{stage}"
+    tracker = _wandb(job, "sweep", folder, name, str(job.get("experiment")))
     if tracker is None:
         return
     columns = list(dict.fromkeys(chain.from_iterable(rows)))
-    values: list[list[Any]] = []
+    values: list[list[Json]] = []
     for row in rows:
         values.append([redacted(row.get(key), key) for key in columns])
     tracker.call("log_table", "jobs", columns, values)
     tracker.close()
 
 
-def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
+def track_report(job: Composed, report: Report, *, experiment: str, scale: str) -> None:
     """Send the report as an artifact of a W&B run of its own, where `logger` has W&B.
 
     The verdicts are in its summary.
     """
-    tracker = _wandb(cfg, "report", report.folder, f"{scale}/report", experiment)
+    tracker = _wandb(job, "report", report.folder, f"{scale}/report", experiment)
     if tracker is None:
         return
     paths = list(chain.from_iterable(sorted(report.folder.glob(each)) for each in REPORT_FILES))
@@ -135,20 +137,19 @@ def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
 
 
 def _wandb(
-    cfg: DictConfig, stage: str, folder: Path, name: str, experiment: str
+    composed: Composed, stage: str, folder: Path, name: str, experiment: str
 ) -> BackgroundLogger | None:
     """W&B for something that is not a job; None where it is not chosen."""
-    chosen = (cfg.get("logger") or {}).values()
+    chosen = (composed.get("logger") or {}).values()
     node = next((node for node in chosen if node and node["_target_"] == WANDB), None)
     if node is None:
         return None
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
-    settings = flatten(dict(OmegaConf.to_container(cfg)))  # type: ignore[arg-type]
-    config = {
-        key: redacted(value, key) for key, value in settings.items() if not key.startswith("hydra")
-    }
+    config: JsonObject = {}
+    for key, value in flatten(composed.unresolved).items():
+        config[key] = redacted(value, key)
     job = TrackedJob(
         folder,
         _kept_id(folder / f"{stage}_wandb_id.txt"),
@@ -156,7 +157,7 @@ def _wandb(
         arm=stage,
         stage=stage,
         name=name,
-        tags=(f"scale:{cfg.scale.name}",),
+        tags=(f"scale:{composed.get('scale.name')}",),
         command=_command(),
         config=config,
     )

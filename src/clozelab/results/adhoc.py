@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from clozelab.analysis.comparability import is_within
 from clozelab.analysis.contrasts import LOSS_FIGURES
@@ -18,6 +17,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import flatten
 from clozelab.runs.record import Record
+from clozelab.text.plain import JsonObject
 
 # what overrides say that makes no other row: seeds, columns, places and machines
 NO_DIFFERENCE = (
@@ -120,25 +120,25 @@ def _named_by_values(runs: Sequence[Record], short: Mapping[str, str], kind: str
     return named
 
 
-def _task_columns(runs: Sequence[Record]) -> list[dict[str, Any]]:
+def _task_columns(runs: Sequence[Record]) -> list[JsonObject]:
     """A column a task, called by its title where that is clear."""
     titles = {run.task: run.title for run in runs}
     is_clear = len(set(titles.values())) == len(titles)
-    evaluations: dict[str, dict[str, Any]] = {}
+    evaluations: dict[str, JsonObject] = {}
     for run in runs:
         if run.stage == "evaluate":
             evaluations[run.task] = {"from": "evaluate", "metric": run.metric}
-    columns: list[dict[str, Any]] = []
+    columns: list[JsonObject] = []
     for task, title in titles.items():
         name = title if is_clear else task
         columns.append({"name": name, "task": task} | evaluations.get(task, {}))
     return columns
 
 
-def _figure_columns(runs: Sequence[Record]) -> list[dict[str, Any]]:
+def _figure_columns(runs: Sequence[Record]) -> list[JsonObject]:
     """A column a held-out figure that some run has; the loss where none has any."""
     known = [key for key in FIGURES if any(key in run.facts for run in runs)]
-    columns: list[dict[str, Any]] = []
+    columns: list[JsonObject] = []
     for key in known or FIGURES[:1]:
         figure = key.removeprefix("validation/").replace("_", " ")
         columns.append({"name": f"held-out {figure}", "from": "pretrain", "metric": key})

@@ -19,6 +19,7 @@ from scipy import stats
 
 from clozelab.runs.record import Record
 from clozelab.text.formatting import signed
+from clozelab.text.plain import Json, ReadOnlyJson
 
 RESAMPLES = 1000
 # examples of all resamples that are in memory together
@@ -40,8 +41,8 @@ class Answers:
     """One run's answers: `labels` None for questions, whose gold texts are in the task's file."""
 
     ids: list[str]
-    predictions: list[Any]
-    labels: list[Any] | None = None
+    predictions: list[Json]
+    labels: list[Json] | None = None
 
 
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
@@ -187,13 +188,13 @@ def _label_names(run: Record) -> list[str]:
     return [str(name) for name in data.get("labels") or ()]
 
 
-def _task(run: Record) -> Mapping[str, Any]:
+def _task(run: Record) -> ReadOnlyJson:
     """What it was scored on; a measure of a task has that in itself."""
     measure = run.config.get("measure") or {}
     return run.config.get("task") or measure.get("task") or {}
 
 
-def _as_numbers(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
+def _as_numbers(run: Record, *answers: Sequence[Any]) -> list[np.ndarray]:
     """Answers and, last, right ones as numbers; labels by their place in the task's order, or else
     sorted.
 
@@ -205,7 +206,7 @@ def _as_numbers(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
     right_labels = sorted({str(label) for label in right_answers})
     names = dict.fromkeys([*_label_names(run), *right_labels])
     index = {name: number for number, name in enumerate(names)}
-    numbers: list[NDArray[Any]] = []
+    numbers: list[np.ndarray] = []
     for values in answers:
         numbers.append(np.array([index.get(str(value), -1) for value in values]))
     return numbers
@@ -221,7 +222,7 @@ def _bootstrap_means(scores: NDArray[np.float64]) -> Bootstrap:
 
 
 def _bootstrap_scores(
-    predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str
+    predicted: Sequence[np.ndarray], labels: np.ndarray, metric: str
 ) -> Bootstrap:
     from clozelab.metrics import glue
 
@@ -235,10 +236,12 @@ def _bootstrap_scores(
     return bootstrap(score, len(labels))
 
 
-def _bootstrap_tags(predictions: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstrap:
+def _bootstrap_tags(
+    predictions: Sequence[list[Json]], labels: list[Json], metric: str
+) -> Bootstrap:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
     # of each system [sentences, 2]: numerator and denominator
-    counts: list[NDArray[Any]] = []
+    counts: list[np.ndarray] = []
     for answers in predictions:
         pairs = zip(answers, labels, strict=True)
         counts.append(np.array([_count_tags(answer, label, metric) for answer, label in pairs]))

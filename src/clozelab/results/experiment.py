@@ -29,6 +29,7 @@ from clozelab.analysis.schema import (
 )
 from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
@@ -47,11 +48,11 @@ class Sweeps(Entry):
     Each maps a key to its values, as in hydra.sweeper.params.
     """
 
-    pretrain: dict[str, Any] = Field(default={})
+    pretrain: JsonObject = Field(default={})
     """a mapping such as {seed: '1,2,3'}"""
-    finetune: dict[str, Any] = Field(default={})
+    finetune: JsonObject = Field(default={})
     """a mapping such as {task: 'mnli,qnli', seed: '1,2'}"""
-    evaluate: dict[str, Any] = Field(default={})
+    evaluate: JsonObject = Field(default={})
     """a mapping such as {pretrain_seed: '1,2'}"""
 
 
@@ -65,7 +66,7 @@ class Experiment(TableSpec):
     name: str
     title: str = ""
     """the table's heading; without it, the folder's name"""
-    arms: dict[str, dict[str, Any]] = Field(default={})
+    arms: dict[str, JsonObject] = Field(default={})
     """a mapping of arms, each a mapping of settings"""
     sweeps: Sweeps = Sweeps()
     """a mapping with pretrain and finetune"""
@@ -80,7 +81,7 @@ class Experiment(TableSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, file: dict[str, Any]) -> dict[str, Any]:
+    def _with_defaults(cls, file: JsonObject) -> JsonObject:
         """Fill in what a file need not say.
 
         Rows for the arms where there are none; name, split and empty cells where an entry says
@@ -185,14 +186,14 @@ class Experiment(TableSpec):
         return frozenset(keys)
 
 
-def _column_with_defaults(entry: Any, split: dict[str, Any]) -> Any:
+def _column_with_defaults(entry: Any, split: JsonObject) -> Json:
     """`MNLI` is a column of that name and task; a column has the table's split."""
     if isinstance(entry, str):
         entry = {"name": entry, "task": entry}
     return split | entry if isinstance(entry, dict) else entry
 
 
-def _row_with_defaults(entry: Any, num_columns: int) -> Any:
+def _row_with_defaults(entry: Any, num_columns: int) -> Json:
     """A row without cells has empty ones, and one without a label its name."""
     if not isinstance(entry, dict):
         return entry
@@ -261,7 +262,7 @@ def load_experiment(folder: Path) -> Experiment:
     return experiment
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> JsonObject:
     """A YAML file as it is written. ValueError where it is no YAML or no mapping."""
     plain = _load_yaml(path)
     if not isinstance(plain, dict):
@@ -269,7 +270,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def _load_yaml(path: Path) -> Any:
+def _load_yaml(path: Path) -> Json:
     """What a YAML file says; an empty mapping where it is empty."""
     try:
         return yaml.load(own_text(path, path.parent), UniqueKeys) or {}
@@ -366,7 +367,7 @@ def _check_files(experiment: Experiment, path: Path) -> None:
 
 
 def _check_file(
-    file: Path, kind: str, settings: Mapping[str, Any], rows: Mapping[str, str | None]
+    file: Path, kind: str, settings: ReadOnlyJson, rows: Mapping[str, str | None]
 ) -> None:
     """One file of an arm or a row. ValueError: it says another name, or another arm."""
     name = file.stem

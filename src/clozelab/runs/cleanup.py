@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from clozelab.runs.record import KILLED, LOCK_FILE, RUN_FILE, TEMPORARY, Record
 from clozelab.text.formatting import duration
+from clozelab.text.plain import Json
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
@@ -136,7 +136,7 @@ def _cache_entries(cache_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def _corpus_fingerprint(folder: Path) -> Any:
+def _corpus_fingerprint(folder: Path) -> Json:
     """Return the fingerprint of a prepared corpus; None where its manifest cannot be read."""
     try:
         return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["fingerprint"]

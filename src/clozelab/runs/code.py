@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from clozelab.corpus.files import digest
 from clozelab.runs.identity import flatten
+from clozelab.text.plain import ReadOnlyJson
 
 ROOMS = (
     "corpus",
@@ -35,12 +36,12 @@ WATCHERS = (
 """Files of these rooms that watch a training, and change nothing in it."""
 
 
-def code_hash(stage: str, config: Mapping[str, Any]) -> str:
+def code_hash(stage: str, config: ReadOnlyJson) -> str:
     """Return one hash of all the code that makes a run."""
     return digest(code_of(stage, config))
 
 
-def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
+def code_of(stage: str, config: ReadOnlyJson) -> dict[str, str]:
     """Return the code that makes a run: module -> hash.
 
     That is its stage, its model's family, the `_target_`s of its configuration, and what all these
@@ -73,7 +74,7 @@ def code_behind(names: Iterable[str], stage: str = "") -> dict[str, str]:
     return hashes
 
 
-def _module_of(address: str, code: Mapping[str, Any]) -> str:
+def _module_of(address: str, code: ReadOnlyJson) -> str:
     """Return the module that an address lies in, "" where it is none of `code`."""
     name = address.removeprefix("clozelab.")
     while name and name not in code:

@@ -11,10 +11,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from omegaconf import DictConfig
-
+from clozelab.config import MISSING_VALUE, Composed
 from clozelab.corpus.files import digest, file_sha256, matching_files
-from clozelab.runs.identity import canonical, flatten
+from clozelab.runs.identity import counting_leaves
 
 MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
@@ -75,7 +74,7 @@ def encoder_fingerprint(folder: str | Path) -> str:
     return digest({path.name: file_sha256(path) for path in paths})
 
 
-def watched_files(config: DictConfig) -> dict[str, tuple[int, ...]]:
+def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
     """Return every file that the configuration names -> what tells whether it was touched.
 
     That is its size, its inode, and the times (ns) of its content and of any change; the last one
@@ -99,25 +98,25 @@ def watched_files(config: DictConfig) -> dict[str, tuple[int, ...]]:
     return dict(sorted(watched.items()))
 
 
-def are_untouched(config: DictConfig, before: Mapping[str, tuple[int, ...]]) -> bool:
+def are_untouched(config: Composed, before: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether the configuration's files are surely those of a run's record, as they were then."""
     watched = watched_files(config)
     return UNWATCHED not in watched and before == watched
 
 
-def _named_files(config: DictConfig) -> Iterator[Path]:
+def _named_files(config: Composed) -> Iterator[Path]:
     """Yield the files that the configuration names, perhaps twice.
 
     Any text of it may name a file, a folder or a glob, below data_dir or where the command began.
     """
-    plain = canonical(config, hides=False)
+    leaves = counting_leaves(config.values)
+    if MISSING_VALUE in leaves.values():
+        raise ValueError("a value is missing")
     data_dir = str(config.get("data_dir") or "")
-    plain.pop("optimizer", None)
 
     # a corpus has its own rule for what its sources name
-    corpus = plain.get("corpus")
-    sources = corpus.pop("sources", None) if isinstance(corpus, dict) else None
-    for source in sources or ():
+    corpus = config.get("corpus") or {}
+    for source in corpus.get("sources") or ():
         files, _ = matching_files(str(source["path"]), data_dir)
         if not files:
             raise ValueError(f"{source['path']}: no such files")
@@ -129,8 +128,9 @@ def _named_files(config: DictConfig) -> Iterator[Path]:
         yield from _files_at(str(Path(str(encoder)).expanduser()))
 
     # any other text
-    for key, value in flatten(plain).items():
-        if isinstance(value, str) and value:
+    for key, value in leaves.items():
+        is_looked_at = key.startswith(("corpus.sources.", "optimizer."))
+        if isinstance(value, str) and value and not is_looked_at:
             yield from _files_named_by(key, value, data_dir)
 
 

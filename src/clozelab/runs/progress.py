@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -27,6 +26,7 @@ from clozelab.runs.record import (
     write_json,
 )
 from clozelab.runs.redaction import redacted_words
+from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
@@ -156,7 +156,7 @@ def read_progress(record: Record) -> Progress:
     )
 
 
-def _slots_per_step(phases: Sequence[Mapping[str, Any]]) -> list[int]:
+def _slots_per_step(phases: Sequence[ReadOnlyJson]) -> list[int]:
     """Return how many slots each step has for tokens; phases differ in it."""
     slots_per_step = []
     for phase in phases:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -10,53 +10,46 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.default_element import ConfigDefault, GroupDefault
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from clozelab.config import Origin
 from clozelab.hydra_compat import ConfigRepository, config_repository
 from clozelab.runs.redaction import redacted, redacted_words
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
 
 
-def hydra_provenance() -> dict[str, Any]:
-    """Return the fields of a record that say what this process's configuration is composed from.
+def provenance_of(origin: Origin | None) -> JsonObject:
+    """Return the fields of a record that say what a configuration is composed of.
 
     There are none without Hydra.
     """
-    if not HydraConfig.initialized():
+    if origin is None:
         return {}
-    hydra = HydraConfig.get()
-
     choices = {}
-    for group, choice in hydra.runtime.choices.items():
-        if "hydra/" not in str(group):
-            choices[str(group)] = str(choice)
+    for group, choice in origin.choices.items():
+        if "hydra/" not in group:
+            choices[group] = str(choice)
 
     deltas = {}
     for group, field in DELTA_FIELDS.items():
         if group in choices:
-            deltas[field] = read_delta(group, choices[group])
+            deltas[field] = read_delta(origin, group, choices[group])
 
-    config_dir = ""
-    for source in hydra.runtime.config_sources:
-        if source.provider == "command-line":
-            config_dir = str(source.path)
-            break
-
-    search_path = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+    search_path = [word for word in origin.hydra_overrides if word.startswith("hydra.searchpath=")]
     return {
         **deltas,
         "started_in": str(Path.cwd()),
-        "config_dir": config_dir,
-        "config_name": str(hydra.job.config_name),
-        "overrides": redacted_words([*hydra.overrides.task, *search_path]),
+        "config_dir": origin.config_dir,
+        "config_name": origin.config_name,
+        "overrides": redacted_words([*origin.overrides, *search_path]),
         "choices": choices,
     }
 
 
-def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str, Any]:
+def read_delta(origin: Origin, group: str, choice: str, *, with_parts: bool = True) -> JsonObject:
     """Return what the node of one group's choice itself says: key -> value, "/group" -> choice.
 
     Keys are dotted. What a file chooses in its defaults list counts, and what it lays over a part
@@ -65,16 +58,16 @@ def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str,
     file says of its own group (`model: mini` of its sizes) is left out.
     """
     search_path = []
-    for source in HydraConfig.get().runtime.config_sources:
+    for source in origin.sources:
         if source.schema:
-            search_path.append((str(source.provider), f"{source.schema}://{source.path}"))
+            search_path.append((source.provider, f"{source.schema}://{source.path}"))
     return dict(_read_delta(tuple(search_path), group, choice, with_parts))
 
 
 @cache
 def _read_delta(
     search_path: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
-) -> dict[str, Any]:
+) -> JsonObject:
     """`search_path` has (provider, address) of every folder of configuration files."""
     return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
 
@@ -86,9 +79,9 @@ class _DeltaReader:
     repository: ConfigRepository
     with_parts: bool
 
-    def delta_of(self, group: str, choice: str) -> dict[str, Any]:
+    def delta_of(self, group: str, choice: str) -> JsonObject:
         file = self.repository.load_config(f"{group}/{choice}")
-        delta: dict[str, Any] = {}
+        delta: JsonObject = {}
         if file is None:
             return delta
         for default in file.defaults_list or ():
@@ -99,7 +92,7 @@ class _DeltaReader:
         merge_delta(delta, _leaves_of(file.config, ""))
         return delta
 
-    def _of_included_file(self, group: str, default: ConfigDefault) -> dict[str, Any]:
+    def _of_included_file(self, group: str, default: ConfigDefault) -> JsonObject:
         """Return the delta of `- other`, or of `- /task/format/features@task`."""
         if default.package:
             file = self.repository.load_config(str(default.path).lstrip("/"))
@@ -108,7 +101,7 @@ class _DeltaReader:
             return {}
         return self.delta_of(group, str(default.path))
 
-    def _merge_group_choice(self, delta: dict[str, Any], group: str, default: GroupDefault) -> None:
+    def _merge_group_choice(self, delta: JsonObject, group: str, default: GroupDefault) -> None:
         """Merge `- /model: mini`, or `- size: mini` of a group below this one."""
         name = str(default.group).lstrip("/")
         if not str(default.group).startswith("/"):
@@ -125,7 +118,7 @@ class _DeltaReader:
             merge_delta(delta, _leaves_of(file.config, name.replace("/", ".")))
 
 
-def merge_delta(delta: dict[str, Any], later: Mapping[str, Any]) -> None:
+def merge_delta(delta: JsonObject, later: ReadOnlyJson) -> None:
     """Lay a later delta over one, in place.
 
     A value replaces what was said inside of it: `architecture.pooler: null` all of a pooler.
@@ -136,7 +129,7 @@ def merge_delta(delta: dict[str, Any], later: Mapping[str, Any]) -> None:
     delta.update(later)
 
 
-def _leaves_of(config: Any, prefix: str) -> dict[str, Any]:
+def _leaves_of(config: Any, prefix: str) -> JsonObject:
     """Return dotted key -> value of a file's node, unresolved and without secrets."""
     node = redacted(OmegaConf.to_container(config, resolve=False))
     if not node:
@@ -144,7 +137,7 @@ def _leaves_of(config: Any, prefix: str) -> dict[str, Any]:
     return dict(_leaves(node, prefix))
 
 
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Json]]:
     """Yield the values below a node; a list and an empty mapping are values."""
     if not isinstance(node, dict) or not node:
         yield prefix, node

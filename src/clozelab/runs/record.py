@@ -16,14 +16,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, ValidationError
 
 from clozelab.corpus.files import write_whole
-from clozelab.runs.identity import canonical, identity_of
-from clozelab.runs.redaction import redacted
+from clozelab.runs.identity import identity_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.measuring import read_rows
 
 RUN_FILE = "run.json"
@@ -107,7 +106,7 @@ class JobName(NamedTuple):
     seeds: str  # "1"; of two stages "1/2"
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> JobName:
+    def of(cls, config: ReadOnlyJson) -> JobName:
         """Make the name of a resolved configuration; empty where that does not say."""
         if "row" not in config:
             return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
@@ -127,8 +126,8 @@ class Record(BaseModel, extra="forbid"):
     overrides: list[str] = []
     choices: dict[str, str] = {}  # group of conf/ -> choice
     # what the arm's own node says: dotted key -> value, "/group" -> choice
-    arm_delta: dict[str, Any] = {}
-    row_delta: dict[str, Any] = {}
+    arm_delta: JsonObject = {}
+    row_delta: JsonObject = {}
 
     # What the run is, and what it is scored by.
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
@@ -139,7 +138,7 @@ class Record(BaseModel, extra="forbid"):
     fingerprint: str
     results_version: int
     home: str = ""  # the folder that it was made in, below runs_dir; a copy lies elsewhere
-    config: dict[str, Any]  # resolved, without what cannot change a result; secrets as hashes
+    config: JsonObject  # resolved, without what cannot change a result; secrets as hashes
     inputs: dict[str, str]  # name -> checksum of everything that was read
     watched: dict[str, tuple[int, ...]]  # files -> what tells whether they were touched
 
@@ -149,7 +148,7 @@ class Record(BaseModel, extra="forbid"):
     seconds: float = 0.0
     sessions: int = 1
     error: str | None = None
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     process: Process | None = None
 
     # What computed it.
@@ -160,9 +159,9 @@ class Record(BaseModel, extra="forbid"):
     environment: dict[str, str] = {}
     versions: dict[str, str] = {}
     git: Git | None = None
-    host: dict[str, Any] = {}
+    host: JsonObject = {}
     # each other code, set of versions and machine that trained it, once
-    earlier_sessions: list[dict[str, Any]] = []
+    earlier_sessions: list[JsonObject] = []
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)
@@ -207,7 +206,9 @@ class Record(BaseModel, extra="forbid"):
 
     @property
     def pretrain_seed(self) -> int:
-        return int(self.config.get("pretrain_seed", self.config["seed"]))
+        if "pretrain_seed" in self.config:
+            return int(self.config["pretrain_seed"])
+        return self.seed
 
     @property
     def machine(self) -> str:
@@ -243,7 +244,7 @@ class Record(BaseModel, extra="forbid"):
         return {key: score.value for key, score in self.scores.items() if score.value is not None}
 
     @cached_property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> JsonObject:
         """What a column may show of a run, in its unit.
 
         That is its scores; of a pre-training every fact, with shares in percent.
@@ -265,7 +266,7 @@ class Record(BaseModel, extra="forbid"):
                 curves.setdefault(row.key, []).append((row.tokens, row.value))
         return curves
 
-    def take(self, results: Mapping[str, Any]) -> None:
+    def take(self, results: ReadOnlyJson) -> None:
         """Put what scores.json says of every figure into its score, in its unit.
 
         ValueError for what is no number. `results` may have baselines: of each simple method its
@@ -317,8 +318,8 @@ class Record(BaseModel, extra="forbid"):
         return [*words, "--config-name", self.config_name, *self.overrides, "hydra.mode=RUN"]
 
 
-def _task_or_measure(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    node: Mapping[str, Any] = config.get("task") or config.get("measure") or {}
+def _task_or_measure(config: ReadOnlyJson) -> ReadOnlyJson:
+    node: ReadOnlyJson = config.get("task") or config.get("measure") or {}
     return node
 
 
@@ -364,20 +365,9 @@ def write_record(record: Record) -> None:
         write_json(record.folder / name, record.model_dump())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a JSON file in one rename, so that a reader never sees half of it."""
     write_whole(path, [json.dumps(value, indent=2, ensure_ascii=False)])
-
-
-def plain_config(config: DictConfig) -> dict[str, Any]:
-    """Return `canonical`, as a record holds it: what JSON makes of it."""
-    return dict(json.loads(json.dumps(canonical(config))))
-
-
-def shown_config(config: DictConfig) -> str:
-    """Return the configuration as composed, in YAML, unresolved, without literal secrets."""
-    plain = redacted(OmegaConf.to_container(config, resolve=False))
-    return OmegaConf.to_yaml(OmegaConf.create(plain))
 
 
 def now() -> str:
@@ -398,7 +388,7 @@ def changes(old: Record, new: Record) -> str:
     return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"
 
 
-def _fingerprinted(record: Record) -> dict[str, Any]:
+def _fingerprinted(record: Record) -> JsonObject:
     """Return what a record's fingerprint is of (store.new_record), by names for people."""
     inputs = {f"input {name}": checksum for name, checksum in record.inputs.items()}
     return {**identity_of(record.config), **inputs, "results_version": record.results_version}

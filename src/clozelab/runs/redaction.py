@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from clozelab.text.plain import Json
+
 HIDDEN = "***"  # also inside an interpolation a value that can be read back
 SECRET_KEY = re.compile(
     r"(?i)(^|[_-])"
@@ -53,7 +55,7 @@ SHORTEST_SECRET = 8
 """Characters of an environment variable's value: a shorter one may stand in any text."""
 
 
-def redacted(value: Any, key: str = "") -> Any:
+def redacted(value: Any, key: str = "") -> Json:
     """Return plain values with HIDDEN for what looks like a secret; interpolations stay.
 
     Args:

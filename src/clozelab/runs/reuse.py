@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig
-
-from clozelab.config import kept_step, total_steps
+from clozelab.config import Composed, kept_step, total_steps
 from clozelab.runs.code import code_hash
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
-from clozelab.runs.record import RUN_FILE, Record, plain_config, read_record
+from clozelab.runs.record import RUN_FILE, Record, read_record
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts
 
 NAMES = frozenset({"experiment", "arm"})
 """Keys for what a run is called: nothing that was trained depends on it."""
 
 
-def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
+def is_record_of(record: Record, *, stage: str, config: Composed) -> bool:
     """Whether a record is of this very configuration, whatever it read.
 
     ValueError where the configuration lacks a value.
     """
     is_current = record.stage == stage and record.results_version == RESULTS_VERSIONS[stage]
-    return is_current and identity_of(record.config) == identity_of(plain_config(config))
+    return is_current and identity_of(record.config) == identity_of(config.recorded)
 
 
-def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     """Whether the folder surely holds this very run, complete.
 
     Then its inputs are untouched, and it has what others take from it.
@@ -56,7 +54,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
     return not missing_encoders(config, folder)
 
 
-def _has_traveled(record: Record, config: DictConfig) -> bool:
+def _has_traveled(record: Record, config: Composed) -> bool:
     """Whether a fine-tuning run came without its encoder's weights, but with their checksums.
 
     Those have to be of the encoder that the run read.
@@ -85,7 +83,7 @@ def other_code(record: Record | None) -> str:
     return ""
 
 
-def _code_and_commit(code: str, git: Mapping[str, Any] | None) -> str:
+def _code_and_commit(code: str, git: ReadOnlyJson | None) -> str:
     """Write `0a1b2c3d4e (commit 5f6a7b8c9d, changed)`."""
     if not git:
         commit = "no commit"
@@ -96,47 +94,48 @@ def _code_and_commit(code: str, git: Mapping[str, Any] | None) -> str:
     return f"{code[:10] or 'unknown'} ({commit})"
 
 
-def kept_steps(config: DictConfig) -> list[int]:
-    """Return the steps after which the run keeps its encoder.
+def kept_steps(fractions: Sequence[float], num_steps: int) -> list[int]:
+    """Return the steps of `num_steps` after which a run keeps its encoder (`keep_encoders`).
 
     ValueError for an impossible fraction.
     """
-    num_steps = total_steps(config.phases)
     try:
-        return [kept_step(fraction, num_steps) for fraction in config.keep_encoders]
+        return [kept_step(fraction, num_steps) for fraction in fractions]
     except ValueError as error:
         raise ValueError(f"keep_encoders: {error}") from None
 
 
-def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
+def missing_encoders(config: Composed, folder: Path) -> list[str]:
     """Return the kept encoders that a run's folder lacks and this configuration needs."""
     if not config.get("needs_kept_encoders"):
         return []
     missing = []
-    for step in kept_steps(config):
+    num_steps = total_steps(config.values["phases"])
+    for step in kept_steps(config.values["keep_encoders"], num_steps):
         place = f"encoders/step-{step}"
         if not (folder / place / "config.json").is_file():
             missing.append(place)
     return missing
 
 
-def require_kept_encoders(config: DictConfig) -> None:
+def require_kept_encoders(config: Composed) -> None:
     """ValueError for a complete run that was made without the encoders that are needed here."""
-    missing = missing_encoders(config, Path(config.run_dir))
+    run_dir = config.values["run_dir"]
+    missing = missing_encoders(config, Path(run_dir))
     if missing:
         raise ValueError(
-            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without"
+            f"{run_dir} is complete, but has no {', '.join(missing)}: it was trained without"
             " keep_encoders. Remove the folder to train again, or give run_dir another name"
         )
 
 
-def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
+def trained_by(config: ReadOnlyJson) -> JsonObject:
     """Return what was trained: a record's configuration without its names and layout."""
     return {key: value for key, value in identity_of(config).items() if key not in NAMES}
 
 
 def find_equal_run(
-    config: DictConfig, inputs: Mapping[str, str] | None = None, anyhow: bool = False
+    config: Composed, inputs: Mapping[str, str] | None = None, anyhow: bool = False
 ) -> Record | None:
     """Return a complete run of another experiment that trained just this by itself.
 
@@ -150,7 +149,7 @@ def find_equal_run(
     if not config.get("share_runs") or config.get("reuse") == "never":
         return None
     any_code = anyhow or config.get("reuse") == "any"
-    training = trained_by(plain_config(config))
+    training = trained_by(config.recorded)
     for record in _complete_pretrainings_elsewhere(config):
         is_equal = trained_by(record.config) == training and inputs in (None, record.inputs)
         if is_equal and _has_encoders(record, config) and (any_code or not other_code(record)):
@@ -158,19 +157,20 @@ def find_equal_run(
     return None
 
 
-def _has_encoders(record: Record, config: DictConfig) -> bool:
+def _has_encoders(record: Record, config: Composed) -> bool:
     """Whether a run has its encoder, and every other one that is needed of it."""
     has_last_one = (record.folder / "encoder/model.safetensors").is_file()
     return has_last_one and not missing_encoders(config, record.folder)
 
 
-def _complete_pretrainings_elsewhere(config: DictConfig) -> Iterator[Record]:
+def _complete_pretrainings_elsewhere(config: Composed) -> Iterator[Record]:
     """Yield complete pre-trainings of other experiments, of this scale and seed.
 
     Each was trained by itself, and has the present results version.
     """
-    pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
-    for path in sorted(Path(config.runs_dir).glob(pattern)):
+    values = config.values
+    pattern = f"*/{values['scale']['name']}/pretrain/*/seed-{values['seed']}/{RUN_FILE}"
+    for path in sorted(Path(values["runs_dir"]).glob(pattern)):
         try:
             record = read_record(path.parent)
         except (OSError, ValueError):
@@ -178,7 +178,7 @@ def _complete_pretrainings_elsewhere(config: DictConfig) -> Iterator[Record]:
         if record is None or not record.is_complete or record.shared is not None:
             continue
         is_current = record.results_version == RESULTS_VERSIONS["pretrain"]
-        if is_current and record.experiment != str(config.experiment):
+        if is_current and record.experiment != str(values["experiment"]):
             yield record
 
 

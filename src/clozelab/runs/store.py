@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from omegaconf import DictConfig, OmegaConf
 
+from clozelab.config import Composed
 from clozelab.corpus.files import digest
 from clozelab.runs.code import code_of
 from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
 from clozelab.runs.inputs import UNWATCHED, encoder_fingerprint, watched_files
 from clozelab.runs.outcome import ending
-from clozelab.runs.provenance import hydra_provenance
+from clozelab.runs.provenance import provenance_of
 from clozelab.runs.record import (
     BUSY_STATUS,
     CONFIG_FILE,
@@ -46,14 +46,13 @@ from clozelab.runs.record import (
     Shared,
     changes,
     now,
-    plain_config,
     read_record,
-    shown_config,
     write_record,
 )
 from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -126,7 +125,7 @@ class Run:
         run_dir: str | Path,
         *,
         stage: str,
-        config: DictConfig,
+        config: Composed,
         inputs: Mapping[str, str] | None = None,
         scores: Mapping[str, Score] | None = None,
         metric: str = "",
@@ -136,7 +135,7 @@ class Run:
         Args:
             run_dir: the folder.
             stage: pretrain, finetune or evaluate.
-            config: as composed, unresolved.
+            config: as composed.
             inputs: name -> fingerprint of everything that the run reads.
             scores: what it will be scored by.
             metric: the headline's key in `scores`.
@@ -169,7 +168,7 @@ class Run:
             raise
 
     @classmethod
-    def _claim_locked(cls, fresh: Record, config: DictConfig, lock: FileLock, watch: Watch) -> Run:
+    def _claim_locked(cls, fresh: Record, config: Composed, lock: FileLock, watch: Watch) -> Run:
         """Claim the locked folder of a fresh record."""
         folder = fresh.folder
         _remove_temporary(folder)
@@ -200,7 +199,7 @@ class Run:
             _refuse_leftovers(folder)
         else:
             _continue_session(old, fresh)
-        (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+        (folder / CONFIG_FILE).write_text(config.yaml, encoding="utf-8")
         run = cls(fresh, lock=lock, is_resumed=old is not None, watch=watch)
         run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
         run._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -212,7 +211,7 @@ class Run:
         self.facts.update(facts)
         self._write()
 
-    def complete(self, results: Mapping[str, Any] | None = None, **facts: Any) -> None:
+    def complete(self, results: ReadOnlyJson | None = None, **facts: Any) -> None:
         """Mark the run as finished; `results` as scores.json has them.
 
         ValueError where a score is no number.
@@ -302,7 +301,7 @@ def _remove_temporary(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _clear(folder: Path, config: DictConfig) -> None:
+def _clear(folder: Path, config: Composed) -> None:
     """Remove all that a run's folder holds, but the lock on it; what links lead to stays.
 
     ValueError where it holds another run, what this one reads, or the working directory.
@@ -435,7 +434,7 @@ def accept_other_code(records: Iterable[Record | None], reuse: str) -> None:
     logger.warning("%s; it is taken as it is (reuse=same_code refuses such runs)", text)
 
 
-def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
+def share_equal_run(config: Composed, inputs: Mapping[str, str]) -> None:
     """Make the run's folder the record of an equal run elsewhere.
 
     That is if there is one and the folder holds no run yet. Only rank zero does, before any rank
@@ -443,7 +442,7 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     where the folder is such a record, and the run it speaks of is gone; or it holds what a run has
     left.
     """
-    folder = Path(config.run_dir)
+    folder = Path(config.values["run_dir"])
     if process_rank() > 0 or config.get("reuse") == "never":
         return
     record = read_record(folder)
@@ -472,7 +471,7 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         lock.release()
 
 
-def _link(folder: Path, equal_run: Record, config: DictConfig, inputs: Mapping[str, str]) -> None:
+def _link(folder: Path, equal_run: Record, config: Composed, inputs: Mapping[str, str]) -> None:
     """Fill a folder with links to an equal run, and with a record that says so."""
     logger.info("%s: shared from %s, which trained just this", folder, equal_run.folder)
     source = equal_run.folder.resolve()
@@ -481,7 +480,7 @@ def _link(folder: Path, equal_run: Record, config: DictConfig, inputs: Mapping[s
     for name in LINKED:
         if (source / name).exists():
             (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
-    (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+    (folder / CONFIG_FILE).write_text(config.yaml, encoding="utf-8")
     record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
     for field in OF_THE_TRAINING:
         setattr(record, field, getattr(equal_run, field))
@@ -496,7 +495,7 @@ def _link(folder: Path, equal_run: Record, config: DictConfig, inputs: Mapping[s
 def new_record(
     folder: Path,
     stage: str,
-    config: DictConfig,
+    config: Composed,
     inputs: Mapping[str, str],
     scores: Mapping[str, Score],
     metric: str,
@@ -505,12 +504,17 @@ def new_record(
 
     ValueError where a mandatory value of the configuration is missing.
     """
-    plain = plain_config(config)
+    plain = config.recorded
     version = RESULTS_VERSIONS[stage]
     code = code_of(stage, plain)
     # of each module, so that arms that use others may be compared in those of both
     modules = {name: module_hash[:8] for name, module_hash in code.items()}
-    made_by = {"code": digest(code), "modules": modules, **hydra_provenance(), **host_facts()}
+    made_by = {
+        "code": digest(code),
+        "modules": modules,
+        **provenance_of(config.origin),
+        **host_facts(),
+    }
     identity = {
         "config": plain,
         "inputs": dict(inputs),
@@ -520,7 +524,7 @@ def new_record(
     return Record(
         status="running",
         stage=stage,
-        scale=str(OmegaConf.select(config, "scale.name", default="")),
+        scale=str(config.get("scale.name") or ""),
         metric=metric,
         scores=dict(scores),
         started=now(),
@@ -531,7 +535,7 @@ def new_record(
     )
 
 
-def _place_of(folder: Path, config: DictConfig) -> dict[str, Any]:
+def _place_of(folder: Path, config: Composed) -> JsonObject:
     """Of a record where it is made, and of which files."""
     return {
         "home": _home_of(folder, config),
@@ -540,9 +544,7 @@ def _place_of(folder: Path, config: DictConfig) -> dict[str, Any]:
     }
 
 
-def fingerprint_of(
-    config: Mapping[str, Any], inputs: Mapping[str, str], results_version: int
-) -> str:
+def fingerprint_of(config: ReadOnlyJson, inputs: Mapping[str, str], results_version: int) -> str:
     """Return the hash of what tells runs apart: configuration, inputs, and the code's results."""
     return digest(
         {
@@ -553,7 +555,7 @@ def fingerprint_of(
     )
 
 
-def _home_of(folder: Path, config: DictConfig) -> str:
+def _home_of(folder: Path, config: Composed) -> str:
     """Return a folder's path below runs_dir, or its name where it is not there."""
     path = folder.resolve()
     runs_dir = Path(str(config.get("runs_dir") or "")).resolve()

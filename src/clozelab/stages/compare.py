@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -16,8 +15,9 @@ from clozelab.runs.find import open_folder
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
-from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
 from clozelab.text.formatting import listed, rough, signed
+from clozelab.text.plain import JsonObject
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
 
@@ -35,14 +35,14 @@ NONE = "(none)"
 SHOWN_DIGITS = 12  # of a checksum: its beginning tells it apart
 # Fields of a record: what its fingerprint is made of, and what was the same by intention, and may
 # not be.
-COMPARED_FIELDS: dict[str, dict[str, Any]] = {
+COMPARED_FIELDS: dict[str, JsonObject] = {
     "configuration": {"config": True, "inputs": True, "results_version": True},
     "made with": {"versions": True, "git": True, "host": True, "facts": {"precision"}},
 }
 
 
 @verb("compare", HELP, names=(2, 2), keys=("data_dir",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print the comparison; returns the exit status."""
     records = [open_run(name) for name in args.names]
     console = make_console()

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from clozelab.config import Composed
 from clozelab.corpus.files import digest
 from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import TaskInputs
@@ -37,8 +37,10 @@ from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
-from clozelab.stages import factory, preconditions
+from clozelab.schema import EvaluateConfig
+from clozelab.stages import factory
 from clozelab.targets import build, locate
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -63,15 +65,15 @@ TRAINING_ARGUMENTS = (
 class EvaluationJob:
     """What an evaluation works with, once all that can be refused has been looked at."""
 
-    cfg: DictConfig
+    cfg: EvaluateConfig
     hardware: Hardware
     data: Any  # set up: read and tokenised
     module: Any  # a Measurement, or a task's module
-    remembered: dict[str, Any]  # what the model's folder says of its predictions
+    remembered: JsonObject  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
-def main(cfg: DictConfig) -> None:
+def main(cfg: EvaluateConfig, composed: Composed) -> None:
     """Check model and data, score once, keep scores and predictions, complete the run."""
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     job = prepare(cfg)
@@ -80,7 +82,7 @@ def main(cfg: DictConfig) -> None:
     with Run.claim(
         cfg.run_dir,
         stage="evaluate",
-        config=cfg,
+        config=composed,
         inputs=job.inputs,
         scores={metric: score_of(job.module, metric)},
         metric=metric,
@@ -94,9 +96,10 @@ def main(cfg: DictConfig) -> None:
         evaluate(job, run)
 
 
-def prepare(cfg: DictConfig) -> EvaluationJob:
+def prepare(cfg: EvaluateConfig) -> EvaluationJob:
     """Check the settings, load the model, and read the measure's data."""
-    hardware, folder = preconditions.prepare_stage(cfg, preconditions.check_evaluation)
+    check_evaluation(cfg)
+    hardware, folder = factory.require_machine_and_encoder(cfg)
     encoder = folders.load_encoder(
         folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
     )
@@ -110,6 +113,27 @@ def prepare(cfg: DictConfig) -> EvaluationJob:
         "task_files": data.source_fingerprint,
     }
     return EvaluationJob(cfg, hardware, data, module, remembered, inputs)
+
+
+def check_evaluation(cfg: EvaluateConfig) -> None:
+    """Refuse what can be wrong with an evaluation without encoder or data."""
+    measure = cfg.measure
+    task = measure.task
+    num_devices = cfg.trainer.devices * cfg.trainer.num_nodes
+    if num_devices > 1 or cfg.trainer.precision == "bf16-true":
+        raise ValueError(
+            "an evaluation runs on one device, not in bf16-true: say trainer.devices=1"
+            " trainer.precision=auto"
+        )
+    # Either a task, whose data is read, or data of the measure's own; without a task nobody but the
+    # measure can have a module.
+    has_one_source = (measure.data is None) != (task is None)
+    if not has_one_source or (measure.module is None and task is None):
+        raise ValueError(f"measure {measure.name}: give it a task, or module and data of its own")
+    if task is not None and "features" in task["data"]:
+        raise ValueError(
+            f"task {task['name']} reads stored features; take the task of the words themselves"
+        )
 
 
 def evaluate(job: EvaluationJob, run: Run) -> None:
@@ -146,7 +170,7 @@ def score_of(module: Any, key: str) -> Score:
     return Score.of(key, are_shares=module.scores_are_shares)
 
 
-def describe_measure(job: EvaluationJob) -> dict[str, Any]:
+def describe_measure(job: EvaluationJob) -> JsonObject:
     """What scores.json says of the measure."""
     measure = job.cfg.measure
     description = {
@@ -159,13 +183,13 @@ def describe_measure(job: EvaluationJob) -> dict[str, Any]:
     return description | job.remembered
 
 
-def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
+def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> Any:
     """The measure's data module, or its task's; it has looked for its files."""
-    measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
-    task = measure["task"]
+    measure = cfg.measure
+    task = measure.task
     provenance = folders.read_config_dict(folder).get("clozelab", {})
     label_names = None
-    if cfg.measure.module is None:
+    if measure.module is None and task is not None:
         label_names = label_names_of(cfg, folder)
         warn_of_another_task(folder, provenance.get("task"), task["name"])
     code = ""
@@ -179,7 +203,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     data_dir = Path(cfg.data_dir)
     cache_dir = Path(cfg.cache_dir)
     inputs = TaskInputs(
-        name=measure["name"],
+        name=measure.name,
         data_dir=data_dir,
         cache_dir=cache_dir,
         tokenizer=tokenizer,
@@ -198,7 +222,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
         "global_batch_size": 1,
         "epochs": 1,
         "evaluations_per_epoch": 1,
-        "max_train_examples": measure["max_train_examples"],
+        "max_train_examples": measure.max_train_examples,
         "task": task,
     }
     data = factory.build_task_data(settings, inputs)
@@ -215,7 +239,7 @@ def warn_of_another_task(folder: Path, trained_on: str | None, task: str) -> Non
         )
 
 
-def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
+def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     """A fine-tuned model's classes in the order of its outputs, as the file calls them.
 
     None: in the task's order.
@@ -229,8 +253,6 @@ def label_names_of(cfg: DictConfig, folder: Path) -> list[str] | None:
     names = named_labels(config, path)
     given = cfg.measure.label_names
     if given:
-        if OmegaConf.is_config(given):
-            given = OmegaConf.to_container(given)
         return renamed_labels(names, given, path)
     # What transformers calls classes that nobody has named.
     if names != [f"LABEL_{number}" for number in range(len(names))]:
@@ -269,7 +291,7 @@ def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
     )
 
 
-def recall(cfg: DictConfig, folder: Path, module: Any) -> dict[str, Any]:
+def recall(cfg: EvaluateConfig, folder: Path, module: Any) -> JsonObject:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.
@@ -283,17 +305,18 @@ def recall(cfg: DictConfig, folder: Path, module: Any) -> dict[str, Any]:
     return dict(module.recall(remembered))
 
 
-def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
+def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
     """The measure's module on the encoder, or the task's on the fine-tuned model.
 
     Heads have the weights of the folder.
     """
-    settings = cfg.measure.module or cfg.measure.task.module
+    task = cfg.measure.task or {}
+    settings = cfg.measure.module or task["module"]
     pooling = {}
     if settings.get("pooling") == "auto":
         pooling["pooling"] = trained_pooling(folder)
     if cfg.measure.module is None:
-        module = _build_task_module(cfg, folder, encoder, data, pooling)
+        module = _build_task_module(cfg, task, folder, encoder, data, pooling)
         heads = module.heads()
     else:
         family = encoder.config.family
@@ -311,17 +334,21 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
 
 
 def _build_task_module(
-    cfg: DictConfig, folder: Path, encoder: Encoder, data: Any, pooling: Mapping[str, str]
+    cfg: EvaluateConfig,
+    task: ReadOnlyJson,
+    folder: Path,
+    encoder: Encoder,
+    data: Any,
+    pooling: Mapping[str, str],
 ) -> Any:
     """A task's module for scoring: what it would train with is 0."""
     seed_initialisation(cfg.pretrain_seed)
-    task = cfg.measure.task
     provenance = folders.read_config_dict(folder).get("clozelab", {})
-    return build("task.module", task.module)(
+    return build("task.module", task["module"])(
         encoder=encoder,
         head=provenance.get("head", "linear"),
         validation=data.validation,
-        metric=task.metric,
+        metric=task["metric"],
         **dict.fromkeys(TRAINING_ARGUMENTS, 0),
         **pooling,
     )

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.files import whole_file
 from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.explaining import Attribution
@@ -42,7 +43,7 @@ COLOURS = {True: "#2166ac", False: "#b2182b"}  # of a token that raises a logit,
 
 
 @verb("explain", HELP, names=(1, 1), keys=KEYS)
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Write the page or the picture; returns the exit status."""
     values = args.values
     if "text" not in values:
@@ -125,7 +126,7 @@ def render_page(
     from clozelab.report.page import templates
 
     captions = [f"layer {layer} head {head}" for layer, head in layer_heads]
-    context: dict[str, Any] = {
+    context: JsonObject = {
         "name": model_name,
         "found": attribution,
         "picture": base64.b64encode(picture).decode(),

@@ -13,7 +13,7 @@ from clozelab.results.experiment import Experiment, find_experiment, load_experi
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
 from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import percent
 
@@ -29,7 +29,7 @@ docs/runs.md says how mean and interval come about.
 
 
 @verb("explain-cell", HELP, names=(3, 3), keys=("scale", "runs_dir"))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print the runs behind a number, and what makes them again; returns the exit status."""
     experiment_name, row_name, column_name = args.names
     folder = find_experiment(experiment_name)

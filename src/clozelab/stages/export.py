@@ -8,13 +8,13 @@ machine that has the run's corpus.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.models.locate import find_model
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
@@ -65,7 +65,7 @@ hub=true, NAME@COMMIT on the hub.
     names=(1, 1),
     keys=("to", *CHOICES),
 )
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Write the folder and print where it is; returns the exit status."""
     values = args.values
     for key, choices in CHOICES.items():
@@ -132,7 +132,7 @@ def write(
     from clozelab.stages.model_card import model_card
 
     provenance = model.config.get("clozelab", {})
-    extra_config: dict[str, Any] = {"clozelab": provenance}
+    extra_config: JsonObject = {"clozelab": provenance}
     if has_head:
         require_trained_heads(model)
         if "task" in provenance:
@@ -211,7 +211,7 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
         "pooling_mode_mean_tokens": pooling == "mean",
         "pooling_mode_max_tokens": False,
     }
-    contents: Mapping[str, Any] = {
+    contents: ReadOnlyJson = {
         "modules.json": modules,
         "1_Pooling/config.json": pooling_config,
         "config_sentence_transformers.json": {},
@@ -226,10 +226,8 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     That is RUN/encoders/step-N unless `to` is given. ValueError where the run has no checkpoint of
     its own.
     """
-    from omegaconf import OmegaConf
-
     from clozelab.runs.record import read_record
-    from clozelab.stages import factory
+    from clozelab.stages import factory, pretrain
     from clozelab.stages.prepare import prepared_corpus
     from clozelab.training.callbacks import SameConfig
     from clozelab.training.checkpoints import load_file, newest_whole
@@ -245,9 +243,9 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     checkpoint = load_file(checkpoint_path)
     if checkpoint[SameConfig.KEY] != record.fingerprint:
         raise ValueError(f"{checkpoint_path} is of another run than the run.json above it")
-    with factory.recompose_config(record) as cfg:
-        plain: Any = OmegaConf.to_container(cfg, resolve=True)
-        objectives = factory.build_objectives(plain)
+    with factory.recompose_config(record) as composed:
+        cfg = composed.config
+        objectives = pretrain.build_objectives(cfg)
         corpus = prepared_corpus(cfg)
         if corpus.fingerprint != record.inputs.get("corpus"):
             raise ValueError(
@@ -256,13 +254,13 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
             )
         # Whatever it was trained on, this process only loads and writes.
         hardware = Hardware("cpu", 1, 1, "auto", "32-true")
-        module = factory.build_pretraining_module(cfg, hardware, corpus, objectives, total_steps=1)
-        tokenizer = factory.encoder_tokenizer(cfg, corpus, objectives)
+        module = pretrain.build_module(cfg, hardware, corpus, objectives, total_steps=1)
+        tokenizer = pretrain.encoder_tokenizer(cfg, corpus, objectives)
     module.load_state_dict(checkpoint["state_dict"])
     step = int(checkpoint["global_step"])
     folder = run / "encoders" / f"step-{step}"
     if to is not None:
         folder = to.resolve()
-    provenance = factory.encoder_provenance(plain, record, corpus, step=step)
+    provenance = pretrain.encoder_provenance(cfg, record, corpus, step=step)
     module.save_encoder(folder, tokenizer.files(), provenance)
     return folder

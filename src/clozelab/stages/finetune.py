@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from omegaconf import DictConfig, OmegaConf
 
+from clozelab.config import Composed
 from clozelab.corpus.files import digest
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
@@ -24,6 +24,7 @@ from clozelab.models.folders import load_encoder
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
+    check_metric,
     save_model,
     write_results,
     write_test_predictions,
@@ -33,8 +34,10 @@ from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
-from clozelab.stages import factory, preconditions
+from clozelab.schema import FinetuneConfig
+from clozelab.stages import factory
 from clozelab.targets import build, locate
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
@@ -53,7 +56,7 @@ LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
 class FinetuneJob:
     """What a fine-tuning works with, once all that can be refused has been looked at."""
 
-    cfg: DictConfig
+    cfg: FinetuneConfig
     hardware: Hardware
     encoder_folder: Path
     encoder: Encoder
@@ -61,7 +64,7 @@ class FinetuneJob:
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
-def main(cfg: DictConfig) -> None:
+def main(cfg: FinetuneConfig, composed: Composed) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores, complete the run."""
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     job = prepare(cfg, with_test_files=cfg.predict_test)
@@ -70,7 +73,7 @@ def main(cfg: DictConfig) -> None:
     test_splits = {}
     if cfg.predict_test:
         test_splits = job.data.load_test()
-    with claim_run(job) as run:
+    with claim_run(job, composed) as run:
         if run.is_complete:
             require_scores(run)
             log.info("%s is complete already", run.dir)
@@ -81,12 +84,13 @@ def main(cfg: DictConfig) -> None:
         train(job, run, description, test_splits)
 
 
-def prepare(cfg: DictConfig, *, with_test_files: bool = False) -> FinetuneJob:
+def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJob:
     """Check the settings, load the encoder, and read the task's data.
 
     ValueError for anything wrong, also (`with_test_files`) for test files that are missing.
     """
-    hardware, folder = preconditions.prepare_stage(cfg, preconditions.check_finetuning)
+    check_finetuning(cfg)
+    hardware, folder = factory.require_machine_and_encoder(cfg)
     fingerprint = encoder_fingerprint(folder)
     data = build_data(cfg, folder, fingerprint, hardware)
     inputs = {
@@ -104,7 +108,27 @@ def prepare(cfg: DictConfig, *, with_test_files: bool = False) -> FinetuneJob:
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
-def refuse_partial_scores(cfg: DictConfig, total_steps: int) -> None:
+def check_finetuning(cfg: FinetuneConfig) -> None:
+    """Refuse what can be wrong with a fine-tuning without encoder or data."""
+    if cfg.trainer.strategy == "fsdp":
+        raise ValueError(
+            "fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training"
+        )
+    if cfg.trainer.precision == "bf16-true":
+        raise ValueError(
+            "trainer.precision=bf16-true is for pre-training: fine-tuning's steps are too small for"
+            " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
+            " the only one)"
+        )
+    # What a task can do is known to its module's class, before one is built.
+    module = locate(cfg.task.module["_target_"])
+    module.check_head(cfg.head)
+    module.check_settings(cfg.task.module)
+    check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
+    factory.check_optimizer(cfg, 1)
+
+
+def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
     """ValueError for a training that ends with a score of a part of the examples."""
     if {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning):
         return
@@ -116,7 +140,7 @@ def refuse_partial_scores(cfg: DictConfig, total_steps: int) -> None:
         )
 
 
-def describe_task(job: FinetuneJob) -> dict[str, Any]:
+def describe_task(job: FinetuneJob) -> JsonObject:
     """What scores.json says of the task."""
     task = job.cfg.task
     return {
@@ -128,7 +152,7 @@ def describe_task(job: FinetuneJob) -> dict[str, Any]:
     }
 
 
-def claim_run(job: FinetuneJob) -> Run:
+def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     """Take the run's folder for this fine-tuning."""
     task = job.cfg.task
     module = locate(task.module["_target_"])
@@ -136,7 +160,7 @@ def claim_run(job: FinetuneJob) -> Run:
     return Run.claim(
         job.cfg.run_dir,
         stage="finetune",
-        config=job.cfg,
+        config=composed,
         inputs=job.inputs,
         scores={key: Score.of(key, are_shares=module.scores_are_shares) for key in keys},
         metric=task.metric,
@@ -154,7 +178,7 @@ def require_scores(run: Run) -> None:
 def train(
     job: FinetuneJob,
     run: Run,
-    description: Mapping[str, Any],
+    description: ReadOnlyJson,
     test_splits: Mapping[str, tuple[Any, Any]],
 ) -> None:
     """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
@@ -181,7 +205,7 @@ def train(
             folder=run.dir,
         )
         trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
-        results: dict[str, Any] = {}
+        results: JsonObject = {}
         if run.is_leader:
             results = write_results(run.dir, module, description)
             summarise(loggers, {**results["scores"], "best_step": results["best_step"]})
@@ -217,7 +241,7 @@ def predict_splits(
     return written
 
 
-def finish(job: FinetuneJob, run: Run, module: FineTuning, results: Mapping[str, Any]) -> None:
+def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson) -> None:
     """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
     facts = {key: results[key] for key in RESULTS_IN_RECORD}
     if job.cfg.keep_model:
@@ -237,10 +261,10 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: Mapping[str,
     shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
 
 
-def model_facts(job: FinetuneJob) -> dict[str, Any]:
+def model_facts(job: FinetuneJob) -> JsonObject:
     """What a model's folder remembers of its fine-tuning."""
     data = job.data
-    facts = {"task": job.cfg.task.name, "head": job.cfg.head}
+    facts: JsonObject = {"task": job.cfg.task.name, "head": job.cfg.head}
     for key in LENGTHS:
         if key in data.facts:
             facts[key] = data.facts[key]
@@ -249,7 +273,7 @@ def model_facts(job: FinetuneJob) -> dict[str, Any]:
     return facts
 
 
-def training_objects(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
+def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
     """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
     job = prepare(cfg)
     if job.hardware.compile == "true":
@@ -267,7 +291,7 @@ def training_objects(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule,
 
 
 def build_data(
-    cfg: DictConfig, folder: Path, fingerprint: str, hardware: Hardware
+    cfg: FinetuneConfig, folder: Path, fingerprint: str, hardware: Hardware
 ) -> FinetuningDataModule:
     """The task's data module for the encoder in a folder; it has looked for its files."""
     # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, and the
@@ -277,14 +301,13 @@ def build_data(
         weights_name = f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # The hub's copies lie in the cache, laid out as the task's own files.
-    settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
     cache_dir = Path(cfg.cache_dir)
     data_dir = Path(cfg.data_dir)
     if cfg.hub:
-        data_dir = hub_files(HubSource.of(settings), cache_dir)
+        data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
     tokenizer = open_tokenizer(folder, cfg.token_types)
     # The cache of examples is of this code: another reads the files anew.
-    code = digest(code_behind([settings["data"]["_target_"]]))
+    code = digest(code_behind([cfg.task.data["_target_"]]))
     source = EncoderSource(weights_name, load, hardware.device)
     inputs = TaskInputs(
         name=cfg.task.name,
@@ -296,12 +319,13 @@ def build_data(
         max_unknown_share=cfg.max_unknown_share,
         code=code,
     )
+    settings = {**vars(cfg), "task": vars(cfg.task)}
     return factory.build_task_data(
-        cfg, inputs, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
+        settings, inputs, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
     )
 
 
-def draw_seed(cfg: DictConfig) -> int:
+def draw_seed(cfg: FinetuneConfig) -> int:
     """Seed of what this run draws: head weights, order of examples, dropout.
 
     It is made from both seeds of the run, so that fine-tuning seeds are nested in pre-training
@@ -312,7 +336,7 @@ def draw_seed(cfg: DictConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
+def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)

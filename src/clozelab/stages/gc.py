@@ -10,7 +10,7 @@ from rich.console import Console
 
 from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
 from clozelab.runs.find import find_below
-from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
 
 HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [--delete]
 
@@ -32,7 +32,7 @@ USUAL_KINDS = ("checkpoints", "leftovers", "cache")
     keys=("runs_dir", "cache_dir", "what"),
     flags=("delete",),
 )
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """List what could be deleted, and delete it if told to; 1 if something could not be."""
     console = make_console()
     items = find_items(args.values)

@@ -21,7 +21,8 @@ from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
-from clozelab.terminal import Words
+from clozelab.terminal import ParsedArgs
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -67,7 +68,7 @@ Answered = Iterator[tuple[Row, Any]]
 # The command line
 
 
-def load_predictor(args: Words) -> Predictor:
+def load_predictor(args: ParsedArgs) -> Predictor:
     """Load the model that is named first; in a terminal it shows how far it is."""
     values = args.values
     folder = find_model(args.names[0], from_hub=values.get("hub") == "true")
@@ -119,7 +120,7 @@ def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
     return out
 
 
-def parse_choice(key: str, values: Mapping[str, Any]) -> str:
+def parse_choice(key: str, values: ReadOnlyJson) -> str:
     """One of READING; ValueError for a wrong one."""
     choices = READING[key]
     value = values.get(key, choices[0])
@@ -128,9 +129,9 @@ def parse_choice(key: str, values: Mapping[str, Any]) -> str:
     return str(value)
 
 
-def parse_options(act: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
     """The options of an act among `values`; ValueError for one that is nothing for it."""
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     for key in OPTION_KEYS:
         if key not in values:
             continue
@@ -217,13 +218,13 @@ def rows_of(
         yield Row(row.place, record, problem, row.number)
 
 
-def is_empty(record: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
+def is_empty(record: ReadOnlyJson, roles: Mapping[str, str]) -> bool:
     """Whether nothing stands in any column that is read."""
     cells = [record.get(column) for column in roles.values()]
     return all(is_missing(cell) or (isinstance(cell, str) and not cell.strip()) for cell in cells)
 
 
-def _unread_key(record: Mapping[str, Any], roles: Mapping[str, str], act: str) -> str | None:
+def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str | None:
     """What is wrong with an object that has a text under a key that nothing reads.
 
     The keys of the first object count.
@@ -244,7 +245,7 @@ def answer_rows(
     predictor: Predictor,
     act: str,
     rows: Iterable[Row],
-    options: dict[str, Any],
+    options: JsonObject,
     *,
     roles: Mapping[str, str] | None = None,
     errors: str = "mark",
@@ -264,7 +265,7 @@ def _answer_stretch(
     predictor: Predictor,
     act: str,
     rows: Sequence[Row],
-    options: dict[str, Any],
+    options: JsonObject,
     roles: Mapping[str, str] | None,
     errors: str,
 ) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from clozelab.results.experiment import read_claims
 from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import interval, probability, signed
+from clozelab.text.plain import JsonObject
 
 HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]
 
@@ -137,8 +137,8 @@ def write_verdicts(path: Path, judgements: Sequence[Judgement]) -> None:
         writer.writerows(map(_row, judgements))
 
 
-def _row(judgement: Judgement) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _row(judgement: Judgement) -> JsonObject:
+    row: JsonObject = {
         "claim": judgement.claim.text,
         "judged_on": judgement.judged_on,
         "verdict": wording.verdict_label(judgement),

@@ -9,7 +9,7 @@ from rich.text import Text
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
-from clozelab.terminal import Words, make_console, path_of, verb
+from clozelab.terminal import ParsedArgs, make_console, path_of, verb
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 HELP = """clozelab list [runs_dir=FOLDER]
@@ -21,7 +21,7 @@ INDENT = "  "
 
 
 @verb("list", HELP, names=(0, 0), keys=("runs_dir",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print every experiment's name and title, and a line below for every scale with runs."""
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")

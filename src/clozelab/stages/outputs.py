@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ from clozelab.corpus.rows import Row, RowFile
 from clozelab.corpus.tables import COLUMNAR, csv_line, open_table
 from clozelab.datamodules.labels import is_missing
 from clozelab.modules.answers import Result, Unanswered, columns_of
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
@@ -70,7 +71,7 @@ def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json
 # Lines
 
 
-def to_json_value(answer: Any) -> Any:
+def to_json_value(answer: Any) -> Json:
     """An answer as JSON holds it: lists for an array, an object for anything else."""
     if hasattr(answer, "tolist"):
         return answer.tolist()
@@ -88,7 +89,7 @@ def json_lines(file: RowFile, answered: Answered) -> Iterator[str]:
         yield json_line(answer, row.record)
 
 
-def json_line(answer: Any, record: Mapping[str, Any]) -> str:
+def json_line(answer: Any, record: ReadOnlyJson) -> str:
     """A JSON object of the record that was read, and its prediction."""
     content = dict(record)
     # An earlier prediction's keys are replaced, and come last again.
@@ -115,7 +116,7 @@ def text_line(answer: Any) -> str:
     return "\t".join(fields)
 
 
-def _text_fields(content: Mapping[str, Any]) -> list[str]:
+def _text_fields(content: ReadOnlyJson) -> list[str]:
     """What a line of text says of an answer, by the keys that the answer has."""
     if "masks" in content:
         return [_best_tokens(mask) for mask in content["masks"]]
@@ -134,7 +135,7 @@ def _text_fields(content: Mapping[str, Any]) -> list[str]:
     return fields
 
 
-def _best_tokens(mask: Iterable[Mapping[str, Any]]) -> str:
+def _best_tokens(mask: Iterable[ReadOnlyJson]) -> str:
     return " ".join(f"{token['token']} {token['probability']:.4f}" for token in mask)
 
 
@@ -193,7 +194,7 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
-def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, dict[str, Any]]]:
+def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, JsonObject]]:
     """Each row with its answer's cells: column -> value, the same columns in every row.
 
     The first answer tells the columns, so rows before it wait.

@@ -35,7 +35,7 @@ from clozelab.stages.archive import (
     write_archive,
     write_results_table,
 )
-from clozelab.terminal import Words, say, verb
+from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.safe_yaml import own_text
 
 HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER]
@@ -80,7 +80,7 @@ class Selection:
     keys=("out", "encoders", "predictions", *FILTERS),
     takes_overrides=True,
 )
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Write the pack and say what it holds; returns the exit status."""
     with_weights = args.values.get("encoders", "false")
     with_predictions = args.values.get("predictions", "true")
@@ -107,7 +107,7 @@ def main(args: Words) -> int:
     return 0
 
 
-def select_runs(args: Words) -> Selection:
+def select_runs(args: ParsedArgs) -> Selection:
     """Find the runs that a command line names; ValueError where there are none."""
     root, experiment, scale = _find_root(args)
     filters = {key: args.values[key] for key in FILTERS if key in args.values}
@@ -135,7 +135,7 @@ def select_runs(args: Words) -> Selection:
     return Selection(root, runs_dir, experiment, scale, records, num_left_out)
 
 
-def _find_root(args: Words) -> tuple[Path, Path | None, str]:
+def _find_root(args: ParsedArgs) -> tuple[Path, Path | None, str]:
     """The folder of the runs, their experiment or None, and its scale, by a command line."""
     name = args.names[0]
     folder = Path(name).absolute()

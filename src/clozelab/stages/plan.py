@@ -122,7 +122,7 @@ def main(args: ParsedArgs) -> int:
     if "brief" in args.flags:
         _print_warnings(console, [f"not timed: {problem}" for problem in plan.costing.problems])
         sweep = next(iter(plan.sweeps.values()))
-        keep_plan(Path(str(sweep.master.hydra.sweep.dir)), plan.parts)
+        keep_plan(sweep.folder, plan.parts)
     else:
         print_plan(plan, console)
     return 0

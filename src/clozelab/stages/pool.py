@@ -29,7 +29,7 @@ from clozelab.stages.archive import (
     describe_machines,
     open_archive,
 )
-from clozelab.terminal import Words, path_of, say, verb
+from clozelab.terminal import ParsedArgs, path_of, say, verb
 
 HELP = """clozelab pool FILE... [runs_dir=FOLDER]
 
@@ -55,7 +55,7 @@ MAY_DIFFER = {
 
 
 @verb("pool", HELP, names=(1, None), keys=("runs_dir",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Put the runs of packs where they belong; returns the exit status."""
     runs_dir = Path(path_of("runs_dir", args.values))
     with tempfile.TemporaryDirectory(prefix="clozelab-pool-") as folder:

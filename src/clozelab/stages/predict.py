@@ -15,7 +15,7 @@ from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_o
 from clozelab.stages import inference
 from clozelab.stages.inference import ACT_OF_TASK, ACTS, MODEL_KEYS, OPTION_KEYS, READING
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
 
 if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
@@ -79,7 +79,7 @@ ARRAY_ACTS = ("embed", "states", "attention")
     keys=(*INPUT_KEYS, "do", *MODEL_KEYS, *READING, *OPTION_KEYS),
     flags=("json", "test"),
 )
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print or write what the model says; returns the exit status."""
     values = args.values
     if "test" in args.flags or "test" in values:
@@ -96,7 +96,7 @@ def main(args: Words) -> int:
     return 0
 
 
-def predict_texts(args: Words) -> None:
+def predict_texts(args: ParsedArgs) -> None:
     """Answer the one text of the command line, or each row of a file."""
     values = args.values
     if values.get("do") not in (None, *ACTS):
@@ -210,13 +210,13 @@ def predict_task(
     model_folder = (run / "model").resolve()
     scores_path = (run / "scores.json").resolve()
     out = Path(output or run / "test_predictions").resolve()
-    with factory.recompose_config(record) as cfg:
-        if not is_record_of(record, stage="finetune", config=cfg):
+    with factory.recompose_config(record) as composed:
+        if not is_record_of(record, stage="finetune", config=composed):
             raise ValueError(
                 f"{run}: its command says another configuration now than when it was trained"
             )
         # Whatever the run began from, its model is trained now.
-        cfg.initialisation = "pretrained"
+        cfg = replace(composed.config, initialisation="pretrained")
         hardware = one_device(factory.hardware_of(cfg.trainer), record)
         data = finetune.build_data(cfg, model_folder, encoder_fingerprint(model_folder), hardware)
         if data.source_fingerprint != record.inputs["task_files"]:

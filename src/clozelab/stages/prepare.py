@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import Source, source_files
 from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import TokenizerSettings
-from clozelab.targets import build, check_targets
+from clozelab.schema import PrepareConfig, PretrainConfig
+from clozelab.targets import build
+from clozelab.text.plain import JsonObject
 
 
-def main(cfg: Any) -> Path:
+def main(cfg: PrepareConfig) -> Path:
     """Prepare `cfg.corpus` and print where it lies."""
-    check_targets(cfg)
     # Every byte, once before a sweep: its jobs compare sizes alone.
     corpus = prepared_corpus(cfg, verify="full")
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
@@ -36,7 +35,9 @@ def main(cfg: Any) -> Path:
     return corpus.folder
 
 
-def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
+def prepared_corpus(
+    cfg: PrepareConfig | PretrainConfig, *, verify: str = "sizes"
+) -> PreparedCorpus:
     """The corpus of `cfg.corpus` and `cfg.tokenizer`, prepared unless it is in the cache.
 
     An embedded one is generated first.
@@ -53,15 +54,15 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
     return corpus
 
 
-def require_sources(cfg: Any) -> None:
+def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
     """ValueError where a source has no file, unless the corpus is generated."""
-    if _plain(cfg.corpus).get("generator"):
+    if cfg.corpus.generator:
         return
     for source in _prepare_arguments(cfg)["sources"]:
         source_files(source, cfg.data_dir)
 
 
-def find_corpus(cfg: Any) -> Path | None:
+def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     """Where a configuration's prepared corpus lies, if it does; writes none.
 
     ValueError: preparing would be refused.
@@ -73,34 +74,26 @@ def find_corpus(cfg: Any) -> Path | None:
     return find_prepared_corpus(**arguments)
 
 
-def _prepare_arguments(cfg: Any) -> dict[str, Any]:
+def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     """The arguments of prepare_corpus."""
-    corpus = _plain(cfg.corpus)
     # Preparing knows nothing of where the text came from.
-    corpus.pop("generator", None)
     return {
-        **corpus,
-        "sources": [Source(**source) for source in corpus["sources"]],
-        "tokenizer": TokenizerSettings(**_plain(cfg.tokenizer)),
+        "name": cfg.corpus.name,
+        "validation_fraction": cfg.corpus.validation_fraction,
+        "sources": [Source(**vars(source)) for source in cfg.corpus.sources],
+        "tokenizer": TokenizerSettings(**vars(cfg.tokenizer)),
         "data_dir": cfg.data_dir,
         "cache_dir": cfg.cache_dir,
     }
 
 
-def _generator(cfg: Any) -> Callable[..., Any] | None:
+def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., Any] | None:
     """What generates an embedded corpus; None for any other.
 
     It takes `output_dir` and does nothing where its files lie already. With `only_look` it says
     whether they do, and writes nothing.
     """
-    node = _plain(cfg.corpus).get("generator")
-    if not node:
+    if not cfg.corpus.generator:
         return None
-    generate: Callable[..., Any] = build("corpus.generator", node)
+    generate: Callable[..., Any] = build("corpus.generator", cfg.corpus.generator)
     return generate
-
-
-def _plain(node: Any) -> dict[str, Any]:
-    """A node of the configuration as dictionaries and lists; ValueError for a missing value."""
-    plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
-    return cast(dict[str, Any], plain)

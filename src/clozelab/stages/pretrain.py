@@ -8,33 +8,49 @@ would say today.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from omegaconf import DictConfig, OmegaConf
 
-from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.config import Composed, total_steps
+from clozelab.corpus.generated import known_loss
+from clozelab.corpus.packing import Masking, SpecialIds
+from clozelab.corpus.shards import PreparedCorpus, unigram_loss
+from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.models.encoder import compile_encoder
-from clozelab.modules.pretraining import PretrainingModule
-from clozelab.objectives.objective import Objective
-from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.record import Score
+from clozelab.launch.sweep import phase_objectives
+from clozelab.models import folders
+from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.locate import CONFIG_FILE
+from clozelab.modules.base import build_with_hparams
+from clozelab.modules.model import open_tokenizer
+from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
+from clozelab.objectives.objective import EncoderWithHeads, Objective
+from clozelab.runs.inputs import encoder_fingerprint, require_encoder
+from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
-from clozelab.stages import factory, preconditions
+from clozelab.schema import PretrainConfig
+from clozelab.stages import factory
 from clozelab.stages.prepare import prepared_corpus
-from clozelab.targets import check_targets
+from clozelab.targets import build
 from clozelab.text.formatting import passes
-from clozelab.training.callbacks import KeepEncoders
-from clozelab.training.checkpoints import newest_whole
+from clozelab.text.plain import JsonObject
+from clozelab.training.callbacks import (
+    KeepEncoders,
+    PositionGrowth,
+    check_position_growth,
+    growth_steps,
+)
+from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.host import process_rank
-from clozelab.training.runtime import largest_that_fits, try_step
+from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_step
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
@@ -57,8 +73,7 @@ SCORES = (
 class PretrainingJob:
     """What a pre-training works with, once all that can be refused has been looked at."""
 
-    cfg: DictConfig
-    plain: dict[str, Any]  # `cfg` as dictionaries and lists, resolved
+    cfg: PretrainConfig
     hardware: Hardware
     corpus: PreparedCorpus
     objectives: list[Objective]  # one a phase
@@ -66,27 +81,27 @@ class PretrainingJob:
     steps_to_keep: list[int]  # after which the encoder is kept on its way
 
 
-def main(cfg: DictConfig) -> None:
+def main(cfg: PretrainConfig, composed: Composed) -> None:
     """Prepare the corpus if need be, train or go on, save the encoder folder, complete the run."""
     job = prepare_pretraining(cfg)
     inputs = {"corpus": job.corpus.fingerprint}
-    inputs |= preconditions.require_same_vocabulary(cfg, job.corpus)
+    inputs |= require_same_vocabulary(cfg, job.corpus)
     for objective in job.objectives:
         for name, folder in objective.token.inputs().items():
             inputs[name] = encoder_fingerprint(folder)
-    tokenizer = factory.encoder_tokenizer(cfg, job.corpus, job.objectives)
+    tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
     # The very same run of another experiment is not trained again.
-    share_equal_run(cfg, inputs)
+    share_equal_run(composed, inputs)
     with Run.claim(
         cfg.run_dir,
         stage="pretrain",
-        config=cfg,
+        config=composed,
         inputs=inputs,
         scores={key: Score.of(key, are_shares=True) for key in SCORES},
         metric=SCORES[0],
     ) as run:
         if run.is_complete:
-            require_kept_encoders(cfg)
+            require_kept_encoders(composed)
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.
@@ -95,18 +110,16 @@ def main(cfg: DictConfig) -> None:
         train(job, run, tokenizer)
 
 
-def prepare_pretraining(cfg: DictConfig) -> PretrainingJob:
+def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
     """Check the settings, prepare the corpus, and open it as the phases read it.
 
     All that can be wrong is found here, before a run folder is taken.
     """
-    check_targets(cfg)
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
     hardware = factory.hardware_of(cfg.trainer)
-    objectives = factory.build_objectives(plain)
-    preconditions.check_pretraining(cfg, plain, hardware)
-    preconditions.check_trackers(cfg)
-    steps_to_keep = kept_steps(cfg)
+    objectives = build_objectives(cfg)
+    check_pretraining(cfg, hardware)
+    factory.check_trackers(cfg)
+    steps_to_keep = kept_steps(cfg.keep_encoders, sum(phase.steps for phase in cfg.phases))
     # One process reads every byte, once a run.
     verify = "full"
     if process_rank():
@@ -115,16 +128,60 @@ def prepare_pretraining(cfg: DictConfig) -> PretrainingJob:
     data = CorpusDataModule(
         corpus,
         objectives,
-        phases=plain["phases"],
+        phases=[vars(phase) for phase in cfg.phases],
         seed=cfg.seed,
         num_workers=cfg.trainer.num_workers,
-        validation_instances=plain["validation"]["instances"],
-        validation_seq_length=plain["validation"]["seq_length"],
+        validation_instances=cfg.validation.instances,
+        validation_seq_length=cfg.validation.seq_length,
     )
     # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")
     log_passes(data, corpus)
-    return PretrainingJob(cfg, plain, hardware, corpus, objectives, data, steps_to_keep)
+    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep)
+
+
+def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
+    """Refuse what can be wrong with a pre-training before its corpus is looked at."""
+    if cfg.trainer.gradient_checkpointing and hardware.strategy == "fsdp":
+        raise ValueError(
+            "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
+            " them"
+        )
+    # A given encoder brings its own shape, whatever the configuration says of a model.
+    positions = cfg.model.max_position_embeddings
+    if cfg.encoder is not None:
+        positions = folders.read_config(require_encoder(cfg.encoder)).max_position_embeddings
+        folders.refuse_untied(cfg.encoder)
+    phases = [vars(phase) for phase in cfg.phases]
+    check_lengths(phases, vars(cfg.validation), positions, hardware.world_size)
+    check_position_growth(cfg.position_growth, phases, hardware.strategy)
+    # The constructor refuses sizes and parts that do not fit together.
+    EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
+    factory.check_optimizer(cfg, total_steps(phases))
+
+
+def require_same_vocabulary(cfg: PretrainConfig, corpus: PreparedCorpus) -> dict[str, str]:
+    """Refuse a given encoder that does not read the corpus's tokens.
+
+    Returns what to record of it among the run's inputs, nothing without one.
+    """
+    if cfg.encoder is None:
+        return {}
+    folder = require_encoder(cfg.encoder)
+    tokenizer = open_tokenizer(folder)
+    of_corpus = corpus.tokenizer.fingerprint
+    # A folder of somebody's may follow the same rules in files of its own: `released` names them.
+    if of_corpus not in (tokenizer.fingerprint, tokenizer.released):
+        name = "vocab.txt"
+        if (folder / TOKENIZER_FILE).is_file():
+            name = TOKENIZER_FILE
+        raise ValueError(
+            f"encoder={folder} was trained with another vocabulary than the corpus is prepared with"
+            f" (fingerprints {tokenizer.fingerprint[:12]} and {of_corpus[:12]}): its token ids mean"
+            f" other words; prepare the corpus with the folder's own,"
+            f" tokenizer.vocab_file=FOLDER/{name}"
+        )
+    return {"encoder": encoder_fingerprint(folder)}
 
 
 def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
@@ -142,9 +199,9 @@ def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
 def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
     """Train from the newest checkpoint to the end, save the encoder, complete the run."""
     cfg = job.cfg
-    module = build_module(job)
+    module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     choose_micro_batch_and_compile(job, run, module)
-    facts = factory.corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
+    facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     run.record(precision=job.hardware.precision, threads=torch.get_num_threads(), **facts)
     # What is kept on the way is written as the last one is.
     save = partial(save_encoder, job, run, module, tokenizer)
@@ -172,11 +229,11 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
             run.complete({"scores": module.facts()}, **module.facts())
 
 
-def training_objects(cfg: DictConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
+def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
     """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
     job = prepare_pretraining(cfg)
-    preconditions.require_same_vocabulary(cfg, job.corpus)
-    module = build_module(job)
+    require_same_vocabulary(cfg, job.corpus)
+    module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     if job.hardware.compiles_pretraining:
         _compile_encoders(module)
     trainer = factory.make_trainer(
@@ -191,13 +248,6 @@ def training_objects(cfg: DictConfig) -> tuple[PretrainingModule, CorpusDataModu
     return module, job.data, trainer
 
 
-def build_module(job: PretrainingJob) -> PretrainingModule:
-    """The module that trains the job's encoder."""
-    return factory.build_pretraining_module(
-        job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps
-    )
-
-
 def save_encoder(
     job: PretrainingJob,
     run: Run,
@@ -209,8 +259,185 @@ def save_encoder(
     folder = run.dir / "encoder"
     if step is not None:
         folder = run.dir / f"encoders/step-{step}"
-    provenance = factory.encoder_provenance(job.plain, run.content, job.corpus, step=step)
+    provenance = encoder_provenance(job.cfg, run.content, job.corpus, step=step)
     module.save_encoder(folder, tokenizer.files(), provenance)
+
+
+# What it trains
+
+
+def build_module(
+    cfg: PretrainConfig,
+    hardware: Hardware,
+    corpus: PreparedCorpus,
+    objectives: Sequence[Objective],
+    total_steps: int,
+) -> PretrainingModule:
+    """Build the module that trains an encoder with its heads.
+
+    The encoder is a fresh one of the configured shape and the corpus's vocabulary, or a given one.
+    """
+    # Fresh weights, also those of the heads, are a function of the seed alone.
+    seed_initialisation(cfg.seed)
+    if cfg.encoder is None:
+        encoder = Encoder(encoder_config(cfg, SpecialIds.of(corpus.tokenizer), objectives[-1]))
+    else:
+        encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
+    module: PretrainingModule = build_with_hparams(
+        PretrainingModule,
+        encoder=encoder,
+        objectives=objectives,
+        **factory.optimization(cfg, total_steps, cfg.seed),
+        matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
+        spike=cfg.spike,
+    )
+    for trained in module.model.encoders:
+        trained.gradient_checkpointing = cfg.trainer.gradient_checkpointing
+    growth = {}
+    if cfg.position_growth == "tile":
+        growth = growth_steps([vars(phase) for phase in cfg.phases])
+    # The module brings this callback itself, for a Trainer of somebody's own needs it too.
+    callbacks = [PositionGrowth(growth)]
+    module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
+    if cfg.encoder is not None:
+        _load_given_heads(module.model, Path(cfg.encoder))
+    return module
+
+
+def build_objectives(cfg: PretrainConfig) -> list[Objective]:
+    """Build one objective a phase; phases of equal settings share one."""
+    nodes = phase_objectives(cfg)
+    built = [Objective(**build("objective", node)) for node in nodes]
+    # `index` finds the first of several equal nodes.
+    return [built[nodes.index(node)] for node in nodes]
+
+
+def encoder_config(cfg: PretrainConfig, ids: SpecialIds, objective: Objective) -> EncoderConfig:
+    """The shape of a fresh encoder, from a run's configuration."""
+    return EncoderConfig(
+        **vars(cfg.model),
+        **vars(cfg.architecture),
+        vocab_size=ids.vocab_size,
+        pad_token_id=ids.pad,
+        is_causal=objective.is_causal,
+    )
+
+
+def encoder_tokenizer(
+    cfg: PretrainConfig, corpus: PreparedCorpus, objectives: Sequence[Objective]
+) -> Tokenizer:
+    """The tokenizer that the encoder's folder gets.
+
+    It has no token type 1 where neither this run nor that of a given encoder has trained it: then
+    fine-tuning gives both texts of a pair the trained one, here and in transformers.
+    """
+    if any(objective.input.num_segments > 1 for objective in objectives):
+        return corpus.tokenizer
+    if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:
+        return corpus.tokenizer
+    return corpus.tokenizer.with_token_types("one")
+
+
+def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
+    """Load the heads that a given encoder's folder has.
+
+    A further model (generator) and its heads come from the folder of its name beside it.
+    """
+    for name, with_heads in model.named_models.items():
+        if name == "encoder":
+            _load_heads(with_heads, folder, name)
+            continue
+        if not with_heads.is_trained:
+            continue
+        beside = folder.with_name(name)
+        if (beside / CONFIG_FILE).is_file():
+            with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
+        _load_heads(with_heads, beside, name)
+
+
+def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
+    # A further model's folder may be missing: an encoder alone is a valid beginning.
+    stored: Collection[str] = ()
+    if (folder / CONFIG_FILE).is_file():
+        stored = folders.read_tensors(folder)
+    for head_name, head in model.heads.items():
+        if folders.has_head(model.encoder.config.family, head_name, head, stored):
+            folders.load_head(folder, head_name, head)
+            continue
+        log.info(
+            "%s has no %s head of the %s: it starts from fresh weights",
+            folder,
+            head_name,
+            model_name,
+        )
+
+
+# What its record and folders say of it
+
+
+def corpus_facts(
+    cfg: PretrainConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
+) -> JsonObject:
+    """Losses on the held-out text that the report compares the trained model's with.
+
+    `unigram_loss` is what the training text's frequencies alone give there. A generated text has
+    `known_loss` too, the best that any model can do.
+    """
+    labels = data.held_out_labels()
+    facts: JsonObject = {"unigram_loss": unigram_loss(corpus.train, labels)}
+    if not cfg.corpus.generator:
+        return facts
+    # (share of tokens that are predicted, share of these that stay as they are)
+    masking_shares = None
+    if isinstance(objective.token, Masking):
+        masking = objective.token
+        # Of tokens masked in spans the best loss is not known.
+        if len(masking.span_weights) > 1:
+            return facts
+        predicted = min(masking.predict_prob, masking.max_predictions_fraction)
+        masking_shares = (predicted, masking.same_fraction)
+    elif not objective.is_causal:
+        return facts
+    best = known_loss(
+        cfg.data_dir,
+        corpus.tokenizer,
+        labels,
+        seq_length=data.validation_seq_length,
+        masking=masking_shares,
+    )
+    if best:
+        facts["known_loss"] = best
+    return facts
+
+
+def encoder_provenance(
+    cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None = None
+) -> JsonObject:
+    """What an encoder folder remembers of its making, without secrets, for it is given away.
+
+    `step` is the one after which it was kept (None: the last). It has seen no longer sequences than
+    until then.
+    """
+    # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
+    first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)
+    seq_lengths = set()
+    if cfg.encoder:
+        given = folders.read_config_dict(cfg.encoder).get("clozelab", {})
+        seq_lengths.update(given.get("trained_seq_lengths", ()))
+    for phase, first_step in zip(cfg.phases, first_steps, strict=True):
+        if step is None or first_step < step:
+            seq_lengths.add(phase.seq_length)
+    provenance: JsonObject = {}
+    if step is not None:
+        provenance["step"] = step
+    for key in ("experiment", "arm", "seed", "objective", "phases"):
+        provenance[key] = record.config[key]
+    return provenance | {
+        "run_fingerprint": record.fingerprint,
+        "corpus_fingerprint": corpus.fingerprint,
+        "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
+        "trained_seq_lengths": sorted(seq_lengths),
+    }
 
 
 # What a run adapts to its machine

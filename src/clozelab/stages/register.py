@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from omegaconf import OmegaConf
 from rich.console import Console
 
+from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
 from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.runs.identity import SEED_KEYS, canonical
-from clozelab.terminal import Words, say, verb
+from clozelab.runs.identity import SEED_KEYS
+from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import key_of
 
 HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
@@ -28,7 +27,7 @@ overrides of `clozelab reproduce`.
 
 
 @verb("register", HELP, names=(1, 1), flags=("again",), takes_overrides=True)
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Write what is declared beside the runs; returns the exit status."""
     folder = find_experiment(args.names[0])
     sweeps = [step for step in make_steps(folder, args.overrides) if step.is_sweep]
@@ -57,8 +56,8 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
         pretrain_seed = {"pretrain": "seed"}.get(step.verb, "pretrain_seed")
         for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
             # They differ by their seeds alone: one of them has the settings of all.
-            config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))
-            name, settings_hash = registration.settings_of(json.loads(json.dumps(config)))
+            config = canonical(step.sweep.settings(jobs[0]))
+            name, settings_hash = registration.settings_of(config)
             settings.setdefault(name, set()).add(settings_hash)
             for job in jobs:
                 values = config | {key_of(word): word.partition("=")[2] for word in job}

@@ -16,7 +16,7 @@ from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
 from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.terminal import Heading, Words, fitting, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, fitting, make_table, say, verb
 from clozelab.text.formatting import DASH, several
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 
 
 @verb("report", HELP, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Write the report and print its table; returns the exit status."""
     report = make(args.names[0], args.overrides, args.values.get("report_dir"))
     if "latex" in args.flags:

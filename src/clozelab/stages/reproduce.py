@@ -32,7 +32,7 @@ from clozelab.runs.record import JobName
 from clozelab.runs.store import accept_other_code
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.terminal import Words, say, verb
+from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
 
@@ -82,7 +82,7 @@ line at least every 30 seconds.
     flags=("dry-run", "skip-doctor", "no-measure"),
     takes_overrides=True,
 )
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Run the experiment; returns 0 only if every step went well."""
     folder = find_experiment(args.names[0])
     is_checked = "skip-doctor" in args.flags
@@ -137,7 +137,7 @@ def run_round(
         arguments = (str(folder), *overrides)
         has_no_measure = "--no-measure" in command_line
         steps = with_checks(steps, arguments, is_checked=is_checked, measures=not has_no_measure)
-        launcher = Path(str(last.sweep.master.hydra.sweep.dir))
+        launcher = last.sweep.folder
         # A plan that lies there is an older reproduction's, perhaps of other settings.
         (launcher / plan_file(None)).unlink(missing_ok=True)
         status, is_stopped = run_steps(steps, console)

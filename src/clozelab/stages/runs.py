@@ -14,7 +14,7 @@ from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import score_in_context, shown_score
 from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
-from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
 from clozelab.text.formatting import STAGE_NAMES, duration, several
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
@@ -62,7 +62,7 @@ LAST_HEADINGS = (
 
 
 @verb("runs", HELP, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print a line for each run folder; what is damaged is shown, not hidden."""
     filters = {key: value for key, value in args.values.items() if key in FILTERS}
     experiment = next(iter(args.names), None)

@@ -20,7 +20,8 @@ from clozelab.corpus.files import file_sha256, write_whole
 from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -57,7 +58,7 @@ KEYS = (
 
 
 @verb("search", HELP, names=(1, 1), keys=KEYS, flags=("json",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | args.values
     vectors_path = checked_paths(values)
@@ -130,8 +131,8 @@ def note_of(
     model_path: Path,
     file: RowFile,
     roles: Mapping[str, str],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
+    options: ReadOnlyJson,
+) -> JsonObject:
     """What a file's vectors are made by and of; those of another model cannot be compared."""
     from clozelab.modules.model import trained_pooling
     from clozelab.runs.inputs import encoder_fingerprint
@@ -168,7 +169,7 @@ def load_or_compute(path: Path, note: dict[str, Any], compute: Callable[[], list
     return np.load(path)
 
 
-def is_current(path: Path, note_path: Path, note: Mapping[str, Any]) -> bool:
+def is_current(path: Path, note_path: Path, note: ReadOnlyJson) -> bool:
     """Whether kept vectors are of the file as it is now.
 
     ValueError for vectors of another model or other settings, and for a file that is none of

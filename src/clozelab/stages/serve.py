@@ -21,7 +21,8 @@ from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
 from clozelab.stages import inference
 from clozelab.stages.outputs import to_json_value
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -56,14 +57,14 @@ class PendingRequest:
 
     batch_key: str
     act: str
-    options: dict[str, Any]
+    options: JsonObject
     rows: list[Row]
     marks_errors: bool  # whether a record that cannot be read leaves the others their answers
     answer: asyncio.Future[Any]
 
 
 @verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *inference.MODEL_KEYS))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Serve until a signal comes."""
     values = {"host": "127.0.0.1", "port": "8000", "max_bytes": "1000000"} | args.values
     for key, limit in (("port", 1 << 16), ("max_bytes", 1 << 31)):
@@ -203,7 +204,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     )
 
 
-def records_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+def records_of(content: JsonObject) -> list[JsonObject]:
     """The objects under `records`, or the one that the request is itself."""
     if "records" not in content:
         return [content]

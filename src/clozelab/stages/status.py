@@ -21,7 +21,7 @@ from clozelab.runs.progress import (
     sweep_state,
 )
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
-from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, rough, several
 from clozelab.training.host import usable_cores
 
@@ -56,7 +56,7 @@ class ExperimentStatus:
 
 
 @verb("status", HELP, names=(0, 1), keys=("runs_dir", "scale"))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print how each experiment stands; returns the exit status."""
     runs_dir = path_of("runs_dir", args.values)
     filters = {key: value for key, value in args.values.items() if key == "scale"}

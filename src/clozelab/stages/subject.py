@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
-
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
+from clozelab.config import typed
 from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
@@ -33,10 +32,11 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.runs.inputs import require_encoder
-from clozelab.stages import factory, preconditions
+from clozelab.stages import evaluate, factory, finetune, pretrain
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
 from clozelab.text.formatting import STAGE_NAMES
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware
 
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
@@ -86,7 +86,7 @@ class Corpora:
         self.unprepared: list[str] = []
         self._opened: dict[str, Corpus] = {}
 
-    def __call__(self, settings: Mapping[str, Any]) -> Corpus:
+    def __call__(self, settings: ReadOnlyJson) -> Corpus:
         key = repr((settings["corpus"], settings["tokenizer"]))
         if key not in self._opened:
             self._opened[key] = self._open(settings)
@@ -96,9 +96,9 @@ class Corpora:
             self.unprepared.append(settings["corpus"]["name"])
         return corpus
 
-    def _open(self, settings: Mapping[str, Any]) -> Corpus:
+    def _open(self, settings: ReadOnlyJson) -> Corpus:
         try:
-            folder = find_corpus(OmegaConf.create(dict(settings)))
+            folder = find_corpus(typed("pretrain", settings))
         except USER_ERRORS:
             if self.strict:
                 raise
@@ -111,7 +111,7 @@ class Corpora:
         self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
         return made_up_corpus(int(settings["tokenizer"]["vocab_size"]))
 
-    def _open_folder(self, settings: Mapping[str, Any], folder: Path) -> Corpus:
+    def _open_folder(self, settings: ReadOnlyJson, folder: Path) -> Corpus:
         prepared = PreparedCorpus.open(folder)
         tokenizer = prepared.tokenizer
         return Corpus(
@@ -124,7 +124,7 @@ class Corpora:
             folder,
         )
 
-    def _sample_world(self, settings: Mapping[str, Any], world: Path) -> Corpus:
+    def _sample_world(self, settings: ReadOnlyJson, world: Path) -> Corpus:
         """A generated corpus with few of its documents, prepared in a folder of the caller's."""
         started = time.process_time()
         corpus = copy.deepcopy(dict(settings["corpus"]))
@@ -135,7 +135,7 @@ class Corpora:
         for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
             generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
         small = {"corpus": corpus, "data_dir": str(world), "cache_dir": str(world / "cache")}
-        prepared = prepared_corpus(OmegaConf.create({**settings, **small}))
+        prepared = prepared_corpus(typed("pretrain", {**settings, **small}))
         seconds = time.process_time() - started
         # The whole world will take so many times as long.
         self.sampling += seconds
@@ -145,7 +145,7 @@ class Corpora:
         held_out = round(sentences * float(corpus["validation_fraction"]))
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
-    def read_preview(self, settings: Mapping[str, Any]) -> TaskPreview:
+    def read_preview(self, settings: ReadOnlyJson) -> TaskPreview:
         """Texts and labels of a task's files."""
         try:
             return read_preview(settings)
@@ -154,14 +154,14 @@ class Corpora:
                 raise
             return read_preview(self.where_it_is(settings))
 
-    def where_it_is(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    def where_it_is(self, settings: ReadOnlyJson) -> ReadOnlyJson:
         """The settings, with the small world's folder where the real one is not there yet."""
         if not self.sampling:
             return settings
         return {**settings, "data_dir": str(self.world)}
 
 
-def text_bytes(settings: Mapping[str, Any]) -> int:
+def text_bytes(settings: ReadOnlyJson) -> int:
     """Bytes of a corpus's sources on disk; 0 where they are not there."""
     data_dir = Path(settings["data_dir"])
     total = 0
@@ -174,13 +174,14 @@ def text_bytes(settings: Mapping[str, Any]) -> int:
     return total
 
 
-def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
+def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
-    objectives = factory.build_objectives(settings)
+    cfg = typed("pretrain", settings)
+    objectives = pretrain.build_objectives(cfg)
     last_objective = objectives[-1]
     corpus = corpora(settings)
     if settings["encoder"] is None:
-        config = factory.encoder_config(settings, corpus.ids, last_objective)
+        config = pretrain.encoder_config(cfg, corpus.ids, last_objective)
     else:
         config = replace(read_config(settings["encoder"]), is_causal=last_objective.is_causal)
     return Arm(
@@ -190,7 +191,7 @@ def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpor
         phases=settings["phases"],
         corpus=corpus,
         objectives=objectives,
-        nodes=phase_objectives(settings),
+        nodes=phase_objectives(cfg),
         settings=settings,
         jobs=jobs,
     )
@@ -215,7 +216,7 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
 
 def open_task(
-    settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512
+    settings: ReadOnlyJson, tokenizer: Any = None, longest: int = 512
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     inputs = TaskInputs(
@@ -228,7 +229,7 @@ def open_task(
     return factory.build_task_data(settings, inputs)
 
 
-def read_preview(settings: Mapping[str, Any]) -> TaskPreview:
+def read_preview(settings: ReadOnlyJson) -> TaskPreview:
     """Texts and labels of a task's files. ValueError: they are not right."""
     return open_task(settings).preview()
 
@@ -332,14 +333,14 @@ class Gathering:
     def _add_kind(self, verb: str, sweep: Sweep, jobs: Sequence[Words]) -> None:
         """Check jobs that differ in seeds alone as their stage would; ValueError as it would."""
         settings = sweep.settings(jobs[0])
-        cfg = OmegaConf.create(settings)
-        check_targets(cfg)
+        check_targets(settings)
+        cfg = typed(verb, settings)
         if verb == "pretrain":
             hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
-            preconditions.check_pretraining(cfg, settings, hardware)
+            pretrain.check_pretraining(cfg, hardware)
             self.arms.append(open_arm(settings, jobs, self.corpora))
         elif verb == "evaluate":
-            preconditions.check_evaluation(cfg)
+            evaluate.check_evaluation(cfg)
             if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
                 raise ValueError(
                     f"no column would find this measure, which is named {cfg.measure.name}:"
@@ -349,10 +350,10 @@ class Gathering:
             self._require_files(settings)
             self.evaluations.append(JobGroup(settings, jobs))
         else:
-            preconditions.check_finetuning(cfg)
+            finetune.check_finetuning(cfg)
             self.finetunings.append(JobGroup(settings, jobs))
 
-    def _require_files(self, settings: Mapping[str, Any]) -> None:
+    def _require_files(self, settings: ReadOnlyJson) -> None:
         """ValueError where a measure's own files are not there.
 
         The text of a corpus comes with the corpus.
@@ -428,7 +429,7 @@ class Gathering:
                 missing_encoder_of |= dict.fromkeys(jobs, encoder)
         return missing_encoder_of
 
-    def _add_task(self, settings: dict[str, Any]) -> None:
+    def _add_task(self, settings: JsonObject) -> None:
         """Look at a task on the arms' encoders, or on a given one."""
         task = settings["task"]
         name = task["name"]

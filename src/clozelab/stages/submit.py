@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
-from clozelab.terminal import Words, verb
+from clozelab.terminal import ParsedArgs, verb
 
 HELP = """\
 clozelab submit glue RUNS... [out=FILE] [--placeholders]
@@ -37,7 +37,7 @@ class Candidate:
 
 
 @verb("submit", HELP, names=(0, None), keys=("out",), flags=("placeholders",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Write a submission; returns the exit status."""
     if args.names[:1] != ["glue"]:
         raise ValueError(

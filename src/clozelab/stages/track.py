@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.record import RUN_FILE, Record, read_record
-from clozelab.terminal import Words, make_console, say, verb
+from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.formatting import several
+from clozelab.text.plain import JsonObject
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ TRAINING_FACTS = ("tokens", "flops", "training_seconds", "tokens_per_second", "m
 
 
 @verb("track", HELP, names=(1, None), keys=("logger",))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Send the numbers; returns the exit status."""
     console = make_console()
     folders = run_folders(args.names)
@@ -87,7 +88,8 @@ def send(record: Record, logger: str, console: Console) -> None:
     overrides = []
     if logger:
         overrides.append(f"logger={logger}")
-    with factory.recompose_config(record, overrides) as cfg:
+    with factory.recompose_config(record, overrides) as composed:
+        cfg = composed.config
         job = job_of_record(cfg, record)
         trackers = factory.build_trackers(cfg, job)
     for label in LOCAL_TRACKERS:
@@ -124,13 +126,13 @@ def recorded_calls(folder: Path, record: Record) -> Iterator[Numbers]:
     yield Numbers(final_numbers(final_scores(record)), 0, began + seconds)
 
 
-def final_scores(record: Record) -> dict[str, Any]:
+def final_scores(record: Record) -> JsonObject:
     """Of a complete run: the scores of a fine-tuning, the facts of a pre-training."""
     path = record.folder / "scores.json"
     if not record.is_complete:
         return {}
     if path.is_file():
-        scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
+        scores: JsonObject = json.loads(path.read_text(encoding="utf-8"))["scores"]
         return scores
     return {
         key: value
@@ -139,7 +141,7 @@ def final_scores(record: Record) -> dict[str, Any]:
     }
 
 
-def send_missing(tracker: Any, calls: Sequence[Numbers], config: dict[str, Any]) -> int:
+def send_missing(tracker: Any, calls: Sequence[Numbers], config: JsonObject) -> int:
     """Send all but what the tracker says it has; returns the number of values sent."""
     from clozelab.training.tracking import WandbTracker
 

@@ -40,9 +40,10 @@ from clozelab.stages.rerun import (
     rerun_from_beginning,
     rerun_from_checkpoint,
 )
-from clozelab.terminal import Words, make_console, path_of, say, verb
+from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import listed, several
+from clozelab.text.plain import JsonObject
 from clozelab.training.measuring import read_rows
 
 HELP = """clozelab verify RUN
@@ -91,7 +92,7 @@ LOCAL_KEYS = (
 
 
 @verb("verify", HELP, names=(1, 1), keys=("retrain", "seed", "data_dir", "cache_dir"))
-def main(args: Words) -> int:
+def main(args: ParsedArgs) -> int:
     """Print the verdict; returns the exit status."""
     console = make_console()
     path = Path(args.names[0])
@@ -209,7 +210,7 @@ def config_mismatches(record: Record) -> Iterator[str]:
     A key that they leave open is no difference.
     """
     command = {key_of(word): word.partition("=")[2] for word in record.overrides}
-    sources: dict[str, dict[str, Any]] = {"its command": command}
+    sources: dict[str, JsonObject] = {"its command": command}
     file = record.folder / CONFIG_FILE
     if file.is_file():
         sources[CONFIG_FILE] = flatten(read_yaml(file))
@@ -362,7 +363,7 @@ def scores_file_mismatches(record: Record) -> Iterator[str]:
     Units are told by a figure's name.
     """
     saved = _read_json(record.folder / "scores.json")
-    facts: dict[str, Any] = {"metric": record.metric}
+    facts: JsonObject = {"metric": record.metric}
     for key in ("collapsed", "synthetic"):
         facts[key] = record.facts.get(key) or False
     for key, value in facts.items():
@@ -495,6 +496,6 @@ def _safe_command(record: Record, archive: RunArchive, folder: Path) -> Record:
     return record.model_copy(update=changes)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def _read_json(path: Path) -> JsonObject:
+    content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
     return content

@@ -16,7 +16,7 @@ import shlex
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -27,6 +27,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
+from clozelab.text.plain import ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Call:
         return self.method in ("close", "finalize")
 
 
-def final_numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+def final_numbers(scores: ReadOnlyJson) -> dict[str, float]:
     """Final scores as figures, for a tracker that has no place of its own for them."""
     return {
         f"final/{key}": float(value)
@@ -141,7 +142,7 @@ class BackgroundLogger(Logger):
             raise AttributeError(f"{name}; what may wait for a server is logger.target.{name}")
         return getattr(self.target, name)
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(Numbers(numbers, step, time.time()))
 
@@ -154,7 +155,7 @@ class BackgroundLogger(Logger):
     def finalize(self, status: str) -> None:
         """Not yet: a run's scores follow, and `close` ends it."""
 
-    def summarise(self, scores: Mapping[str, Any]) -> None:
+    def summarise(self, scores: ReadOnlyJson) -> None:
         """The final scores of a run."""
         if hasattr(self.target, "summarise"):
             self._put(Call("summarise", (dict(scores),), len(scores)))

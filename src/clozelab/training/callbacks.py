@@ -23,6 +23,7 @@ from rich import progress as bars
 from rich.console import Console
 from rich.text import Text
 
+from clozelab.text.plain import JsonObject
 from clozelab.training.checkpoints import keep_best, validation_is_due
 from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
 from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt, taken_signals
@@ -318,7 +319,7 @@ class TrainingProgress(Callback):
     ) -> None:
         step = trainer.global_step
         # Only log points have new figures; the bar keeps the last ones.
-        facts: dict[str, Any] = {}
+        facts: JsonObject = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
             self._printed_step = step
             facts["facts"] = in_one_line(pl_module.latest_metrics)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from clozelab.processor import cpu_flags, cpuinfo
+from clozelab.text.plain import JsonObject
 
 PACKAGES = (
     "clozelab",
@@ -37,7 +37,7 @@ OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 
 
 @cache
-def host_facts() -> dict[str, Any]:
+def host_facts() -> JsonObject:
     """What a record keeps of the machine and the code.
 
     versions; git {"commit", "dirty"} or None; host {"cpu", "cores", "platform", "gpus"};
@@ -65,7 +65,7 @@ def host_facts() -> dict[str, Any]:
     return {"environment": environment, "versions": versions, "git": _git_facts(), "host": host}
 
 
-def _git_facts() -> dict[str, Any] | None:
+def _git_facts() -> JsonObject | None:
     """The commit of this code, and whether it was changed since; None outside a repository."""
     file = Path(__file__).resolve()
     git = ("git", "-C", str(file.parent))

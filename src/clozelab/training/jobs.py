@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from clozelab.text.plain import ReadOnlyJson
 
 
 @dataclass(frozen=True)
@@ -20,5 +20,5 @@ class TrackedJob:
     name: str  # inside the experiment
     tags: tuple[str, ...] = ()
     # Plain values to show beside the run; no secrets.
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: ReadOnlyJson = field(default_factory=dict)
     command: tuple[str, ...] = ()  # the command line to show, without secrets

@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from filelock import FileLock
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.background import Numbers
 from clozelab.training.jobs import TrackedJob
 
@@ -100,7 +101,7 @@ class MlflowTracker(Logger):
         return isinstance(error, OSError) or type(error) is MlflowException
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         self.log_many([Numbers(dict(metrics), step, time.time())])
 
     @rank_zero_only

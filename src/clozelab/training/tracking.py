@@ -12,7 +12,7 @@ import logging
 import netrc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.corpus.files import write_whole
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
@@ -58,7 +59,7 @@ class MetricsCsv(Logger):
         self._seconds = 0.0
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         self._tokens = int(metrics.get(TOKENS_KEY, self._tokens))
         self._seconds = float(metrics.get(SECONDS_KEY, self._seconds))
         rows = [
@@ -105,7 +106,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         with suppress(OSError, netrc.NetrcParseError):
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "project": project,
         "entity": entity,
         "mode": os.environ.get("WANDB_MODE") or mode,
@@ -131,7 +132,7 @@ class WandbTracker(Logger):
     version = ""
     close_seconds = 40.0  # W&B's own patience, and some more
 
-    def __init__(self, settings: dict[str, Any], command: Sequence[str]) -> None:
+    def __init__(self, settings: JsonObject, command: Sequence[str]) -> None:
         super().__init__()
         self.settings = settings
         self.command = command
@@ -139,7 +140,7 @@ class WandbTracker(Logger):
         self._init_error: Exception | None = None
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         values = {key: float(value) for key, value in metrics.items()}
         self._tell(lambda _, run: run.log({**values, "step": step}))
 
@@ -147,7 +148,7 @@ class WandbTracker(Logger):
         """The configuration goes along when the run starts."""
 
     @rank_zero_only
-    def summarise(self, scores: Mapping[str, Any]) -> None:
+    def summarise(self, scores: ReadOnlyJson) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -262,7 +263,7 @@ class TensorBoardTracker(TensorBoardLogger):
         """Nothing but the event files."""
 
 
-def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
+def summarise(loggers: Sequence[Logger], scores: ReadOnlyJson) -> None:
     """Gives the final numbers to every tracker."""
     for logger in loggers:
         if isinstance(logger, BackgroundLogger):

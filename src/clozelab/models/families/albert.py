@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
 class Albert(Family):
@@ -42,7 +43,7 @@ class Albert(Family):
         "num_hidden_groups": 1,
     }
 
-    def to_hf_keys(self, config: EncoderConfig) -> dict[str, Any]:
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
         # Their classes have no causal mask and would not look at the key.
         del values["is_decoder"]
@@ -53,7 +54,7 @@ class Albert(Family):
             "classifier_dropout_prob": config.hidden_dropout_prob,
         }
 
-    def from_hf_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         number = values.get("inner_group_num", 1)
         if number != 1:
             raise ValueError(

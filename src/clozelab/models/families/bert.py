@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -231,7 +232,7 @@ class Family:
 
     # config.json
 
-    def to_hf_config(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
+    def to_hf_config(self, config: EncoderConfig, kinds: Collection[str] = ()) -> JsonObject:
         """The content of config.json for an encoder with heads of these kinds.
 
         transformers keeps unknown keys.
@@ -259,7 +260,7 @@ class Family:
             values[EXTRA_CONFIG_KEY] = extra
         return values | {"architectures": [architecture]}
 
-    def from_hf_config(self, values: Mapping[str, Any]) -> EncoderConfig:
+    def from_hf_config(self, values: ReadOnlyJson) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
         position_type = values.get("position_embedding_type", "absolute")
         if position_type != "absolute":
@@ -282,7 +283,7 @@ class Family:
         arguments = self.from_hf_keys(complete) | values.get(EXTRA_CONFIG_KEY, {})
         return EncoderConfig(**arguments)
 
-    def to_hf_keys(self, config: EncoderConfig) -> dict[str, Any]:
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         """config.json of a configuration, as far as the family has keys for it."""
         return {
             "model_type": self.model_type,
@@ -293,7 +294,7 @@ class Family:
             **{name: getattr(config, name) for name in self.keys},
         }
 
-    def from_hf_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         """Arguments of EncoderConfig, from a complete config.json."""
         plain = {name: values[name] for name in self.keys}
         is_causal = bool(values.get("is_decoder", False))

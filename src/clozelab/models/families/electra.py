@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
+from clozelab.text.plain import JsonObject
 
 
 class Electra(Family):
@@ -42,7 +43,7 @@ def generator_config(config: EncoderConfig, width: str | float | Fraction) -> En
     no whole sizes.
     """
     ratio = Fraction(str(width))
-    sizes: dict[str, Any] = {}
+    sizes: JsonObject = {}
     for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
         discriminator_size = getattr(config, name)
         size = discriminator_size * ratio

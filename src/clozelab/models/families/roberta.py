@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 POSITIONS = {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True}
 
@@ -32,13 +33,13 @@ class Roberta(Family):
     lm_act = "gelu"
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
 
-    def to_hf_keys(self, config: EncoderConfig) -> dict[str, Any]:
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
         # Theirs counts the entries before the first position.
         values["max_position_embeddings"] += config.pad_token_id + 1
         return values
 
-    def from_hf_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         arguments = super().from_hf_keys(values)
         arguments["max_position_embeddings"] -= arguments["pad_token_id"] + 1
         return arguments

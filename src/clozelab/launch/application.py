@@ -1,0 +1,61 @@
+"""A stage as an application of Hydra: `hydra.main` with our loader, launchers and sweepers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hydra
+
+from clozelab import config, hydra_compat
+from clozelab.config import Composed
+from clozelab.launch import experiments, plugins
+from clozelab.launch.sweep import GatedLoader
+from clozelab.text.paths import CONF_DIR
+
+
+def run_application(
+    verb: str,
+    arguments: Sequence[str],
+    run_job: Callable[[Composed], None],
+    track: Callable[..., None],
+) -> None:
+    """Run a verb's words: `run_job` gets the one job, or a launcher the jobs of a sweep.
+
+    `track` shows a sweep as a whole to its jobs' tracker.
+    """
+    if any(word.startswith("--ex") for word in arguments):  # --experimental-rerun
+        raise ValueError(
+            "a pickled job is not run again, because reading it may run any code; give its command"
+            " line"
+        )
+    config.register()
+    plugins.register()
+    experiments.register()
+    argv = sys.argv
+
+    def task(cfg: Any) -> None:
+        sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
+        run_job(Composed.of_task(verb, cfg))
+
+    # What our launchers ask of their task: which verb their jobs run, and a tracker.
+    task.clozelab_verb = verb  # type: ignore[attr-defined]
+    task.clozelab_track = track  # type: ignore[attr-defined]
+
+    words = experiments.take_one_file(list(arguments))
+    if "--help-all" in words:  # Hydra's own help
+        words = [word for word in words if word != "--help-all"] + ["--help"]
+    # Hydra's parser knows `-m` before the first `name=value` only.
+    flags = [word for word in words if word in ("-m", "--multirun")]
+    overrides = [word for word in words if word not in flags]
+    # The launcher says `hydra.mode=RUN` to each job of a sweep.
+    modes = [word for word in words if word.startswith("hydra.mode=")]
+    is_one_job = modes[-1:] == ["hydra.mode=RUN"]
+    run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
+    try:
+        sys.argv = [f"clozelab {verb}", *flags[:1], *overrides]
+        with hydra_compat.running_application(GatedLoader, is_one_job=is_one_job):
+            run()
+    finally:
+        sys.argv = argv
