@@ -23,7 +23,6 @@ from torch import Tensor
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,
-    OK,
     PROBE_SEED,
     WARNING,
     Case,
@@ -93,16 +92,6 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
             "a rule of thumb: more steps, or a phase of 32 or 64 tokens first",
         ),
     )
-    has_one_segment = all(objective.input.num_segments == 1 for objective in arm.of_phases)
-    if arm.corpus.ids.has_token_types and has_one_segment:
-        yield Finding(
-            "token types",
-            OK,
-            f"{arm.name}: instances have no second segment, so fine-tuning gives both texts of a"
-            " pair token type 0",
-            "token type 1 is never trained",
-            "finetune token_types=two uses it",
-        )
 
 
 def sample_instances(arm: Arm) -> PackedInstances:
@@ -576,9 +565,11 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     of_right = share(sees_right.sum(), len(sees_right))
     of_left = share(sees_left.sum(), len(sees_left))
-    good = {sees_all: "sees both sides", sees_past: "sees the past only"}.get(
-        spec.sees, "sees what it may"
-    )
+    good = "sees what it may"
+    if spec.sees is sees_all:
+        good = "sees both sides"
+    elif spec.sees is sees_past:
+        good = "sees the past only"
     leak = "predicts left to right and sees the future"
     if spec.sees is not sees_past:
         leak = "sees what its objective hides from it"
