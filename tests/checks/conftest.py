@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.conftest import TINY
 
-from clozelab.checks.subject import Budget, Subject, Task
+from clozelab.checks.subject import Subject, Task
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -26,6 +26,7 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]
@@ -160,7 +161,7 @@ def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
 def subject(corpus: Corpus, tokenizer: WordPieceTokenizer) -> Subject:
     arms = [make_arm(name, corpus) for name in ("mlm_nsp", "mlm", "ltr")]
     tasks = [make_task(tokenizer), make_numbers(tokenizer), make_questions(tokenizer)]
-    return Subject("sound", arms, tasks, Budget("runs", 10**12))
+    return Subject("sound", arms, tasks, DiskUsage("runs", 10**12))
 
 
 @pytest.fixture

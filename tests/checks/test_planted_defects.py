@@ -14,8 +14,8 @@ import pytest
 import torch
 from tests.screens import Screens
 
-from clozelab.checks.doctor import check_time, examine
-from clozelab.checks.subject import ERROR, OK, WARNING, Budget, Finding, Subject
+from clozelab.checks.doctor import examine
+from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -23,6 +23,7 @@ from clozelab.models import attention
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
+from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.text.formatting import rough
 
@@ -78,7 +79,6 @@ def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
         "lengths",
         "schedule",
         "disk",
-        "time",
         "task overlap",
     }
     assert {one.check for one in findings} == expected
@@ -565,38 +565,15 @@ def test_answers_that_are_not_there(one_arm: Subject, make: Make, tokenizer: Any
 
 
 def test_no_disk(one_arm: Subject) -> None:
-    assert caught(replace(one_arm, budget=Budget("runs", 100_000))) == {"disk"}
+    assert caught(replace(one_arm, disk=DiskUsage("runs", 100_000))) == {"disk"}
     # What earlier runs hold already is not wanted a second time.
-    assert caught(replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
+    assert caught(replace(one_arm, disk=DiskUsage("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
     assert (
         caught(
-            replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))
+            replace(one_arm, disk=DiskUsage("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))
         )
         == set()
     )
-
-
-def told_of_time(subject: Subject, stages: dict[str, float | None]) -> Finding:
-    return next(check_time(replace(subject, budget=replace(subject.budget, stages=stages))))
-
-
-def test_days_of_work(one_arm: Subject, screen: Screens) -> None:
-    hour = 3600.0
-    short = told_of_time(one_arm, {"pre-training": 5 * hour, "fine-tuning": 18 * hour})
-    assert (short.level, short.what) == (
-        "ok",
-        "what is left takes: pre-training 5.0 h; fine-tuning 18.0 h",
-    )
-    days: dict[str, float | None] = {"pre-training": 10 * hour, "fine-tuning": 20 * hour}
-    assert told_of_time(one_arm, days).remedy == "fewer seeds or tokens", (
-        "plan knows experiments alone"
-    )
-    both = told_of_time(replace(one_arm, experiment="sound"), days)
-    assert both.level == WARNING
-    screen(both.remedy)
-    unknown = told_of_time(one_arm, {"pre-training": 10 * hour, "fine-tuning": None})
-    assert unknown.level == "ok"
-    screen(unknown.what)
 
 
 def test_a_long_warm_up(subject: Subject, corpus: Corpus, make: Make) -> None:

@@ -97,6 +97,13 @@ def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     assert job.seconds == pytest.approx(5.0 + training + evaluation + encoding)
 
 
+def test_seconds_of_a_whole_encoder_by_hand(jobs: list[TaskJob]) -> None:
+    job = replace(jobs[0], speeds=[Speed(1000.0), Speed(5000.0)], start=2.0)
+    tokens = job.tokens_per_example
+    training = job.trained_examples * tokens / 1000.0
+    assert job.seconds == pytest.approx(2.0 + training + job.validations * 100 * tokens / 5000.0)
+
+
 def request_of(job: TaskJob) -> Request:
     return next(job.requests())
 
@@ -111,7 +118,7 @@ def test_what_is_timed(jobs: list[TaskJob]) -> None:
     _, passes = by_size(jobs, 512).requests()
     assert passes.question["kind"] == "forward"
     assert passes.question["hardware"]["precision"] == "32-true"
-    (whole,) = jobs[0].requests()
+    whole, _ = jobs[0].requests()
     assert {"bilstm", "words_each"}.isdisjoint(whole.question)
 
 

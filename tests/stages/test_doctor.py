@@ -102,7 +102,7 @@ def test_the_pre_flight_of_a_prepared_world(
         path.write_text(before, encoding="utf-8")
 
 
-def test_the_planner_s_speeds_tell_the_time(
+def test_sizes_of_jobs_are_by_speeds_that_are_known(
     places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
@@ -114,11 +114,8 @@ def test_the_planner_s_speeds_tell_the_time(
         return [Speed(20_000.0)] * len(requests)
 
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
-    time = gather(
-        EXPERIMENT, ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"]
-    ).budget
+    gather(EXPERIMENT, ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"])
     assert asked == [False, False], "the pre-flight times nothing"
-    assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0
 
 
 def test_wrong_settings_are_refusals(places: list[str], screen: Screens) -> None:

@@ -23,7 +23,6 @@ from torch import Tensor
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,
-    OK,
     PROBE_SEED,
     WARNING,
     Case,
@@ -93,16 +92,6 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
             "a rule of thumb: more steps, or a phase of 32 or 64 tokens first",
         ),
     )
-    has_one_segment = all(objective.input.num_segments == 1 for objective in arm.of_phases)
-    if arm.corpus.ids.has_token_types and has_one_segment:
-        yield Finding(
-            "token types",
-            OK,
-            f"{arm.name}: instances have no second segment, so fine-tuning gives both texts of a"
-            " pair token type 0",
-            "token type 1 is never trained",
-            "finetune token_types=two uses it",
-        )
 
 
 def sample_instances(arm: Arm) -> PackedInstances:

@@ -43,7 +43,6 @@ from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_table
-from clozelab.text.formatting import rough
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -56,7 +55,6 @@ MAX_BF16_ERROR = 0.02
 MEASURE_SECONDS = 0.5
 
 DISK_MARGIN = 1.2
-LONG_SECONDS = 86_400.0  # nobody starts a day by mistake without being told
 
 
 TASK_CHECKS = {"labels": check_labels, "label map": check_canary, "unknown tokens": check_text}
@@ -82,7 +80,6 @@ def examine(subject: Subject) -> Iterator[Finding]:
         for name, check_task in TASK_CHECKS.items():
             yield from _tried(name, task.name, partial(check_task, task))
     yield check_disk(subject)
-    yield from check_time(subject)
 
 
 def _examine_corpora(subject: Subject) -> Generator[Finding, None, list[Arm]]:
@@ -160,58 +157,18 @@ def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Itera
 
 def check_disk(subject: Subject) -> Finding:
     """Free space against what all runs leave, and one checkpoint more while it is written."""
-    budget = subject.budget
+    disk = subject.disk
     largest_checkpoint = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
-    left = max(0, budget.run_bytes - budget.used_bytes)
+    left = max(0, disk.run_bytes - disk.used_bytes)
     needed = DISK_MARGIN * (left + largest_checkpoint)
-    figure = f"{filesize.decimal(int(needed))} wanted, {filesize.decimal(budget.free_bytes)} free"
+    figure = f"{filesize.decimal(int(needed))} wanted, {filesize.decimal(disk.free_bytes)} free"
     case = Case(
-        budget.free_bytes < needed,
+        disk.free_bytes < needed,
         ERROR,
         "the disk cannot hold the checkpoints of all runs",
         "free space, or set runs_dir to a larger disk",
     )
-    return first_finding("disk", budget.folder, "the disk holds all runs", figure, case)
-
-
-def check_time(subject: Subject) -> Iterator[Finding]:
-    """Hours of what is left, by the speeds that the planner has measured."""
-    stages = subject.budget.stages
-    if not subject.arms and not stages:
-        return
-    times = []
-    unknown = []
-    total = 0.0
-    for stage, seconds in stages.items():
-        if seconds is None:
-            unknown.append(stage)
-        else:
-            times.append(f"{stage} {_hours(seconds)}")
-            total += seconds
-    if unknown or not stages:
-        of_stages = "all"
-        if unknown:
-            of_stages = " and ".join(unknown)
-        times.append(f"{of_stages}: no speed is known here yet (clozelab plan measures it)")
-    sentence = "; ".join(times)
-    tokens = sum(arm.count * arm.tokens for arm in subject.arms)
-    num_runs = sum(arm.count for arm in subject.arms)
-    remedy = "fewer seeds or tokens"
-    if subject.experiment:
-        remedy = f"clozelab plan {subject.experiment} budget=TIME says what a budget affords"
-    yield first_finding(
-        "time",
-        "what is left takes",
-        sentence,
-        f"{rough(tokens)} tokens in {num_runs} pre-training runs",
-        Case(total > LONG_SECONDS, WARNING, sentence, remedy),
-    )
-
-
-def _hours(seconds: float) -> str:
-    if seconds < LONG_SECONDS:
-        return f"{seconds / 3600:,.1f} h"
-    return f"{seconds / 86_400:,.1f} days"
+    return first_finding("disk", disk.folder, "the disk holds all runs", figure, case)
 
 
 def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: bool) -> None:

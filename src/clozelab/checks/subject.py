@@ -5,13 +5,14 @@ stages/subject.py composes it from an experiment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from clozelab.corpus.tokenizers import Tokenizer
     from clozelab.datamodules.files import TaskPreview
+    from clozelab.planning.cost import DiskUsage
     from clozelab.planning.jobs import Arm, Corpus
 
 OK = "ok"
@@ -92,29 +93,15 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What all runs want, and what there is."""
-
-    folder: str  # where the runs go
-    free_bytes: int
-    run_bytes: int = 0  # of all run folders
-    used_bytes: int = 0  # of them, that are there already
-    # What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is
-    # known.
-    stages: Mapping[str, float | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Subject:
     name: str
     arms: Sequence[Arm]
     tasks: Sequence[Task]
-    budget: Budget
+    disk: DiskUsage
     # (what, why) of settings, files, a corpus that could not even be built
     refusals: Sequence[tuple[str, str]] = ()
     unprepared: Sequence[str] = ()  # corpora that are not prepared yet
     noticed: Sequence[Finding] = ()  # what composing it has shown already
-    experiment: str = ""  # its name for other verbs; "" where a stage alone is looked at
 
     @property
     def corpora(self) -> list[Corpus]:

@@ -66,9 +66,11 @@ class Outlook:
             stage: whose jobs these are.
             is_part: of a reproduction, whose other stages count, too; else of a sweep on its own.
         """
-        file = folder / plan_file(None if is_part else stage)
+        file = plan_file(stage)
+        if is_part:
+            file = plan_file(None)
         try:
-            plan = json.loads(file.read_text(encoding="utf-8"))
+            plan = json.loads((folder / file).read_text(encoding="utf-8"))
             parts = [Part(**part) for part in plan["parts"]]
             index = [part.name for part in parts].index(stage)
         except (OSError, ValueError, KeyError, TypeError):
@@ -130,7 +132,8 @@ def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float |
         mean = sum(planned) / len(planned)
     if mean <= 0.0:
         return None
-    sizes = {job.name: mean if job.planned is None else job.planned for job in jobs}
+    sizes = dict.fromkeys((job.name for job in jobs), mean)
+    sizes |= {job.name: job.planned for job in jobs if job.planned is not None}
     is_planned = bool(planned) and not outlook.is_relative
     pace = _pace(jobs, sizes, is_planned=is_planned)
     # those that run have begun before those that wait

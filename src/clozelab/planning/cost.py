@@ -151,8 +151,8 @@ class DiskUsage(NamedTuple):
 
     folder: str  # where the runs go
     free_bytes: int
-    run_bytes: int  # of all run folders
-    used_bytes: int  # of them, that are there already
+    run_bytes: int = 0  # of all run folders
+    used_bytes: int = 0  # of them, that are there already
 
 
 @dataclass(frozen=True)
@@ -386,6 +386,7 @@ def _task_job(
     task = settings["task"]
     longest = min(int(task["data"]["max_seq_length"]), trained_length)
     lengths = _lengths_of(task["data"], samples.train, longest)
+    jobs = _jobs_of(groups)
     return TaskJob(
         task=task["name"],
         head=settings["head"],
@@ -397,7 +398,7 @@ def _task_job(
         longest=longest,
         features=Features.of(settings, encoder),
         settings=settings,
-        jobs=_jobs_of(groups),
+        jobs=jobs,
     )
 
 

@@ -536,28 +536,30 @@ class TaskJob(Shape):
     def timed_seconds(self) -> float | None:
         if self.train_examples is None:
             return None
+        train_rate, pass_rate = self.rates
         evaluated = self.validations * self.validation_examples
-        examples = self.trained_examples + FORWARD_SHARE * evaluated
         if self.features is None:
-            return self.start + examples * self.tokens_per_example / self.rates[0]
-        # The BiLSTM reads words, in training and in validations.
-        words_rate, pass_rate = self.rates
-        steps = examples * self.words_per_example / words_rate
-        return self.start + steps + self.pass_tokens / pass_rate
+            trained = self.trained_examples * self.tokens_per_example
+            passed = evaluated * self.tokens_per_example
+        else:
+            # The BiLSTM reads words, in training and in validations.
+            examples = self.trained_examples + FORWARD_SHARE * evaluated
+            trained = examples * self.words_per_example
+            passed = self.pass_tokens
+        return self.start + trained / train_rate + passed / pass_rate
 
     def requests(self) -> Iterator[Request]:
-        """One, of a frozen encoder two: the BiLSTM's training in words, and the encoder's passes.
+        """Training, and the encoder's passes; of a frozen encoder the BiLSTM's training in words.
 
         Lengths are rounded, so that like tasks share a measurement.
         """
         length = self.tokens_per_example / self.inputs_per_example
         batch_size = int(self.settings["global_batch_size"])
-        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
-        title = f"fine-tuning {size} on {self.task} ({self.head})"
+        hardware = self.hardware()
         question: JsonObject = {
             "model": self.encoder.to_dict(),
             "batch_size": batch_size,
-            "hardware": self.hardware(),
+            "hardware": hardware,
             "optimizer": self.settings["optimizer"],
             "schedule": self.settings["schedule"],
         }
@@ -565,14 +567,17 @@ class TaskJob(Shape):
             question |= {"kind": "finetune", "head": self.head}
             question |= {"tokens_each": rounded_length(length), "max_tokens": self.longest}
             tokens = batch_size * length
-            yield Request(question, title, tokens, tokens * self.flops_per_token)
-            return
-        words = max(1, round(self.words_per_example))
-        question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}
-        words *= batch_size
-        yield Request(question, title, words, words * self.features.flops_per_word)
-        # a frozen encoder's features are in fp32
-        hardware = self.hardware() | {"precision": "32-true"}
+            flops = tokens * self.flops_per_token
+        else:
+            words = max(1, round(self.words_per_example))
+            question |= {"kind": "features", "words_each": words}
+            question["bilstm"] = self.features._asdict()
+            tokens = float(batch_size * words)
+            flops = tokens * self.features.flops_per_word
+            hardware = hardware | {"precision": "32-true"}  # as a frozen encoder's features are
+        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
+        title = f"fine-tuning {size} on {self.task} ({self.head})"
+        yield Request(question, title, tokens, flops)
         yield forward_request(self.encoder, length, self.settings["task"]["data"], hardware)
 
 

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
+from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
 from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
@@ -25,7 +25,7 @@ from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
-from clozelab.planning.cost import Costing, TaskFiles, assemble, sizes, with_speeds
+from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, made_up_corpus
 from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step, make_steps
@@ -304,11 +304,10 @@ class Gathering:
             f"{self.name} ({scale})",
             self.arms,
             self.tasks,
-            self._budget(root),
+            self._disk_usage(root),
             self.refusals,
             unprepared=list(unprepared),
             noticed=list(noticed),
-            experiment=self.experiment,
         )
 
     # Settings of arms, of rows on tasks, of measures
@@ -469,10 +468,10 @@ class Gathering:
             )
         )
 
-    # Disk and time
+    # Disk
 
-    def _budget(self, root: Path) -> Budget:
-        """What is left costs, by speeds that are known; nothing is timed."""
+    def _disk_usage(self, root: Path) -> DiskUsage:
+        """What all runs want; notes sizes of jobs by speeds that are known: nothing is timed."""
         steps = list(self.steps.values())
         evaluations: list[JobGroup] = []
         if self.arms:
@@ -484,17 +483,10 @@ class Gathering:
         elif not self.arms:
             finetunings = []
         costing = assemble(steps, self.arms, finetunings, self.files, find(root), evaluations)
-        disk = costing.disk_usage(root, steps)
         if costing.shapes:
             cache_dir = Path(costing.shapes[0].settings["cache_dir"])
-            costing = with_speeds(costing, cache_dir, measure=False)
-            self.costing = costing
-        if not self.arms:
-            return Budget(*disk)
-        seconds = {}
-        for verb in costing.pools:
-            seconds[STAGE_NAMES[verb]] = costing.wall(verb, only_left=True)
-        return Budget(*disk, seconds)
+            self.costing = with_speeds(costing, cache_dir, measure=False)
+        return costing.disk_usage(root, steps)
 
 
 def _without_task(sweep: Sweep, name: str) -> str:
