@@ -196,7 +196,8 @@ def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
     """Field -> text of every score of every run, complete or not; of a run without one, a line."""
     counted = _counted_folders(table)
     for run in table.runs.runs:
-        about = {"experiment": table.experiment.name, "scale": scale} | _about_run(run)
+        about: dict[str, object] = {"experiment": table.experiment.name, "scale": scale}
+        about |= _about_run(run)
         about["counts"] = run.folder in counted
         lines = _task_lines(run, table)
         if run.stage == "pretrain":

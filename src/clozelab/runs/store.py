@@ -509,18 +509,6 @@ def new_record(
     code = code_of(stage, plain)
     # of each module, so that arms that use others may be compared in those of both
     modules = {name: module_hash[:8] for name, module_hash in code.items()}
-    made_by = {
-        "code": digest(code),
-        "modules": modules,
-        **provenance_of(config.origin),
-        **host_facts(),
-    }
-    identity = {
-        "config": plain,
-        "inputs": dict(inputs),
-        "results_version": version,
-        "fingerprint": fingerprint_of(plain, inputs, version),
-    }
     return Record(
         status="running",
         stage=stage,
@@ -529,19 +517,18 @@ def new_record(
         scores=dict(scores),
         started=now(),
         folder=folder,
-        **identity,
-        **_place_of(folder, config),
-        **made_by,
+        home=_home_of(folder, config),
+        watched=watched_files(config),
+        process=Process(pid=os.getpid(), host=platform.node()),
+        config=plain,
+        inputs=dict(inputs),
+        results_version=version,
+        fingerprint=fingerprint_of(plain, inputs, version),
+        code=digest(code),
+        modules=modules,
+        **provenance_of(config.origin),
+        **host_facts(),
     )
-
-
-def _place_of(folder: Path, config: Composed) -> JsonObject:
-    """Of a record where it is made, and of which files."""
-    return {
-        "home": _home_of(folder, config),
-        "watched": watched_files(config),
-        "process": Process(pid=os.getpid(), host=platform.node()),
-    }
 
 
 def fingerprint_of(config: ReadOnlyJson, inputs: Mapping[str, str], results_version: int) -> str:
