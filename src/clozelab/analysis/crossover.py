@@ -124,19 +124,20 @@ def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | Non
         return None
 
     places = np.log(amounts)
-    has_several_seeds = len(leads) > 1
-    is_tested = has_several_seeds and all(contrast.is_tested for contrast in placed.contrasts)
-    # A single seed has sign changes, and no test.
-    tested_leads = leads if has_several_seeds else leads.repeat(2, axis=0)
-    changes = find_sign_changes(places.tolist(), tested_leads)
     means = leads.mean(axis=0)
+    is_tested = len(leads) > 1 and all(contrast.is_tested for contrast in placed.contrasts)
+    if len(leads) == 1:
+        # A single seed has sign changes, and no test.
+        leads = leads.repeat(2, axis=0)
+    changes = find_sign_changes(places.tolist(), leads)
     point = _last_rise(changes.points, places, means)
     stretches: list[Interval] = []
-    for low, high in changes.level_stretches if is_tested else []:
+    if is_tested:
         # The ends are the lines' own numbers, not those that come back from a logarithm.
-        low_amount = start if low == np.log(start) else float(np.exp(low))
-        high_amount = end if high == np.log(end) else float(np.exp(high))
-        stretches.append((low_amount, high_amount))
+        ends = {float(places[0]): start, float(places[-1]): end}
+        for low, high in changes.level_stretches:
+            low_amount = ends.get(low, float(np.exp(low)))
+            stretches.append((low_amount, ends.get(high, float(np.exp(high)))))
     leader = None
     if np.all(means > 0.0):
         leader = first.name

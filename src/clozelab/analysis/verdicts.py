@@ -283,7 +283,9 @@ def _doubt(contrast: Contrast, claim: BaseClaim) -> tuple[float, float]:
     if not supports(contrast, claim):
         return 2.0 - p_value, size
     # A large difference supports an order, and speaks against equivalence.
-    return p_value, size if isinstance(claim, EquivalenceClaim) else -size
+    if not isinstance(claim, EquivalenceClaim):
+        size = -size
+    return p_value, size
 
 
 # -- forecasts -----------------------------------------------------------------------------------
