@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -289,7 +290,7 @@ def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
     assert clozelab("--version").stdout.startswith("clozelab 0.")
 
 
-def test_list_and_dry_run(clozelab, tmp_path: Path, screen: Screens) -> None:  # type: ignore[no-untyped-def]
+def test_list_and_dry_run(clozelab: Any, tmp_path: Path, screen: Screens) -> None:
     done = clozelab("list", COLUMNS="60")
     assert done.returncode == 0
     screen(done.stdout)

@@ -15,7 +15,7 @@ from clozelab.analysis.comparability import (
     find_incomparability,
     provenance,
 )
-from clozelab.text.formatting import some
+from clozelab.analysis.phrases import some
 
 RUN = RunEvidence(
     place="finetune/ltr/1",

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tests.screens import Screens
 
+from clozelab.analysis.phrases import rough
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
@@ -25,7 +26,6 @@ from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
-from clozelab.text.formatting import rough
 
 Make = Callable[..., Any]
 

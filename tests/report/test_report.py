@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 from tests.screens import Screens
 
+from clozelab.analysis.phrases import rough
 from clozelab.report.page import CellView
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
@@ -26,7 +27,7 @@ from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
 from clozelab.stages.report import print_page
-from clozelab.text.formatting import duration, rough, signed
+from clozelab.text.formatting import duration, signed
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")

@@ -16,10 +16,10 @@ from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
 
+from clozelab.analysis.grouping import group_by
+from clozelab.analysis.phrases import rough, some
 from clozelab.analysis.schema import RATE_KEYS
 from clozelab.analysis.statistics import Seeds
-from clozelab.grouping import group_by
-from clozelab.text.formatting import rough, some
 
 # how far amounts of two arms may be apart, as a share of the larger one
 TOLERANCE = 0.02

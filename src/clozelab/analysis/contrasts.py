@@ -15,6 +15,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from clozelab.analysis.comparability import Reason, find_incomparability, provenance
+from clozelab.analysis.grouping import group_by
+from clozelab.analysis.phrases import listed
 from clozelab.analysis.schema import PERCENT, SequentialDesign
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.statistics import (
@@ -25,8 +27,6 @@ from clozelab.analysis.statistics import (
     estimate_contrast,
     sequential_p,
 )
-from clozelab.grouping import group_by
-from clozelab.text.formatting import listed
 
 CEILING = 100.0  # no accuracy in percent is higher
 # figures of pre-training whose size depends on which tokens an objective predicts

@@ -15,6 +15,7 @@ from clozelab.analysis.contrasts import (
     make_contrast,
     no_such_score,
 )
+from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import (
     ALL_COLUMNS,
     BaseClaim,
@@ -28,7 +29,6 @@ from clozelab.analysis.scores import (
     ScoreTable,
     datasets_for_column,
 )
-from clozelab.text.formatting import MINUS
 
 NOTHING = "nothing"
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clozelab.analysis.phrases import rough
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,
@@ -48,7 +49,6 @@ from clozelab.objectives.objective import (
     to_torch,
 )
 from clozelab.planning.jobs import Arm
-from clozelab.text.formatting import rough
 
 MAX_WARMUP_FRACTION = 0.3
 NUM_SAMPLED = 2048

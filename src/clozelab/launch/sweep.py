@@ -28,8 +28,8 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab import hydra_compat
+from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, copied
-from clozelab.grouping import group_by
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.redaction import redacted_words

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich import filesize
 
+from clozelab.analysis.phrases import listed, rough
 from clozelab.terminal import Heading
-from clozelab.text.formatting import DASH, STAGE_NAMES, duration, listed, passes, rough, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, passes, several
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas

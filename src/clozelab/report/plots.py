@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 
 from clozelab.analysis.contrasts import Contrast, ContrastKey, contrast_rows
 from clozelab.analysis.multiplicity import fallback_procedure
+from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import PERCENT, Row
 from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
 from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, MINUS, with_direction
+from clozelab.text.formatting import DASH, with_direction
 from clozelab.text.plain import JsonObject
 
 matplotlib.use("Agg")

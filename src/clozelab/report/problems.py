@@ -7,9 +7,10 @@ from itertools import product
 
 from clozelab.analysis.comparability import NO_VALUE, is_within, join_facts
 from clozelab.analysis.contrasts import shared_encoder
+from clozelab.analysis.grouping import group_by
+from clozelab.analysis.phrases import SHOWN, listed, some
 from clozelab.analysis.schema import RATE_KEYS, Row
 from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.grouping import group_by
 from clozelab.report.summaries import not_learnt
 from clozelab.results.evidence import (
     encoder_of,
@@ -22,7 +23,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, scored_run
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
-from clozelab.text.formatting import SHOWN, STAGE_NAMES, listed, percent, some
+from clozelab.text.formatting import STAGE_NAMES, percent
 
 
 def problems(table: ResultTable) -> dict[str, list[str]]:

@@ -10,12 +10,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from clozelab.grouping import group_by
+from clozelab.analysis.grouping import group_by
+from clozelab.analysis.phrases import listed
 from clozelab.report.summaries import seed_counts
 from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
 from clozelab.runs.record import Record, command_line
-from clozelab.text.formatting import DASH, distinct, listed
+from clozelab.text.formatting import DASH, distinct
 from clozelab.text.plain import ReadOnlyJson
 
 # what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"

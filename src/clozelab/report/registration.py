@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from clozelab.analysis.phrases import listed
 from clozelab.corpus.files import digest
 from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, Record, now, write_json
-from clozelab.text.formatting import listed
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 # of settings that were registered and are not run

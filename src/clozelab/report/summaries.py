@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from itertools import chain, product
 from typing import Any
 
+from clozelab.analysis.grouping import group_by
+from clozelab.analysis.phrases import rough
 from clozelab.analysis.schema import Row
-from clozelab.grouping import group_by
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, rough, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, several
 from clozelab.text.plain import Json
 
 LEARNT_NSP_ACCURACY = 0.55

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.phrases import rough
 from clozelab.analysis.schema import ALL_COLUMNS
 from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement, Verdict
 from clozelab.results.experiment import Experiment
-from clozelab.text.formatting import duration, interval, rough, signed
+from clozelab.text.formatting import duration, interval, signed
 
 EXPLORATORY = " (exploratory)"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from clozelab.analysis.comparability import is_within
 from clozelab.analysis.contrasts import LOSS_FIGURES
+from clozelab.analysis.grouping import group_by
 from clozelab.analysis.schema import Column, Row
-from clozelab.grouping import group_by
 from clozelab.results.evidence import NAMES, settings
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table

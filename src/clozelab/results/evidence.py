@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from clozelab.analysis.comparability import RunEvidence, is_within
+from clozelab.analysis.grouping import group_by
 from clozelab.analysis.statistics import Seeds
-from clozelab.grouping import group_by
 from clozelab.results.experiment import STEP_KEYS, read_yaml
 from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
 from clozelab.runs.inputs import encoder_fingerprint

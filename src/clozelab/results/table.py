@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.analysis.comparability import Pair, RowEvidence, RunEvidence
+from clozelab.analysis.grouping import group_by
 from clozelab.analysis.schema import OUR_SPLIT, Column, Row
 from clozelab.analysis.scores import (
     Cell,
@@ -27,7 +28,6 @@ from clozelab.analysis.scores import (
     ScoreTable,
 )
 from clozelab.analysis.statistics import Seeds
-from clozelab.grouping import group_by
 from clozelab.results.columns import (
     datasets_of_parts,
     is_scored,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 
-from clozelab.grouping import group_by
+from clozelab.analysis.grouping import group_by
 from clozelab.runs.record import PERCENT, Record
 from clozelab.text.formatting import DASH
 

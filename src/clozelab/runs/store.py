@@ -52,7 +52,7 @@ from clozelab.runs.record import (
 from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 

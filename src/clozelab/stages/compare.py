@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from clozelab.analysis.phrases import listed, rough
 from clozelab.results.answers import describe, paired_test
 from clozelab.runs.find import open_folder
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
-from clozelab.text.formatting import listed, rough, signed
+from clozelab.text.formatting import signed
 from clozelab.text.plain import JsonObject
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER]

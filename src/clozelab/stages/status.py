@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from clozelab.analysis.phrases import rough
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import LEARNT_NOTHING, score_in_context
 from clozelab.runs.progress import (
@@ -22,7 +23,7 @@ from clozelab.runs.progress import (
 )
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
-from clozelab.text.formatting import DASH, STAGE_NAMES, duration, rough, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]

@@ -22,6 +22,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from clozelab.analysis.phrases import listed
 from clozelab.corpus.files import file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
@@ -42,7 +43,7 @@ from clozelab.stages.rerun import (
 )
 from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.formatting import listed, several
+from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject
 from clozelab.training.measuring import read_rows
 

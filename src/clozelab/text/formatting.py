@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
+
+from clozelab.analysis.phrases import MINUS, rough
 
 if TYPE_CHECKING:
     from clozelab.analysis.statistics import Estimate
 
 STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
 LOWER_IS_BETTER = ("perplexity", "loss")
-MINUS = "\u2212"
 PLUS_MINUS = "\u00b1"
 DASH = "\u2013"
-SHOWN = 3  # of several names or differences
 MOST_PASSES = 40
 """Passes over its text after which an encoder learns it by heart."""
 
@@ -80,14 +80,6 @@ def probability(p_value: float | None) -> str:
     if p_value < 0.001:
         return "p < 0.001"
     return f"p = {p_value:.3f}"
-
-
-def rough(value: float) -> str:
-    """Write a count to three digits: 1.53 M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f}"
 
 
 def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
@@ -162,22 +154,6 @@ def fitted(text: str) -> str:
 def distinct(values: Iterable[str]) -> str:
     """Join every value once, in order; a dash for none."""
     return "; ".join(dict.fromkeys(filter(None, values))) or DASH
-
-
-def listed(names: Iterable[str]) -> str:
-    """Join names as `1, 2 and 3`."""
-    *most, last = names
-    if not most:
-        return last
-    return f"{', '.join(most)} and {last}"
-
-
-def some(names: Sequence[str], between: str = ", ") -> str:
-    """Join the first names, and say how many more there are."""
-    text = between.join(names[:SHOWN])
-    if len(names) > SHOWN:
-        text += f" and {len(names) - SHOWN} more"
-    return text
 
 
 def in_units(common: str, units: Mapping[str, str]) -> str:
