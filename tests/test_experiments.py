@@ -712,4 +712,4 @@ def test_folder_of_ones_own(tmp_path: Path, screen: Screens) -> None:
         "# @package _global_\nobjective: {token: {predict_probb: 1}}\n"
     )
     with screen.refuses(ValueError):
-        check_targets(given("pretrain", plain(folder, "pretrain", "arm=ltr")).values)
+        check_targets(Composed.of(master(folder, "pretrain", "arm=ltr")).values)
