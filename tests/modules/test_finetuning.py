@@ -73,6 +73,7 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         optimizers=[optimizer],
         is_global_zero=True,
         state=SimpleNamespace(fn="fit"),
+        strategy=None,
         barebones=True,
         should_stop=False,
     )
