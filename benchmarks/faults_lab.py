@@ -25,9 +25,11 @@ from interleaved import ROOT
 
 sys.path.insert(0, str(ROOT))
 from omegaconf import OmegaConf
-from tests.runs.test_pretrain_run import composed, overrides, rows, state, tensors, write_text
+from tests.composing import composed
+from tests.runs.test_pretrain_run import overrides, rows, state, tensors, write_text
 
 from clozelab import cli
+from clozelab.config import Composed, copied
 from clozelab.runs.code import code_of_results
 from clozelab.stages.rerun import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
@@ -91,11 +93,11 @@ class Lab:
 class Trial:
     """One run folder, and the processes that work on it."""
 
-    def __init__(self, config: Any, is_double: bool, log: Path) -> None:
+    def __init__(self, config: Composed, is_double: bool, log: Path) -> None:
         self.config, self.is_double, self.run_dir, self.log = (
             config,
             is_double,
-            Path(config.run_dir),
+            Path(config.values["run_dir"]),
             log,
         )
 
@@ -115,7 +117,7 @@ class Trial:
             plant()
             begin_process()
             with taken_signals(interrupt):
-                return cli._guarded(lambda: cli.job("pretrain", config), "pretrain")
+                return cli._guarded(lambda: cli.job(config), "pretrain")
 
         return fork(work, self.log)
 
@@ -138,11 +140,12 @@ class Trial:
         return True
 
 
-def changed(config: Any, changes: dict[str, Any]) -> Any:
-    config = config.copy()
+def changed(config: Composed, changes: dict[str, Any], is_new: bool = False) -> Composed:
+    """The same configuration with other values; `is_new`: of keys that it may lack."""
+    node = copied(config.node)
     for key, value in changes.items():
-        OmegaConf.update(config, key, value)
-    return config
+        OmegaConf.update(node, key, value, force_add=is_new)
+    return Composed.of(node)
 
 
 def fork(work: Callable[[], int], log: Path) -> int:

@@ -27,14 +27,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.pytorch.loggers import Logger
-from omegaconf import OmegaConf
 from tests.runs.test_pretrain_run import overrides, state
 from tests.runs.test_stops import children
 
 from clozelab.stages import factory
 from clozelab.training.background import unsent
 from clozelab.training.stopping import HUNG, NOTICE_SECONDS, die_with_parent
-from faults_lab import SETTINGS, Lab, Trial, end, expect, fork, has_ended, is_same
+from faults_lab import SETTINGS, Lab, Trial, changed, end, expect, fork, has_ended, is_same
 from interleaved import ROOT
 
 NOTICED_SECONDS = 60.0  # at most
@@ -142,7 +141,7 @@ def with_tracker(lab: Lab, name: str, port: int) -> tuple[Trial, Callable[[], No
 
 
 def add_logger(trial: Trial, label: str, node: dict[str, Any]) -> None:
-    OmegaConf.update(trial.config, f"logger.{label}", node, force_add=True)
+    trial.config = changed(trial.config, {f"logger.{label}": node}, is_new=True)
 
 
 def trackers(lab: Lab) -> Iterator[Outcome]:

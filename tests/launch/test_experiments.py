@@ -59,27 +59,23 @@ def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
 
 
 def test_what_a_delta_says_is_what_a_run_gets(place: Path) -> None:
-    first, second = (
-        compose("sweep_pretrain", [f"arm={arm}"], folder=place) for arm in ("rate15", "rate30")
-    )
-    assert (
-        first.arm,
-        first.objective.token.predict_prob,
-        first.hydra.runtime.choices.objective,
-    ) == (
-        "rate15",
-        0.15,
-        "mlm_nsp",
-    )
-    assert (second.objective.token.predict_prob, second.objective.pair) == (0.3, None)
-    assert second.hydra.runtime.choices["objective/input"] == "full_sentences"
+    composed = compose("sweep_pretrain", ["arm=rate15"], folder=place)
+    first = composed.config
+    assert (first.arm, first.objective.token["predict_prob"]) == ("rate15", 0.15)
+    assert composed.origin.choices["objective"] == "mlm_nsp"
+    composed = compose("sweep_pretrain", ["arm=rate30"], folder=place)
+    second = composed.config
+    assert (second.objective.token["predict_prob"], second.objective.pair) == (0.3, None)
+    assert composed.origin.choices["objective/input"] == "full_sentences"
     assert (second.model.hidden_size, second.gradient_clip_norm, second.share_runs) == (
         128,
         0.5,
         True,
     )
+    words = ["seed=1", "pretrain_seed=1"]
     half, random = (
-        compose("sweep_finetune", [f"row={row}"], folder=place) for row in ("half", "random")
+        compose("sweep_finetune", [f"row={row}", *words], folder=place).config
+        for row in ("half", "random")
     )
     assert (half.encoder_arm, half.encoder_fraction, half.initialisation) == (
         "rate30",

@@ -113,8 +113,10 @@ class SequenceClassification(FineTuning):
     ) -> dict[str, Iterable[str]]:
         """A file of a GLUE submission."""
         predicted = self._predicted(split.pool(in_order(outputs, split.num_inputs)))
-        if self.kind.names:
-            answers = [self.kind.names[index] for index in predicted]
+        # not the kind's: `clozelab predict` may have given the classes other names since
+        names = self.validation.label_names
+        if names:
+            answers = [names[index] for index in predicted]
         else:
             least, largest = self.number_range
             answers = [f"{value:.3f}" for value in np.clip(predicted, least, largest)]

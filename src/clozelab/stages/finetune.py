@@ -36,7 +36,7 @@ from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
 from clozelab.stages import factory
-from clozelab.targets import build, locate
+from clozelab.targets import build, check_targets, locate
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -120,6 +120,7 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
             " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
             " the only one)"
         )
+    check_targets({"task.data": cfg.task.data, "task.module": cfg.task.module})
     # What a task can do is known to its module's class, before one is built.
     module = locate(cfg.task.module["_target_"])
     module.check_head(cfg.head)
