@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import logging
 import os
 import signal
 import socket
@@ -197,6 +198,16 @@ def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     says so to all).
     """
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def own_log_levels() -> Iterator[None]:
+    """A verb that a test runs sets levels for its process, which the next test does not inherit."""
+    loggers = [logging.getLogger(), logging.getLogger("clozelab")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 WORDS = [
