@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import logging
+import math
 import os
 import signal
 import socket
