@@ -239,7 +239,7 @@ OF_PROGRAMMERS = (
         (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
         (["runs"], 1, "give runs_dir=FOLDER"),
-        (["compare", "one"], 1, "takes 2 to 26 names"),
+        (["compare", "one"], 1, "compare takes 2 names"),
         (["gc", "--delte"], 1, "did you mean '--delete'?"),
         (
             ["plan", "table5_pretraining_tasks", "budget=soon"],

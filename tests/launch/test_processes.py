@@ -392,7 +392,7 @@ def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
     first, second, third = screen.getvalue().splitlines()
     assert first == "complete  one after 0 s  (1 of 3 done, about 0 s left)"
-    assert re.fullmatch(r"failed  two .*  \(2 of 3 done, about 0 s left\)", second)
+    assert re.fullmatch(r" *failed  two .*  \(2 of 3 done, about 0 s left\)", second)
     assert third.endswith("(3 of 3 done)")
 
 

@@ -42,12 +42,6 @@ FILE.loader.exec_module(simulation)
 TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
 
 
-@pytest.fixture(autouse=True)
-def constant_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever machine this is."""
-    monkeypatch.setattr("clozelab.planning.cost.start_seconds", lambda name, *, forks: 1.0)
-
-
 @pytest.mark.parametrize("tables", [150, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("claims", "primary", "seeds", "rule"),

@@ -45,12 +45,6 @@ from clozelab.training.trainer import choose_hardware
 FOLDER = find_experiment("table5_pretraining_tasks")
 
 
-@pytest.fixture(autouse=True)
-def constant_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever machine this is."""
-    monkeypatch.setattr("clozelab.planning.cost.start_seconds", lambda name, *, forks: 1.0)
-
-
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Arm]:
     return arms_of("demo", tmp_path_factory.mktemp("cache"))

@@ -85,7 +85,6 @@ def test_the_pre_flight_of_a_prepared_world(
     screen(heading)
     assert ERROR not in text
     assert "masks are as the recipe says" not in text, "what is well is counted"
-    assert subject.budget.stages == {"pre-training": None, "fine-tuning": None}
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
     before = path.read_text(encoding="utf-8")
@@ -329,9 +328,9 @@ def test_a_lost_encoder_is_no_fault_of_the_task(
         WARNING,
         "6 of 8 jobs",
     )
-    budget, weights = subject.budget, (there / "model.safetensors").stat().st_size
-    assert budget.used_bytes == 0, "encoders are another stage's"
-    assert 4 * weights < budget.run_bytes < 5 * weights, (
+    weights = (there / "model.safetensors").stat().st_size
+    assert subject.disk.used_bytes == 0, "encoders are another stage's"
+    assert 4 * weights < subject.disk.run_bytes < 5 * weights, (
         "every job of the row that can run saves a model"
     )
     shutil.rmtree(there)
@@ -428,5 +427,5 @@ def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
     cfg = compose("prepare", ["scale=demo", *places]).config
     corpus = prepared_corpus(cfg)
     assert find_corpus(cfg) == corpus.folder
-    cfg.corpus.validation_fraction = 0.2
-    assert find_corpus(cfg) is None
+    words = ["scale=demo", *places, "corpus.validation_fraction=0.2"]
+    assert find_corpus(compose("prepare", words).config) is None
