@@ -237,7 +237,7 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     import numpy as np
     import torch
 
-    from clozelab.corpus.tokenizers import WordPieceTokenizer
+    from clozelab.corpus.tokenizers import read_tokenizer
     from clozelab.datamodules.examples import encode_examples, token_budget_batches
     from clozelab.datamodules.finetuning import make_batch
     from clozelab.models.folders import load_encoder, load_head
@@ -246,7 +246,7 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     encoder = load_encoder(model).eval()
     head = SequenceClassificationHead(encoder.config, 2).eval()
     load_head(model, "classifier", head)
-    tokenizer, is_bf16 = WordPieceTokenizer.from_folder(model), clozelab_precision()
+    tokenizer, is_bf16 = read_tokenizer(model), clozelab_precision()
 
     @torch.inference_mode()
     def predict(texts: list[str]) -> list[int]:
