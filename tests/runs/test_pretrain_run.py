@@ -723,6 +723,9 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     workplace: Path, whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(whole_run, tmp_path / "run")
+    # As the record of a run that Hydra composed nothing of.
+    record = state(whole_run) | {"config_name": ""}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     shutil.copytree(whole_run, tmp_path / "no checkpoint")
     shutil.rmtree(tmp_path / "no checkpoint" / "checkpoints")
     shutil.copytree(whole_run, tmp_path / "other")

@@ -54,7 +54,9 @@ def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:
             continue
         num_done = sum(run.is_complete for run in runs)
         num_jobs = sum(len(launch.jobs or ()) for launch in read_launches(scale).values())
-        # A later launch may have been of some alone.
-        progress = f": {num_done} of {max(num_jobs, len(runs))} runs"
+        progress = f": {num_done} of {num_jobs or len(runs)} runs"
+        if 0 < num_jobs < len(runs):
+            # A later launch was of some alone: nothing says how many there are to be.
+            progress = f": {num_done} runs"
         texts.append(Text.assemble((scale.name, "cyan"), progress))
     return texts
