@@ -57,6 +57,8 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
     stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
+        leftover.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     needed = size_of(content)
     try:
