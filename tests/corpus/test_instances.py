@@ -157,6 +157,10 @@ def test_a_source_of_one_document_draws_from_the_others(
 ) -> None:
     shards = make_shards([[5] * 40, [6] * 40, [7] * 40, [8] * 40, [9]], sources=[0, 0, 0, 1, 1])
     instances = SegmentPairs(1.0, "source").bind(shards, ids, 32)
+    assert instances.single_document_sources == [shards.source_names[1]]
+    assert instances.num_skipped_documents == 1
+    whole = SegmentPairs(1.0, "corpus").bind(shards, ids, 32)
+    assert whole.single_document_sources == []
     drawn: set[int] = set()
     for rows in every_row(instances, epochs=9):
         other, is_random = document_of(shards, cuts(rows).b_start), rows.next_sentence_label == 1

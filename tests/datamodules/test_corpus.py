@@ -345,6 +345,18 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
     screen.log(caplog)
+    # A source of one document draws from the others, which tells its label.
+    corpus.train = replace(
+        corpus.train,
+        document_source=np.array([0, 0, 0, 1], dtype=np.uint8),
+        document_offsets=np.array([0, 1000, 2000, 3000, 4007]),
+        source_names=("wiki", "books"),
+    )
+    caplog.clear()
+    pair = NextSentencePrediction(weight=1.0)
+    of_sources = Objective(input=SegmentPairs(0.5, "source"), token=MLM, pair=pair)
+    make(of_sources).instances("train", 16)
+    screen.log(caplog)
 
 
 class Recorder(LightningModule):

@@ -2,12 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from clozelab.datamodules.label_kinds import Classes, LabelSet, Number
+from clozelab.datamodules.baselines import Texts, guess_classes
+from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, Values
+from clozelab.metrics import glue
 from clozelab.modules.model import MULTI_LABEL
+
+
+def _exact_match(predictions: Values, labels: Values) -> float:
+    return float((predictions == labels).all(axis=1).mean())
+
+
+def _micro_f1(predictions: Values, labels: Values) -> float:
+    return glue.f1_binary(predictions.reshape(-1), labels.reshape(-1))
+
+
+class LabelSet(LabelKind):
+    """Any number of labels that do not exclude each other; encoded [N, K] of 0 and 1.
+
+    Its accuracy is the share of examples whose whole set is right, its f1 is over all labels.
+    """
+
+    metrics = ("accuracy", "f1")
+    predicts = "a set of labels"
+    problem_type = "multi_label_classification"
+    scorers: ClassVar = {"accuracy": _exact_match, "f1": _micro_f1}
+
+    def encode(self, labels: Sequence[Collection[str]]) -> Values:
+        encoded = np.zeros((len(labels), len(self.names)), dtype=np.int64)
+        for row, names in zip(encoded, labels, strict=True):
+            row[[self._index[name] for name in names]] = 1
+        return encoded
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+
+    def predict(self, logits: np.ndarray) -> Values:
+        return (logits > 0).astype(np.int64)
+
+    def shown(self, value: Any) -> list[str]:
+        return [self.names[number] for number in np.flatnonzero(value)]
+
+    def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
+        return np.stack([guess_classes(train, column, test, 2) for column in labels.T], axis=1)
 
 
 def test_a_set_of_two_labels_is_predicted_and_scored() -> None:

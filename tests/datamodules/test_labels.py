@@ -123,6 +123,16 @@ def test_labels_that_differ_by_case_are_warned_of_once(
     assert not caplog.records
 
 
+def test_a_class_that_may_be_a_missing_value_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a name, so it stays a class; `none` is one."""
+    examples = read(write(tmp_path, "jsonl", ["None", "none", "NA", "b"]), expected=CLASSES)
+    assert examples.labels == ["None", "none", "NA", "b"]
+    asked = [record.args[1] for record in caplog.records if "missing value" in record.msg]
+    assert asked == ["None", "NA"]
+
+
 def test_what_is_no_text_is_a_damaged_row(tmp_path: Path) -> None:
     """A number is a text as it is written; a list, null and NaN are none."""
     found = read(

@@ -88,6 +88,7 @@ class Instances(ABC):
         self._sentences = np.asarray(shards.sentence_offsets)
         self._documents = np.asarray(shards.document_offsets)
         self._sources = np.asarray(shards.document_source)
+        self._source_names = shards.source_names
         # [documents] number of the whole document that each is a part of: no part of a document is
         # another's random next segment.
         self._origins = np.arange(shards.num_documents)
@@ -205,6 +206,7 @@ class BoundPairs(Instances):
         # A document of a single sentence has no place to split.
         fewest = 1 if layout.lone_sentences == "random" else 2
         sizes = np.diff(self._documents)
+        self.num_skipped_documents = int((sizes < fewest).sum())
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
@@ -212,6 +214,10 @@ class BoundPairs(Instances):
         self._single_document_groups = self._find_single_document_groups(
             np.flatnonzero(sizes >= fewest)
         )
+        # Their random next segments are other sources'.
+        self.single_document_sources = [
+            self._source_names[number] for number in self._single_document_groups
+        ]
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -20,7 +20,7 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import InputFormat, Instances
+from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
@@ -173,6 +173,25 @@ class ValidationStream(IterableDataset[TorchBatch]):
             yield to_torch(batch | facts)
 
 
+def _check_pairs(instances: Instances, where: str) -> None:
+    """Say which text makes no pair, and where random next segments are of other sources or lack."""
+    if isinstance(instances, BoundPairs):
+        if instances.num_skipped_documents:
+            log.info(
+                "%s: %d documents of a single sentence make no pair and are left out",
+                where,
+                instances.num_skipped_documents,
+            )
+        if instances.single_document_sources:
+            log.warning(
+                "%s: source %s has a single document to make pairs of, so their random next"
+                " segments are other sources'",
+                where,
+                ", ".join(instances.single_document_sources),
+            )
+    _warn_of_fallbacks(instances, where)
+
+
 def _warn_of_fallbacks(instances: Instances, where: str) -> None:
     """Where too many pairs that should get a random next segment find none, and stay IsNext."""
     count = min(len(instances), SAMPLED_INSTANCES)
@@ -272,7 +291,7 @@ class CorpusDataModule(LightningDataModule):
                 ) from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(instances))
             if objective.pair is not None:
-                _warn_of_fallbacks(instances, f"{split} split at seq_length {seq_length}")
+                _check_pairs(instances, f"{split} split at seq_length {seq_length}")
             self._bound[key] = instances
         return self._bound[key]
 

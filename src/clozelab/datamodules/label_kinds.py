@@ -1,4 +1,4 @@
-"""What the label of an example may be: a class, a number, or a set of labels.
+"""What the label of an example may be: a class or a number.
 
 A kind says how labels become numbers, what a model's outputs are trained on, what they predict, how
 predictions are scored, and what simple methods reach. A new kind is a class here.
@@ -9,7 +9,7 @@ Letters: N examples, B examples of a batch, K classes or labels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -173,41 +173,3 @@ def kind_of(names: Sequence[str]) -> LabelKind:
     if names:
         return Classes(names)
     return Number()
-
-
-def _exact_match(predictions: Values, labels: Values) -> float:
-    return float((predictions == labels).all(axis=1).mean())
-
-
-def _micro_f1(predictions: Values, labels: Values) -> float:
-    return glue.f1_binary(predictions.reshape(-1), labels.reshape(-1))
-
-
-class LabelSet(LabelKind):
-    """Any number of labels that do not exclude each other; encoded [N, K] of 0 and 1.
-
-    Its accuracy is the share of examples whose whole set is right, its f1 is over all labels.
-    """
-
-    metrics = ("accuracy", "f1")
-    predicts = "a set of labels"
-    problem_type = "multi_label_classification"
-    scorers: ClassVar = {"accuracy": _exact_match, "f1": _micro_f1}
-
-    def encode(self, labels: Sequence[Collection[str]]) -> Values:
-        encoded = np.zeros((len(labels), len(self.names)), dtype=np.int64)
-        for row, names in zip(encoded, labels, strict=True):
-            row[[self._index[name] for name in names]] = 1
-        return encoded
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
-
-    def predict(self, logits: NDArray[np.floating]) -> Values:
-        return (logits > 0).astype(np.int64)
-
-    def shown(self, value: Any) -> list[str]:
-        return [self.names[number] for number in np.flatnonzero(value)]
-
-    def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
-        return np.stack([guess_classes(train, column, test, 2) for column in labels.T], axis=1)

@@ -29,6 +29,7 @@ SHOWN_LINES = 3  # of many, that an error names
 SHOWN_CHARACTERS = 40  # of a wrong value
 # as libraries write a missing value; nobody calls a class so
 NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")
+MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
 # so many examples, of which so many have a class of their own
 MANY_CLASSES_FROM = 20
 MANY_CLASSES_FRACTION = 0.5
@@ -298,6 +299,11 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
             second,
             seen[second],
         )
+    for label in MAYBE_MISSING:
+        if label in seen:
+            log.warning(
+                "%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label]
+            )
 
 
 def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:

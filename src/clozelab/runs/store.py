@@ -52,7 +52,7 @@ from clozelab.runs.record import (
 from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -509,6 +509,20 @@ def new_record(
     code = code_of(stage, plain)
     # of each module, so that arms that use others may be compared in those of both
     modules = {name: module_hash[:8] for name, module_hash in code.items()}
+    identity: JsonObject = {
+        "config": plain,
+        "inputs": dict(inputs),
+        "results_version": version,
+        "fingerprint": fingerprint_of(plain, inputs, version),
+    }
+    origin: JsonObject = {
+        "code": digest(code),
+        "modules": modules,
+        "home": _home_of(folder, config),
+        "watched": watched_files(config),
+        "process": Process(pid=os.getpid(), host=platform.node()),
+    }
+    origin |= provenance_of(config.origin) | host_facts()
     return Record(
         status="running",
         stage=stage,
@@ -517,17 +531,8 @@ def new_record(
         scores=dict(scores),
         started=now(),
         folder=folder,
-        home=_home_of(folder, config),
-        watched=watched_files(config),
-        process=Process(pid=os.getpid(), host=platform.node()),
-        config=plain,
-        inputs=dict(inputs),
-        results_version=version,
-        fingerprint=fingerprint_of(plain, inputs, version),
-        code=digest(code),
-        modules=modules,
-        **provenance_of(config.origin),
-        **host_facts(),
+        **identity,
+        **origin,
     )
 
 
