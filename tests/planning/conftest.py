@@ -10,6 +10,13 @@ import pytest
 from clozelab.planning import starts
 
 
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans share two cores, one thread a job, however many cores this machine has."""
+    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def usual_starts() -> Iterator[None]:
     """Jobs start as fast as conf/planning.yaml says, however fast this machine runs Python."""

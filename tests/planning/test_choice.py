@@ -166,7 +166,6 @@ def test_measures_are_planned_as_tasks_are(
     monkeypatch.setattr(
         "clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests)
     )
-    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     words = [
         "zero_shot",
         "scale=laptop",

@@ -232,7 +232,6 @@ def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     Worker(monkeypatch)
     two_tasks = "finetune.task=mrpc,squad_v1"
     steps = make_steps(
@@ -269,7 +268,6 @@ def test_verb(
     screen: Screens,
 ) -> None:
     worker = Worker(monkeypatch)
-    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     words = [
         "table5_pretraining_tasks",
         "scale=demo",

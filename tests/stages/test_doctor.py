@@ -112,6 +112,7 @@ def test_sizes_of_jobs_are_by_speeds_that_are_known(
         asked.append(measure)
         return [Speed(20_000.0)] * len(requests)
 
+    monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
     gather(EXPERIMENT, ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"])
     assert asked == [False, False], "the pre-flight times nothing"
