@@ -11,7 +11,9 @@ from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.stages.subject import Corpora
 
 OF_THIS_MACHINE = {
-    r"(?s)together\s+about\s.*?report\s+[\d.]+\s+\w+": "together about TIME",
+    r"together\s+about\s+[\d.]+\s+\w+(,\s+with\s(.|\n)*?report\s+[\d.]+\s+\w+)?": (
+        "together about TIME"
+    ),
     r"[\d.]+ [kMGT]B free": "SPACE free",
 }
 """What a plan says of the disk and of its own time."""
