@@ -203,16 +203,21 @@ def _accepted(
     stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
 ) -> list[str]:
     """Those of some overrides that a stage takes: mostly all of them."""
-    if not words or isinstance(_composed(stage, names, folder, words), Composed):
-        return list(words)
-    # One by one, each on top of those before it. The second time is for the key of a choice that
-    # only comes behind it.
-    accepted: list[str] = []
-    for word in (*words, *words):
-        if word in accepted:
-            continue
-        if isinstance(_composed(stage, names, folder, [*accepted, word]), Composed):
-            accepted.append(word)
+
+    def takes(before: Sequence[str], tried: Sequence[str]) -> list[str]:
+        """Those of `tried` that the stage takes on top of others; halves find the refused ones."""
+        if not tried or isinstance(_composed(stage, names, folder, [*before, *tried]), Composed):
+            return list(tried)
+        if len(tried) == 1:
+            return []
+        half = len(tried) // 2
+        first = takes(before, tried[:half])
+        return first + takes([*before, *first], tried[half:])
+
+    accepted = takes([], words)
+    # Once more, for the key of a choice that only comes behind it.
+    refused = [word for word in words if word not in accepted]
+    accepted += takes(accepted, refused)
     return [word for word in words if word in accepted]
 
 
