@@ -630,7 +630,7 @@ def test_the_list_of_addresses_is_right() -> None:
         {"_target_": "os.system"},
         {"_target_": "clozelab.models.folders.save_encoder_folder", "folder": "canary"},
         {"_target_": "clozelab.models.folders.Path"},
-        {"_target_": "clozelab.models.config.family_of"},
+        {"_target_": "clozelab.models.registry.family_of"},
         {"_target_": "clozelab.models.folders.torch.load"},
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clozelab.models.config import family_of
+from clozelab.models.registry import family_of
 
 
 def test_hf_round_trip(tiny_config):
@@ -10,5 +10,6 @@ def test_hf_round_trip(tiny_config):
         tiny_config(),
         tiny_config(is_causal=True, position_embedding_init="sinusoidal"),
     ):
-        assert config.family.from_hf_config(config.family.to_hf_config(config)) == config
+        family = family_of(config.model_type)
+        assert family.from_hf_config(family.to_hf_config(config)) == config
     assert family_of("bert").to_hf_config(tiny_config(is_causal=True))["is_decoder"] is True

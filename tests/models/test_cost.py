@@ -19,6 +19,7 @@ from clozelab.models.cost import (
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
+from clozelab.models.registry import family_of
 
 BASE = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
 ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "vocab_size": 50265, "pad_token_id": 1}
@@ -167,7 +168,8 @@ def test_equals_torchs_counter_of_a_real_forward(parts):
     encoder = Encoder(config).eval()
     seq_length = 30
     predicted = 6
-    heads = {kind: config.family.head(kind, encoder).eval() for kind in ("lm", "rtd")}
+    family = family_of(config.model_type)
+    heads = {kind: family.head(kind, encoder).eval() for kind in ("lm", "rtd")}
     ids = torch.arange(seq_length)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         states = encoder(
@@ -208,7 +210,7 @@ def test_a_generator_is_counted_with_its_discriminator():
             ("encoder", discriminator, "rtd"),
             ("generator", generator, "lm"),
         ):
-            heads = nn.ModuleDict({kind: config.family.head(kind, encoder)})
+            heads = nn.ModuleDict({kind: family_of(config.model_type).head(kind, encoder)})
             models[name] = nn.Module()
             models[name].encoder = encoder
             models[name].heads = heads
@@ -236,5 +238,6 @@ def test_trained_parameters_of_bert_base_without_its_memory():
         encoder = Encoder(BASE)
         model = nn.Module()
         model.encoder = encoder
-        model.heads = nn.ModuleDict({k: BASE.family.head(k, encoder) for k in ("lm", "nsp")})
+        heads = {kind: family_of("bert").head(kind, encoder) for kind in ("lm", "nsp")}
+        model.heads = nn.ModuleDict(heads)
     assert trained_parameters({"encoder": model}) == 110_106_428  # transformers' BertForPreTraining

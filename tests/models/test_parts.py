@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.models.config import EncoderConfig, ModuleSpec, family_of
+from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder, read_config_dict, save_encoder_folder
+from clozelab.models.registry import family_of
 
 LENGTHS = [7, 12, 3, 12]
 E = "clozelab.models.embeddings"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models import config as model_config
+from clozelab.models import registry
 from clozelab.models.attention import Mask, ScoreBias, masked_pairs
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.config import EncoderConfig, ModuleSpec
@@ -22,6 +23,7 @@ from clozelab.models.encoder import Encoder, LayerNorm, PreNorm, RMSNorm
 from clozelab.models.families.bert import Family
 from clozelab.models.folders import load_encoder, save_encoder_folder
 from clozelab.models.layout import Layout
+from clozelab.models.registry import family_of
 
 LENGTHS = [5, 11, 2, 7]
 LAYOUTS = {
@@ -222,7 +224,7 @@ def test_norms_and_biases_by_choice(tiny_config, norm, norm_parameters):
     """No bias anywhere but of the vocabulary; the folder remembers it."""
     config = tiny_config(norm=norm, use_bias=False)
     encoder = Encoder(config)
-    head = config.family.head("lm", encoder)
+    head = family_of(config.model_type).head("lm", encoder)
     names = [name for name, _ in [*encoder.named_parameters(), *head.named_parameters()]]
     assert [name for name in names if name.endswith("bias")] == ["bias"]
     full = Encoder(tiny_config())
@@ -238,7 +240,8 @@ def test_norms_and_biases_by_choice(tiny_config, norm, norm_parameters):
     if isinstance(norms[0], RMSNorm):
         expected = x / (x.square().mean(-1, keepdim=True) + config.layer_norm_eps).sqrt()
     torch.testing.assert_close(norms[0](x), expected)
-    assert config.family.from_hf_config(config.family.to_hf_config(config)) == config
+    family = family_of(config.model_type)
+    assert family.from_hf_config(family.to_hf_config(config)) == config
 
 
 def test_a_norm_that_is_not_said_is_the_usual_one(tiny_config):
@@ -252,10 +255,10 @@ def test_a_family_that_stores_tensors_in_its_own_way(tiny_config, tmp_path, monk
     module.FAMILY = Fused()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     names = [SimpleNamespace(name="fused")]
-    monkeypatch.setattr(model_config.pkgutil, "iter_modules", lambda _: names)
+    monkeypatch.setattr(registry.pkgutil, "iter_modules", lambda _: names)
     torch.manual_seed(0)
     encoder = Encoder(tiny_config(model_type="fused"))
-    head = encoder.config.family.head("lm", encoder)
+    head = family_of(encoder.config.model_type).head("lm", encoder)
     save_encoder_folder(
         tmp_path / "encoder", encoder, heads={"lm": head}, tokenizer_files={}, extra_config={}
     )

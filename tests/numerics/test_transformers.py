@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 import torch
 
-from clozelab.models.config import family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
 from clozelab.models.heads import LinearHead, MaskedLMHead, SequenceClassificationHead
+from clozelab.models.registry import family_of
 
 transformers = pytest.importorskip("transformers")
 

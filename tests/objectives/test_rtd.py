@@ -20,6 +20,7 @@ from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
 from clozelab.models.layout import Layout
+from clozelab.models.registry import family_of
 from clozelab.objectives.objective import (
     EncoderWithHeads,
     Objective,
@@ -91,7 +92,8 @@ def reference(
     halves = []
     for name, kind in (("generator", ElectraForMaskedLM), ("encoder", ElectraForPreTraining)):
         encoder = models[name].encoder
-        half = kind(ElectraConfig(**encoder.config.family.to_hf_config(encoder.config))).eval()
+        config = family_of("electra").to_hf_config(encoder.config)
+        half = kind(ElectraConfig(**config)).eval()
         missing = half.load_state_dict(
             to_hf_tensors(encoder, dict(models[name].heads.items())), strict=False
         )

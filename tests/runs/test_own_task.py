@@ -14,7 +14,7 @@ import torch
 
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, Tokenizer, WordPieceTokenizer
-from clozelab.models.config import family_of
+from clozelab.models.registry import family_of
 
 transformers = pytest.importorskip("transformers")
 

@@ -19,6 +19,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
+from clozelab.models.registry import family_of
 from clozelab.modules.explaining import attribute
 from clozelab.modules.model import write_model
 
@@ -39,7 +40,8 @@ def model(
         encoder = Encoder(
             tiny_config(vocab_size=TOKENIZER.vocab_size, initializer_range=0.3, **changes)
         )
-        heads = {kind: encoder.config.family.head(kind, encoder, num_labels=3) for kind in kinds}
+        family = family_of(encoder.config.model_type)
+        heads = {kind: family.head(kind, encoder, num_labels=3) for kind in kinds}
         folder = tmp_path_factory.mktemp("explained") / "m<x>"
         write_model(folder, encoder, heads, TOKENIZER, labels=LABELS)
         return clozelab.load(folder, device="cpu", precision="32-true"), folder

@@ -13,16 +13,12 @@ have; RoBERTa's two unused ones are not among them.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clozelab.text.plain import JsonObject, ReadOnlyJson
-
-if TYPE_CHECKING:
-    from clozelab.models.families.bert import Family
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 # Of all modules: a strange folder's config.json names some, and must run nothing else.
@@ -203,11 +199,6 @@ class EncoderConfig:
         """Whether a matrix stands between embeddings and layers."""
         return self.projects_embeddings or self.embedding_size != self.hidden_size
 
-    @property
-    def family(self) -> Family:
-        """Whose heads the encoder has and whose names its folders."""
-        return family_of(self.model_type)
-
     def to_dict(self) -> JsonObject:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -215,17 +206,3 @@ class EncoderConfig:
             if isinstance(value, ModuleSpec):
                 values[name] = value.node()
         return values
-
-
-def family_of(model_type: str) -> Family:
-    """The family of a name, each one a module of families/.
-
-    ValueError lists them where there is none.
-    """
-    # here, because a family builds heads, which know this file
-    from clozelab.models import families
-
-    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
-    if model_type not in known:
-        raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
-    return importlib.import_module(f"clozelab.models.families.{model_type}").FAMILY

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layout import Layout
+from clozelab.models.registry import family_of
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -88,7 +89,7 @@ def _encoder_flops(config: EncoderConfig, seq_length: int) -> float:
 def _head_flops(config: EncoderConfig, kind: str) -> float:
     """Of the forward pass, per position that the head reads."""
     with torch.device("meta"):
-        head = config.family.head(kind, _on_meta(config)).eval()
+        head = family_of(config.model_type).head(kind, _on_meta(config)).eval()
         state = torch.empty(1, config.hidden_size)
     with torch.no_grad(), Products() as products:
         head(state)

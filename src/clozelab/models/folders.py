@@ -30,10 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.models import tensorbundle
-from clozelab.models.config import EncoderConfig, family_of
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.locate import CONFIG_FILE, config_path
+from clozelab.models.registry import family_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 WEIGHTS_FILE = "model.safetensors"
@@ -82,7 +83,7 @@ def save_encoder_folder(
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    family = encoder.config.family
+    family = family_of(encoder.config.model_type)
     config = {**family.to_hf_config(encoder.config, heads), **extra_config}
     config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
     tensors = to_hf_tensors(encoder, heads, with_pooler)
@@ -126,7 +127,7 @@ def load_encoder(
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":
         return encoder
-    family = encoder.config.family
+    family = family_of(encoder.config.model_type)
     if stored is None:
         stored = read_tensors(folder)
     tensors = _without_heads(stored, family)
@@ -164,7 +165,7 @@ def load_head(
     ValueError for a missing or misshapen tensor.
     """
     folder = Path(folder)
-    family = read_config(folder).family
+    family = family_of(read_config(folder).model_type)
     if stored is None:
         stored = read_tensors(folder)
     if kind == "lm":
@@ -204,7 +205,7 @@ def refuse_untied(folder: Path | str) -> None:
 
     Pre-training has them share.
     """
-    family = read_config(folder).family
+    family = family_of(read_config(folder).model_type)
     if _untied_projection(family, read_tensors(folder)) is not None:
         raise ValueError(
             f"{folder}: {family.decoder}.weight is not the word embeddings: this"
@@ -264,7 +265,7 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
         for name, value in _read_file(shard).items():
             modern = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: _MODERN_NAMES[old[0]], name)
             tensors[modern] = value
-    return _without_wrapper(tensors, read_config(folder).family, file)
+    return _without_wrapper(tensors, family_of(read_config(folder).model_type), file)
 
 
 def _weights_file(folder: Path) -> Path:
@@ -425,7 +426,7 @@ def to_hf_tensors(
     state = _state(encoder, heads)
     if not with_pooler:
         state = {name: x for name, x in state.items() if not name.startswith("encoder.pooler.")}
-    family = encoder.config.family
+    family = family_of(encoder.config.model_type)
     tensors = family.to_hf(state)
     # A vocabulary projection apart from the word embeddings has the bias beside it, too.
     if f"{family.decoder}.weight" in tensors:

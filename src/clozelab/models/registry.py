@@ -1,0 +1,20 @@
+"""A family of models by its name: each is a file of families/, and nobody lists them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from clozelab.models import families
+from clozelab.models.families.bert import Family
+
+
+def family_of(model_type: str) -> Family:
+    """The family whose heads an encoder has, and whose names its folders.
+
+    ValueError lists all where there is none of this name.
+    """
+    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    if model_type not in known:
+        raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
+    return importlib.import_module(f"{families.__name__}.{model_type}").FAMILY
