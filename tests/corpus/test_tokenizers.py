@@ -22,6 +22,7 @@ from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizers import (
     SPECIAL_TOKENS,
     ByteBpeTokenizer,
+    MpnetTokenizer,
     TokenizerSettings,
     WordPieceTokenizer,
     read_tokenizer,
@@ -292,6 +293,31 @@ ODD_TEXTS = [
     "١٢٣ २३ ½ ²",
     "mixed\u200bzero\ufeffwidth",
 ]
+
+
+@pytest.mark.parametrize("has_json", [True, False])
+def test_wordpiece_with_robertas_special_tokens(tmp_path: Path, has_json: bool) -> None:
+    """MPNet's: transformers' own class gives the same ids around a text and a pair."""
+    ours = MpnetTokenizer.train(make_texts(), 200, lowercase=True)
+    for name, content in ours.files().items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
+    assert type(theirs).__name__ == "MPNetTokenizer"
+    if not has_json:
+        (tmp_path / "tokenizer.json").unlink()
+    again = read_tokenizer(tmp_path)
+    assert type(again) is MpnetTokenizer and again.fingerprint == ours.fingerprint
+    assert (ours.cls_id, ours.pad_id, ours.sep_id) == (0, 1, 2)
+    assert ours.kind == "wordpiece" and not ours.has_token_types and ours.pair_separators == 2
+    assert ours.undrawn_ids == (0, 1, 2, 3, 4)
+    first, second = make_texts(2)
+    a, b = (ids.tolist() for ids in again.encode_batch([first, second]))
+    assert theirs(first)["input_ids"] == [0, *a, 2]
+    assert theirs(first, second)["input_ids"] == [0, *a, 2, 2, *b, 2]
+    assert "token_type_ids" not in theirs(first)
+    masked = again.encode_masked([f"{first} <mask>"])[0].tolist()
+    assert theirs(f"{first} <mask>")["input_ids"] == [0, *masked, 2]
 
 
 def train_bpe(

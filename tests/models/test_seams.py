@@ -288,13 +288,17 @@ def test_what_a_batch_lets_tokens_see(tiny_config):
     visibility = torch.stack(
         [
             (torch.arange(width)[None, :] < 3).expand(width, width),  # a prefix of three
-            order[None, :] < order[:, None],
+            order[None, :] <= order[:, None],
         ]
     )
+    # All but the last slot of the prefix see themselves, and one slot sees nothing.
+    visibility[0] |= torch.diag(torch.arange(width) < 7)
+    visibility[1, 2] = False
     layout = Layout.rectangle([width, 6], width, visibility=visibility)
     states = run(encoder, layout)
     layer: Any = encoder.layers()[0]
-    seen = visibility | torch.eye(width, dtype=torch.bool)
+    seen = visibility.clone()
+    seen[1, 2, 2] = True  # where else would it look
     for row, length in enumerate([width, 6]):
         x = states[0][:width] if row == 0 else states[0][width:]
         q, k, v = layer.attention.qkv(x).view(length, 3, -1, layer.attention.head_dim).unbind(1)

@@ -4,6 +4,7 @@ and head, and back.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,6 +51,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 42},
     "albert": {"embedding_size": 12, "num_hidden_groups": 2},
     "electra": {"embedding_size": 12},
+    "mpnet": {"pad_token_id": 1, "max_position_embeddings": 42},
 }
 CLASSES = {
     "bert": {
@@ -59,7 +61,13 @@ CLASSES = {
     "roberta": {"ForMaskedLM": ("lm",)},
     "albert": {"ForPreTraining": ("lm", "sop"), "ForMaskedLM": ("lm",)},
     "electra": {"ForPreTraining": ("rtd",), "ForMaskedLM": ("lm",)},
+    "mpnet": {"ForMaskedLM": ("lm",)},
 }
+TITLES = {name: family_of(name).class_name for name in FAMILIES}
+# Whose config.json has token types.
+TYPED = {name for name in FAMILIES if "type_vocab_size" in family_of(name).keys}
+# Whose classes have no causal mask.
+NEVER_CAUSAL = ("albert", "mpnet")
 TASKS = {
     "ForSequenceClassification": ("classification",),
     "ForTokenClassification": ("tags",),
@@ -93,8 +101,14 @@ class Pair:
 def pair(tmp_path) -> Callable[..., Pair]:
     """pair(family, class suffix, shape, **changes of the configuration)."""
 
-    def make(name: str, suffix: str = "Model", shape: str = "head dim 5", **changes: Any) -> Pair:
-        title = name.capitalize()
+    def make(
+        name: str,
+        suffix: str = "Model",
+        shape: str = "head dim 5",
+        noise: float = 0.05,
+        **changes: Any,
+    ) -> Pair:
+        title = TITLES[name]
         config = getattr(transformers, f"{title}Config")(
             **{
                 "vocab_size": VOCAB,
@@ -116,7 +130,7 @@ def pair(tmp_path) -> Callable[..., Pair]:
         theirs = getattr(transformers, title + suffix)(config).eval()
         with torch.no_grad():
             for parameter in theirs.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.05)
+                parameter.add_(torch.randn_like(parameter) * noise)
         theirs.save_pretrained(tmp_path / "theirs")
         encoder = load_encoder(tmp_path / "theirs")
         heads = {}
@@ -143,9 +157,9 @@ def batches(name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], Te
     padded = {"input_ids": ids, "token_type_ids": types, "position_ids": slots.expand_as(ids)}
     # A model of one token type has it for every token; theirs would read behind its table.
     theirs = {"input_ids": ids, "attention_mask": real.long()}
-    theirs["token_type_ids"] = (
-        types if FAMILIES[name].get("type_vocab_size", 2) > 1 else torch.zeros_like(types)
-    )
+    if name in TYPED:
+        has_two = FAMILIES[name].get("type_vocab_size", 2) > 1
+        theirs["token_type_ids"] = types if has_two else torch.zeros_like(types)
     if kind == "ragged":
         layout = Layout.ragged(LENGTHS)
         return (
@@ -268,7 +282,7 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
     for file, content in TOKENIZER.files().items():
         (tmp_path / "theirs" / file).write_bytes(content)
     read = read_model(tmp_path / "theirs")
-    title = name.capitalize()
+    title = TITLES[name]
     kinds = {"nsp"} if suffix == "ForNextSentencePrediction" else set(both.heads)
     assert set(read.heads) == kinds and set(read.untrained) <= {"pooler"}
     assert read.architecture == title + suffix == both.theirs.config.architectures[0]
@@ -372,6 +386,38 @@ def test_a_missing_position_offset_is_seen(pair):
     assert (out - both.theirs(**batch).last_hidden_state[real]).abs().max() > 100 * TOLERANCE
 
 
+@BOTH_LAYOUTS
+def test_distances_beyond_the_buckets(kind, pair, hf_gradients, monkeypatch):
+    """MPNet's bias by distance, beyond its last bucket; with the direction turned round it is
+    another one.
+    """
+    monkeypatch.setattr(sys.modules[__name__], "LENGTHS", [1, 2, 7, 150, 33])
+    shape = "head dim 16, tanh gelu"
+    both = pair("mpnet", "ForMaskedLM", shape, noise=0.2, max_position_embeddings=202)
+    head: Any = both.heads["lm"]
+    batch, stream, rows, real = batches("mpnet", kind)
+    labels = batch["input_ids"].roll(1, 1).masked_fill(~real, -100)
+    theirs = both.theirs(**batch, labels=labels, output_hidden_states=True)
+    ours = both.encoder(**stream, output_hidden_states=True)
+    for number, states in enumerate(ours.hidden_states):
+        assert_equal(states[rows], theirs.hidden_states[number][real], f"hidden state {number}")
+    hidden = ours.sequence_output[rows]
+    assert_equal(head(hidden), theirs.logits[real], "logits")
+    loss = head.loss(hidden, labels[real]).loss_sum / len(rows)
+    assert_equal(loss, theirs.loss, "loss")
+    loss.backward()
+    theirs.loss.backward()
+    gradients = hf_gradients(both.encoder, {"lm": head})
+    gradients["lm_head.decoder.bias"] = gradients["lm_head.bias"]
+    assert_gradients_equal(both, gradients)
+    scheme: Any = both.encoder.embeddings.position_embeddings
+    is_used = scheme.relative_attention_bias.weight.grad.abs().amin(1) > 0
+    assert int(is_used.sum()) == 31  # no key is both ahead and at distance 0
+    scheme.buckets = scheme.buckets.flip(0)
+    wrong = both.encoder(**stream).sequence_output[rows]
+    assert (wrong - hidden).abs().max() > 100 * TOLERANCE
+
+
 def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):
     """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the
     same.
@@ -421,7 +467,7 @@ def ours(tmp_path) -> Callable[..., tuple[Encoder, dict[str, nn.Module]]]:
             | FAMILIES[name]
             | SHAPES["head dim 5"]
         )
-        theirs = getattr(transformers, f"{name.capitalize()}Config")(**sizes)
+        theirs = getattr(transformers, f"{TITLES[name]}Config")(**sizes)
         encoder = Encoder(
             replace(family_of(name).from_hf_config(theirs.to_dict()), is_causal=is_causal)
         ).eval()
@@ -448,12 +494,12 @@ def test_elsewhere_a_folder_says_the_same_or_is_refused(
     """
     encoder, heads = ours(name, kinds, is_causal)
     written = read_config_dict(tmp_path / "ours")
-    title = name.capitalize()
+    title = TITLES[name]
     batch, stream, rows, real = batches(name, "ragged")
     with torch.no_grad():
         own = outputs(Pair(nn.Module(), encoder, heads), stream, rows)
         own = own or [encoder(**stream).sequence_output[rows]]
-        if is_causal and (name == "albert" or POOLED & set(kinds)):
+        if is_causal and (name in NEVER_CAUSAL or POOLED & set(kinds)):
             with pytest.raises(ValueError, match=f"clozelab_{name}"):
                 transformers.AutoModel.from_pretrained(tmp_path / "ours")
             assert written["architectures"][0].startswith(f"Clozelab{title}")

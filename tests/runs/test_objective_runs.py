@@ -92,6 +92,27 @@ def test_stopped_run_of_two_models_goes_on_with_the_same_bits(
     assert_same_bits(rtd_run, tmp_path / "run")
 
 
+def test_stopped_permuted_run_goes_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Orders are functions of the epoch; MPNet's numbers by distance are trained and kept."""
+    changes = {"objective": "mpnet", "architecture": "mpnet"}
+    run_here(workplace, tmp_path / "whole", **changes)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", **changes)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", **changes)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    trained = weights(tmp_path / "run")["encoder mpnet.encoder.relative_attention_bias.weight"]
+    assert trained.abs().min() > 0
+    last = {key: float(value) for _, key, value in rows(tmp_path / "run")}
+    assert last["validation/loss"] < 10 and "train/permuted_accuracy" in last
+
+
 DRIVER = """
 import sys
 from clozelab.cli import main

@@ -110,15 +110,18 @@ def sample_instances(arm: Arm) -> PackedInstances:
 class Predictions:
     """What an objective predicts in some instances; all [P]."""
 
-    positions: I64  # slots of the stream
+    positions: I64  # slots of the packed text
     labels: I64
     input_ids: I64  # what stands there instead
 
     @classmethod
     def of(cls, arm: Arm, packed: PackedInstances, epoch: int) -> Predictions:
-        arrays = arm.objective.token.arrays(packed, arm.corpus.ids, PROBE_SEED, epoch)
+        arrays = arm.objective.arrays_of(packed, arm.corpus.ids, PROBE_SEED, epoch)
         positions = arrays["prediction_positions"]
-        return cls(positions, arrays["prediction_labels"], arrays["input_ids"][positions])
+        # Rows may be longer than their text.
+        instance = positions // arrays["width"]
+        slots = instance * packed.width + arrays["position_ids"][positions]
+        return cls(slots, arrays["prediction_labels"], arrays["input_ids"][positions])
 
 
 def check_masks(arm: Arm) -> Iterator[Finding]:
@@ -546,22 +549,35 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
 
 def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     """Change everything right of an instance's middle, then everything left of it."""
-    packed = probe.packed
     arrays = probe.arrays()
-    is_left = packed.position_ids <= np.repeat(packed.lengths // 2, packed.width)
-    left = packed.is_real & is_left  # bool [T]
-    right = packed.is_real & ~is_left
+    width = arrays["width"]
+    position_ids = arrays["position_ids"]
+    slots = np.arange(len(position_ids)) % width
+    is_real = slots < np.repeat(arrays["lengths"], width)  # bool [T]
+    is_left = position_ids <= np.repeat(probe.packed.lengths // 2, width)
+    left = is_real & is_left
+    right = is_real & ~is_left
+    # Rows may be longer than their text, which alone is changed.
+    is_text = is_real & (slots == position_ids)
     base = probe.states(spec.model, arrays)  # [T, H]
 
     def is_changed(touched: np.ndarray) -> np.ndarray:
         """bool [T]: the states that change with the text of some slots."""
+        touched = touched & is_text
         other = probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))
         return changed(base, probe.states(spec.model, arrays | {"input_ids": other}))
 
+    def may_change(touched: np.ndarray) -> np.ndarray:
+        """bool [T]: the slots that see one of the touched slots of their instance."""
+        stream = np.arange(len(slots)).reshape(-1, width)
+        sees = spec.sees(stream[:, :, None], stream[:, None, :])  # [B, S, S]
+        is_touched = (touched & is_text).reshape(-1, 1, width)
+        return (sees & is_touched).any(axis=2).reshape(-1)
+
     sees_right = is_changed(right)[left]
     sees_left = is_changed(left)[right]
-    may_see_right = _may_change(spec, packed, right)[left]
-    may_see_left = _may_change(spec, packed, left)[right]
+    may_see_right = may_change(right)[left]
+    may_see_left = may_change(left)[right]
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     of_right = share(sees_right.sum(), len(sees_right))
     of_left = share(sees_left.sum(), len(sees_left))
@@ -571,11 +587,11 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
         good = "sees the past only"
         leak = "predicts left to right and sees the future"
     elif spec.sees is not sees_all:
-        # A rule of its own: one slot of each instance tells more than a half.
+        # A rule of its own: one predicted token of each instance tells more than a half.
         good = "sees what it may"
-        one_slot = packed.position_ids == np.repeat(packed.lengths // 2, packed.width)
-        may_change = _may_change(spec, packed, one_slot)
-        has_leak |= (is_changed(one_slot) & ~may_change & packed.is_real).any()
+        one_slot = np.zeros(len(slots), dtype=bool)
+        one_slot[_one_of_each(spec, probe.packed.width, width)] = True
+        has_leak |= (is_changed(one_slot) & ~may_change(one_slot) & is_real).any()
     figure = f"{of_right} and {of_left} positions see what follows, and what precedes them"
     cases = [
         Case(
@@ -602,11 +618,12 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("future", name, good, figure, *cases)
 
 
-def _may_change(spec: VisibilitySpec, packed: PackedInstances, touched: np.ndarray) -> np.ndarray:
-    """bool [T]: the slots that see one of the touched slots of their instance."""
-    slots = np.arange(len(touched)).reshape(packed.num_instances, packed.width)
-    sees = spec.sees(slots[:, :, None], slots[:, None, :])  # [B, S, S]
-    return (sees & touched.reshape(slots.shape)[:, None]).any(axis=2).reshape(-1)
+def _one_of_each(spec: VisibilitySpec, text_width: int, width: int) -> I64:
+    """Of each instance the slot of one predicted token, in rows of `width` slots."""
+    instance, slot = np.divmod(spec.about, text_width)
+    _, first, number = np.unique(instance, return_index=True, return_counts=True)
+    middle = first + number // 2
+    return instance[middle] * width + slot[middle]
 
 
 def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:

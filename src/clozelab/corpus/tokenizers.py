@@ -142,6 +142,8 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     kind = "wordpiece"
     usual_tokens = SPECIAL_TOKENS
+    first_tokens = SPECIAL_TOKENS  # of a vocabulary that is learnt
+    library_class = "BertTokenizer"  # of transformers
     smallest = len(SPECIAL_TOKENS) + 1
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
@@ -156,14 +158,14 @@ class WordPieceTokenizer(VocabularyTokenizer):
         """
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
-        special_ids = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+        special_ids = {token: index for index, token in enumerate(cls.first_tokens)}
         library = _wordpiece(special_ids, lowercase)
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
             min_frequency=MIN_PIECE_COUNT,
             show_progress=False,
-            special_tokens=[*SPECIAL_TOKENS, *alphabet],
+            special_tokens=[*cls.first_tokens, *alphabet],
             initial_alphabet=characters,
             limit_alphabet=len(characters),
         )
@@ -205,7 +207,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     def files(self) -> dict[str, bytes]:
         config: JsonObject = {
-            "tokenizer_class": "BertTokenizer",
+            "tokenizer_class": self.library_class,
             "do_lower_case": self.lowercase,
             "strip_accents": None,
             "tokenize_chinese_chars": True,
@@ -233,6 +235,24 @@ class WordPieceTokenizer(VocabularyTokenizer):
         if self.lowercase:
             texts = [_final_sigma(text) for text in texts]
         return super()._cleaned(texts)
+
+
+class MpnetTokenizer(WordPieceTokenizer):
+    """BERT's rules with RoBERTa's special tokens around texts and pairs, without token types."""
+
+    kind = "wordpiece_roberta"
+    usual_tokens = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+    first_tokens = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
+    library_class = "MPNetTokenizer"
+
+    def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
+        super().__init__(vocabulary, lowercase=lowercase)
+        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.usual_tokens))
+
+    def _template(self) -> Any:
+        return processors.RobertaProcessing(
+            ("</s>", self._ids["</s>"]), ("<s>", self._ids["<s>"]), add_prefix_space=False
+        )
 
 
 def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
@@ -456,6 +476,7 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
 
 KINDS: ReadOnlyJson = {
     WordPieceTokenizer.kind: WordPieceTokenizer,
+    MpnetTokenizer.kind: MpnetTokenizer,
     ByteBpeTokenizer.kind: ByteBpeTokenizer,
 }
 
@@ -464,7 +485,7 @@ KINDS: ReadOnlyJson = {
 class TokenizerSettings:
     """What a corpus's tokenizer is to be; the keys of conf/tokenizer.
 
-    `kind` is wordpiece or byte_bpe.
+    `kind` is wordpiece, wordpiece_roberta or byte_bpe.
     """
 
     kind: str
@@ -592,7 +613,9 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
                 json.dumps(rules[section]),
             )
     _compare_vocabularies(folder, rules["model"])
-    released = WordPieceTokenizer.of_rules(rules) or ByteBpeTokenizer.of_rules(rules)
+    released = None
+    for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
+        released = released or tokenizer_class.of_rules(rules)
     if released is None:
         return Tokenizer(path, rules, config)
     if _is_writer_of(released, path, rules):
@@ -613,7 +636,9 @@ def _of_vocab_txt(folder: Path, config: ReadOnlyJson) -> Tokenizer:
             f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
             " tokenizer_config.json"
         )
-    plain = WordPieceTokenizer.from_vocab(folder / "vocab.txt", bool(lowercase))
+    is_mpnet = str(config.get("tokenizer_class")).startswith("MPNet")
+    tokenizer_class = MpnetTokenizer if is_mpnet else WordPieceTokenizer
+    plain = tokenizer_class.from_vocab(folder / "vocab.txt", bool(lowercase))
     plain = plain.with_token_types(_number_of_types(config))
     return _with_more_tokens(folder, plain, config)
 

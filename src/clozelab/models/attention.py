@@ -110,12 +110,13 @@ class ScoreBias(NamedTuple):
     """What is added to the scaled scores, by the positions of query and key."""
 
     # query, key [B, N, S, D] and positions [B, S] -> [B or 1, N, S, S]
-    compute: Callable[[Tensor, Tensor, Tensor], Tensor]
+    compute: Callable[[Any, Any, Tensor], Tensor]
     position_ids: Tensor  # int64 [T]
+    reads_states: bool = True  # False: query and key are not looked at
 
     def at(self, rows: Tensor | slice) -> ScoreBias:
         """The same of some rows of the stream."""
-        return ScoreBias(self.compute, self.position_ids[rows])
+        return self._replace(position_ids=self.position_ids[rows])
 
 
 class AttentionInputs(NamedTuple):
@@ -126,6 +127,22 @@ class AttentionInputs(NamedTuple):
     # What the position scheme does to query and key [T, N, D].
     rotation: Callable[[Tensor], Tensor] | None = None
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
+
+    def settled(self, dtype: torch.dtype) -> AttentionInputs:
+        """In equal rows, a bias that positions alone decide becomes part of theirs.
+
+        So it is worked out once for all layers. `dtype` is that of the scores.
+        """
+        rows = self.layout
+        bias = self.score_bias
+        if bias is None or bias.reads_states or not isinstance(rows, DenseRows):
+            return self
+        # On the meta device only products are counted.
+        if bias.position_ids.device.type != "meta":
+            positions = bias.position_ids.view(rows.batch_size, rows.width)
+            added = bias.compute(None, None, positions).to(dtype)
+            rows = rows._replace(bias=_with_score_bias(added, rows))
+        return self._replace(layout=rows, score_bias=None)
 
 
 def dense_rows(
@@ -144,8 +161,10 @@ def dense_rows(
     def make_bias() -> Tensor:
         hidden = _hidden_pairs(width, mask, padding, device)
         if visibility is not None:
+            hidden = hidden | ~visibility
+            # A slot that may see nothing sees itself, as below.
             itself = torch.eye(width, dtype=torch.bool, device=device)
-            hidden = hidden | ~(visibility | itself)
+            hidden &= ~(itself & hidden.all(dim=-1, keepdim=True))
         bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
             hidden, -torch.inf
         )
@@ -440,11 +459,17 @@ class _CpuAttention(torch.autograd.Function):
         if mask is not None:
             grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
-        grad_scores.mul_(ctx.alpha)
+        grad_bias = None
+        if ctx.needs_input_grad[3]:  # a learned one, which has the shape of the scores
+            grad_bias = grad_scores
+            grad_scores = grad_scores * ctx.alpha
+        else:
+            grad_scores.mul_(ctx.alpha)
         torch.bmm(grad_scores, k, out=gradient[0])
         torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
         by_slot = gradient.view(3, batch_size, num_heads, width, head_dim).permute(1, 3, 0, 2, 4)
-        return by_slot.reshape(batch_size * width, 3, num_heads, head_dim), None, None, None, None
+        grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
+        return grad_qkv, None, None, grad_bias, None
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozelab.models.attention import masked_pairs
+from clozelab.models.attention import DenseRows, masked_pairs
 from clozelab.models.encoder import Encoder, SelfAttention
 
 
@@ -37,7 +37,11 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
                 q, k = (x.transpose(0, 1)[None] for x in (q, k))  # [1, N, S, head size]
                 positions = inputs.score_bias.position_ids[None, : q.shape[2]]
                 scores = scores + inputs.score_bias.compute(q, k, positions)[0]
-        unseen = masked_pairs(len(q), inputs.mask, q.device)
+        rows = inputs.layout
+        if isinstance(rows, DenseRows) and rows.bias is not None:
+            # Of one sequence, whose positions may have added to it: [N or 1, S, S].
+            scores = scores + rows.bias.flatten(0, -3).float()
+        unseen = masked_pairs(len(scores[0]), inputs.mask, scores.device)
         note(scores.masked_fill(unseen, -torch.inf).softmax(-1))
 
     layers = [module for module in encoder.modules() if isinstance(module, SelfAttention)]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clozelab.models.attention import Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
@@ -88,6 +89,56 @@ class LearnedPositions(Positions, Embedding):
         if self.offset:
             position_ids = position_ids + self.offset
         return super().forward(position_ids)
+
+
+class BucketedPositions(LearnedPositions):
+    """Learned positions, and a learned number a head and a bucket of distances in the scores.
+
+    All layers share the numbers (Song et al. 2020; the buckets are those of Raffel et al. 2020).
+    Half of the `num_buckets` are for keys before the query. Of these, half hold one distance each;
+    the others grow with the distance, and the last one has no end. It begins below `max_distance`.
+    """
+
+    buckets: Tensor
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        after_padding: bool = False,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+    ) -> None:
+        super().__init__(config, after_padding)
+        self.relative_attention_bias = Embedding(num_buckets, config.num_attention_heads)
+        # From minus the longest distance to the longest one.
+        longest = config.max_position_embeddings - 1
+        ahead = torch.arange(-longest, longest + 1)
+        buckets = distance_buckets(ahead, num_buckets, max_distance)
+        self.register_buffer("buckets", buckets, persistent=False)
+
+    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
+        return ScoreBias(self._bias, position_ids, reads_states=False)
+
+    def _bias(self, q: None, k: None, positions: Tensor) -> Tensor:  # noqa: ARG002
+        """int64 [B, S] -> [B or 1, N, S, S]."""
+        is_host = positions.device.type == "cpu"  # elsewhere the question would wait for the device
+        if is_host and bool((positions == positions[:1]).all()):
+            positions = positions[:1]
+        by_distance = self.relative_attention_bias(self.buckets)  # [distances, N]
+        ahead = positions[:, None, :] - positions[:, :, None] + len(self.buckets) // 2
+        return F.embedding(ahead, by_distance).permute(0, 3, 1, 2)
+
+
+def distance_buckets(ahead: Tensor, num_buckets: int, max_distance: int) -> Tensor:
+    """The bucket of each distance from query to key, int64 of any shape."""
+    one_side = num_buckets // 2
+    num_exact = one_side // 2
+    distance = ahead.abs()
+    growth = torch.log(distance.float() / num_exact) / math.log(max_distance / num_exact)
+    # A distance of 0 has no logarithm, and is exact.
+    wide = num_exact + (growth.clamp(min=0.0) * (one_side - num_exact)).long()
+    bucket = torch.where(distance < num_exact, distance, wide.clamp(max=one_side - 1))
+    return bucket + one_side * (ahead > 0)
 
 
 class SinusoidalPositions(Positions):

@@ -257,6 +257,7 @@ class Encoder(nn.Module):
             return layout if equal is None else equal
 
         inputs = self.attention_inputs(position_ids, rows)
+        inputs = {mask: of_mask.settled(dtype) for mask, of_mask in inputs.items()}
         for layer, mask in zip(self.layers(), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.

@@ -45,8 +45,8 @@ class Layout:
     row_slots: int | None  # S for a rectangle, None for a ragged stream
     max_seqlen: int
     lengths_list: list[int]  # `lengths` on the host
-    # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, beside what the
-    # layers' masks say; it always sees itself. None: all of its sequence.
+    # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, itself among them
+    # or not, beside what the layers' masks say. None: all of its sequence.
     visibility: Tensor | None = None
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -204,11 +204,11 @@ class PretrainingModule(TrainingModule):
         for term, count in zip(self.model(batch), counts, strict=True):
             loss = loss + objective.weights[term.name] / count * term.loss_sum
             add_sums(self._train_sums, term)
-        layout = batch["layout"]
-        tokens = sum(layout.lengths_list)
+        lengths = batch.get("text_lengths", batch["layout"].lengths_list)
+        tokens = sum(lengths)
         fraction = objective.counts(batch)[objective.token.name] / tokens
         flops_per_token = objective.token.flops_per_token(
-            self.model.encoder.config, layout.max_seqlen, fraction
+            self.model.encoder.config, max(lengths), fraction
         )
         self.throughput.add(tokens, tokens * flops_per_token)
         return loss

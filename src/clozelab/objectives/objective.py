@@ -164,8 +164,9 @@ class VisibilitySpec:
     term: str
     model: str
     positions: I64  # [P] stream slots whose states predict
-    about: I64  # [P] the slot of the text that each is to find out about
-    sees: Sees  # whether the text at a slot reaches the states at another one of its instance
+    about: I64  # [P] the slot of the packed text that each is to find out about
+    # whether what stands at a slot of the stream reaches the states at another one of its instance
+    sees: Sees
     own_share: float  # share of the predictions that see the text's own token at `about` on purpose
 
 
@@ -185,6 +186,8 @@ class TokenObjective(_Weighted):
     """Predicts tokens, or something about them."""
 
     is_causal: ClassVar[bool]  # the encoder's attention mask, remembered with its weights
+    # whether predicted tokens may see others that are predicted
+    predictions_help: ClassVar[bool] = False
 
     @property
     def own_share(self) -> float:
@@ -197,7 +200,10 @@ class TokenObjective(_Weighted):
 
         `input_ids` are as the encoder sees them. The state of stream slot `prediction_positions[p]`
         predicts `prediction_labels[p]`. Optional: `visibility`, bool [B, S, S], which slots of an
-        instance each of its slots may see, where the layers' masks alone do not say it.
+        instance each of its slots may see, where the layers' masks alone do not say it. Rows may be
+        longer than their text, with `width`, `lengths`, `token_type_ids` and `position_ids` of
+        their own; a slot whose position is its place in the row is then one of the text, and
+        `text_lengths` lists how many these are.
         """
 
     def visibility(
@@ -305,14 +311,13 @@ class TokenObjective(_Weighted):
 
 def _source_of_predictions(batch: TorchBatch) -> Tensor:
     """[P]: the source that each predicted token is of."""
-    width = batch["layout"].row_slots
     position = batch["prediction_positions"]
-    instance = position // width
+    instance = position // batch["layout"].row_slots
     source = batch["source"][instance]
     if "b_source" not in batch:
         return source
     # Of B's source are those behind A and its [SEP]; token types are all 0 with byte-level BPE.
-    is_first = position % width <= batch["a_length"][instance] + 1
+    is_first = batch["position_ids"][position] <= batch["a_length"][instance] + 1
     return torch.where(is_first, source, batch["b_source"][instance])
 
 

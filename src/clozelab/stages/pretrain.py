@@ -392,8 +392,8 @@ def corpus_facts(
     masking_shares = None
     if isinstance(objective.token, Masking):
         masking = objective.token
-        # Of tokens masked in spans the best loss is not known.
-        if len(masking.span_weights) > 1:
+        # Of tokens masked in spans, or that see each other, the best loss is not known.
+        if len(masking.span_weights) > 1 or objective.token.predictions_help:
             return facts
         predicted = min(masking.predict_prob, masking.max_predictions_fraction)
         masking_shares = (predicted, masking.same_fraction)
