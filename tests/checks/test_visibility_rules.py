@@ -10,6 +10,7 @@ import pytest
 
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR
+from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import VisibilitySpec
 
@@ -57,6 +58,44 @@ def test_a_rule_of_its_own(
         assert not errors and "sees what it may" in future.what
     else:
         assert errors == {"future"} and "sees what its objective hides" in future.what
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_causal_examples_beside_masked_ones(
+    subject: Any, corpus: Any, make: Any, is_hidden: bool, shift: int
+) -> None:
+    """A bidirectional mask with causal labels would give all of them away."""
+
+    class Forgetful(Hybrid):
+        def arrays(self, *arguments: Any) -> dict[str, Any]:
+            arrays = super().arrays(*arguments)
+            if not is_hidden:
+                arrays.pop("visibility")
+            return arrays
+
+    arm = make("arm", "mlm", corpus)
+    token = Forgetful(
+        causal_fraction=0.25,
+        shift=shift,
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        weight=1.0,
+    )
+    objective = replace_token(arm.objective, token)
+    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
+    errors = {
+        (finding.check, finding.what.split(":")[0])
+        for finding in findings
+        if finding.level == ERROR
+    }
+    if is_hidden:
+        assert not errors
+    else:
+        # The masked examples' own labels stay hidden, those of the causal ones do not.
+        assert errors == {("future", "mlm, mlm"), ("future", "mlm, ltr"), ("own label", "mlm, ltr")}
 
 
 def replace_token(objective: Any, token: MaskedLanguageModel) -> Any:

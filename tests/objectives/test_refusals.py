@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.calling import call_with_fixtures
-from tests.objectives import test_sop, test_weighted_sum
+from tests.objectives import test_hybrid, test_sop, test_weighted_sum
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.objectives.nsp import NextSentencePrediction
@@ -26,12 +26,44 @@ def misfits_are_refused(make_mlm: test_weighted_sum.MakeMlm) -> None:
     Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
 
 
+def hybrid_with_next_sentences() -> None:
+    Objective(
+        input=SegmentPairs(0.5, "corpus"),
+        token=test_hybrid.hybrid(0.25),
+        pair=NextSentencePrediction(weight=1.0),
+    )
+
+
 REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     (
         "facts and errors",
         lambda make_mlm: make_mlm(0.8, 0.1, 0.2),
         ValueError,
         "sum to 1",
+    ),
+    (
+        "hybrid: no such fraction",
+        lambda: test_hybrid.hybrid(1.5),
+        ValueError,
+        r"causal_fraction is 1.5; it must lie in \[0, 1\]",
+    ),
+    (
+        "hybrid: no such shift",
+        lambda: test_hybrid.hybrid(0.5, shift=2),
+        ValueError,
+        "shift is 2",
+    ),
+    (
+        "hybrid: a pair objective beside causal instances",
+        hybrid_with_next_sentences,
+        ValueError,
+        "nsp cannot be learnt there",
+    ),
+    (
+        "hybrid: too small a batch",
+        lambda: test_hybrid.hybrid(1 / 16).check_batch(8),
+        ValueError,
+        "choose phases.global_batch_size of 16 or more",
     ),
     (
         "misfits are refused: choose objective/input=sentence_pairs",

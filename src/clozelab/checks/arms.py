@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -108,17 +108,21 @@ def sample_instances(arm: Arm) -> PackedInstances:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What an objective predicts in some instances; all [P]."""
+    """What an objective predicts in some instances; all [P].
 
-    positions: I64  # slots of the stream
+    Of several losses they are those of the first.
+    """
+
+    positions: I64  # slots of the stream at which the tokens stand
     labels: I64
     input_ids: I64  # what stands there instead
 
     @classmethod
     def of(cls, arm: Arm, packed: PackedInstances, epoch: int) -> Predictions:
         arrays = arm.objective.token.arrays(packed, arm.corpus.ids, PROBE_SEED, epoch)
-        positions = arrays["prediction_positions"]
-        return cls(positions, arrays["prediction_labels"], arrays["input_ids"][positions])
+        spec = arm.objective.token.visibility(packed, arrays)[0]
+        labels = _of(spec, arrays["prediction_labels"])
+        return cls(spec.about, labels, arrays["input_ids"][spec.about])
 
 
 def check_masks(arm: Arm) -> Iterator[Finding]:
@@ -128,11 +132,11 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     """
     token = arm.objective.token
     packed = sample_instances(arm)
-    predictions = Predictions.of(arm, packed, 0)
-    if not isinstance(token, Masking):
-        yield _check_predicted_share(arm, packed, predictions)
+    if not isinstance(token, Masking) or token.is_causal:
+        yield _check_predicted_share(arm, packed)
         return
-    candidates = int((~packed.special).sum())
+    predictions = Predictions.of(arm, packed, 0)
+    candidates = _num_candidates(token, packed)
     number = len(predictions.positions)
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
@@ -161,10 +165,16 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     yield first_finding("masks", arm.name, "masks are as the recipe says", figure, case)
 
 
-def _check_predicted_share(arm: Arm, packed: PackedInstances, predictions: Predictions) -> Finding:
+def _num_candidates(token: Masking, packed: PackedInstances) -> int:
+    """Tokens that may be hidden."""
+    return int((~packed.special & np.repeat(token.masks(packed), packed.width)).sum())
+
+
+def _check_predicted_share(arm: Arm, packed: PackedInstances) -> Finding:
     """Of an objective that masks nothing."""
     token = arm.objective.token
-    number = len(predictions.positions)
+    arrays = token.arrays(packed, arm.corpus.ids, PROBE_SEED, 0)
+    number = len(arrays["prediction_positions"])
     candidates = int((packed.lengths - 1).sum())  # the first token has nothing before it
     expected = token.predicted_share(packed.width) * candidates
     case = Case(
@@ -180,11 +190,12 @@ def _check_predicted_share(arm: Arm, packed: PackedInstances, predictions: Predi
 
 def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[str]:
     """Whether another number of tokens is predicted than the settings say."""
-    candidates = int((~packed.special).sum())
+    candidates = _num_candidates(token, packed)
+    is_masked = token.masks(packed)
     counted = candidates
     if token.count_specials:
-        counted = packed.lengths.sum()
-    most = int(token.max_predictions_fraction * packed.width) * packed.num_instances
+        counted = packed.lengths[is_masked].sum()
+    most = int(token.max_predictions_fraction * packed.width) * int(is_masked.sum())
     expected = min(token.predict_prob * counted, most)
     # Each instance rounds to whole tokens, so the number may be off by half a token each.
     if abs(number - expected) <= 0.5 * packed.num_instances + 0.002 * candidates:
@@ -615,7 +626,7 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     Its prediction may change only where the objective leaves it visible.
     """
     text = probe.packed.input_ids
-    labels = probe.arrays()["prediction_labels"]  # [P]
+    labels = _of(spec, probe.arrays()["prediction_labels"])  # [P]
     # `about` is the slot that each prediction speaks of: there stands its label.
     has_labels_of_text = len(labels) > 0 and np.array_equal(
         text[np.minimum(spec.about, len(text) - 1)], labels
@@ -646,10 +657,15 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("own label", name, "does not see what it predicts", figure, case)
 
 
+def _of(spec: VisibilitySpec, values: Any) -> Any:
+    """Of values for all predictions of a batch those that the spec speaks of."""
+    return values if spec.numbers is None else values[spec.numbers]
+
+
 def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
     """How many predictions change with their own label, and how many were tried."""
     text = probe.packed.input_ids
-    base = probe.predictions(spec.model, probe.arrays())
+    base = _of(spec, probe.predictions(spec.model, probe.arrays()))
     # Predictions stand in the order of their instances: of each instance the first, and how many.
     _, first, count = np.unique(
         spec.about // probe.packed.width, return_index=True, return_counts=True
@@ -664,7 +680,7 @@ def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
             break
         # The objective acts on the changed text as it did on the first one: its draws are the same.
         altered = probe.arrays(probe.other_ids(text, spec.about[picks], number))
-        predictions = probe.predictions(spec.model, altered)
+        predictions = _of(spec, probe.predictions(spec.model, altered))
         num_seen += int(changed(base[picks], predictions[picks]).sum())
         num_tried += len(picks)
     return num_seen, num_tried

@@ -91,6 +91,7 @@ class PackedInstances:
     b_source: I64 | None = None  # [B] of the second one's, where it may be another
     # instances that found no random next segment in the allowed tries, and stayed IsNext
     num_fallbacks: int = 0
+    order: I64 | None = None  # [B] place among all instances of the phase; None: as they stand
 
     @property
     def num_instances(self) -> int:
@@ -255,6 +256,10 @@ class Masking:
                 f" {self.span_weights}: give a share above 0, and a number for each length from 1"
                 " on, such as [1.0] or [6, 3, 2]."
             )
+
+    def masks(self, packed: PackedInstances) -> BoolArray:
+        """[B] the instances in which it hides anything."""
+        return np.ones(packed.num_instances, dtype=bool)
 
     def number(self, lengths: I64, candidates: I64, width: int) -> I64:
         """How many positions are predicted in each instance [B].

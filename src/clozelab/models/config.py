@@ -108,6 +108,8 @@ class EncoderConfig:
     is_causal: bool = False
     # of a causal encoder, as transformers' classes do; others always do
     pools_first_token: bool = False
+    # of an encoder that sees both sides: its `lm` head says of a state which token stands behind it
+    predicts_next: bool = False
     pad_token_id: int = 0
     embedding_size: int = 0  # width of the embeddings; 0: the hidden size
     # sets of weights that the layers share among them; 0: each layer has its own
@@ -193,6 +195,11 @@ class EncoderConfig:
     @property
     def pools_last_token(self) -> bool:
         return self.is_causal and not self.pools_first_token
+
+    @property
+    def prediction_shift(self) -> int:
+        """How many slots before a token the state stands that predicts it: 0 or 1."""
+        return int(self.is_causal or self.predicts_next)
 
     @property
     def has_projection(self) -> bool:

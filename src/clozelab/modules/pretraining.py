@@ -206,7 +206,7 @@ class PretrainingModule(TrainingModule):
             add_sums(self._train_sums, term)
         layout = batch["layout"]
         tokens = sum(layout.lengths_list)
-        fraction = objective.counts(batch)[objective.token.name] / tokens
+        fraction = objective.token.num_predictions(batch) / tokens
         flops_per_token = objective.token.flops_per_token(
             self.model.encoder.config, layout.max_seqlen, fraction
         )

@@ -51,15 +51,15 @@ class EncoderWithHeads(nn.Module):
         self.heads = nn.ModuleDict()
         self.keeps_hidden_states = False
 
-    def set_causal(self, is_causal: bool) -> None:
-        """Lets the encoder see the past only, or both sides.
+    def set_reading(self, is_causal: bool, predicts_next: bool) -> None:
+        """Lets the encoder see the past only, or both sides; and says what a state predicts.
 
         Objectives that take turns may want another each.
         """
         config = self.encoder.config
-        if config.is_causal == is_causal:
+        if (config.is_causal, config.predicts_next) == (is_causal, predicts_next):
             return
-        config = replace(config, is_causal=is_causal)
+        config = replace(config, is_causal=is_causal, predicts_next=predicts_next)
         pattern = config.attention.build(config)
         self.encoder.config = config
         self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
@@ -167,10 +167,11 @@ class VisibilitySpec:
     about: I64  # [P] the slot of the text that each is to find out about
     sees: Sees  # whether the text at a slot reaches the states at another one of its instance
     own_share: float  # share of the predictions that see the text's own token at `about` on purpose
+    numbers: I64 | None = None  # [P] of these among the batch's predictions; None: all of them
 
 
 class _Weighted(ABC):
-    name: ClassVar[str]  # of the term; of a token objective that for which `validation/loss` stands
+    name: str  # of the term; of a token objective that for which `validation/loss` stands
 
     def __init__(self, *, weight: float) -> None:
         self.weight = weight
@@ -184,7 +185,9 @@ class _Weighted(ABC):
 class TokenObjective(_Weighted):
     """Predicts tokens, or something about them."""
 
-    is_causal: ClassVar[bool]  # the encoder's attention mask, remembered with its weights
+    is_causal: bool  # the encoder's attention mask, remembered with its weights
+    # Whether a state predicts the token behind it, though it sees both sides.
+    predicts_next: bool = False
 
     @property
     def own_share(self) -> float:
@@ -219,6 +222,12 @@ class TokenObjective(_Weighted):
         """Folders of encoders that it reads, by the names under which a run records them."""
         return {}
 
+    def check_pair(self, pair: PairObjective) -> None:  # noqa: B027
+        """ValueError for a pair objective that cannot stand beside this one."""
+
+    def check_batch(self, global_batch_size: int) -> None:  # noqa: B027
+        """ValueError for a step of too few instances."""
+
     def predicted_share(self, seq_length: int) -> float:  # noqa: ARG002
         """Of the slots of a full instance, those with a vocabulary projection."""
         return 1.0
@@ -233,6 +242,10 @@ class TokenObjective(_Weighted):
         Padding of their number is none.
         """
         return {self.name: int(batch.get("num_predictions", len(batch["prediction_labels"])))}
+
+    def num_predictions(self, batch: TorchBatch) -> int:
+        """Positions of a batch with a vocabulary projection."""
+        return self.counts(batch)[self.name]
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
@@ -401,6 +414,7 @@ class Objective:
     ) -> None:
         if pair is not None:
             pair.check_input(input)
+            token.check_pair(pair)
         if dupe_factor is not None and (dupe_factor < 1 or dupe_factor % input.copies):
             raise ValueError(
                 f"objective.dupe_factor is {dupe_factor}: give a multiple of"
@@ -411,6 +425,7 @@ class Objective:
         self.pair = pair
         self.dupe_factor = dupe_factor
         self.is_causal = token.is_causal
+        self.predicts_next = token.predicts_next
 
     @property
     def weights(self) -> dict[str, float]:
@@ -429,17 +444,25 @@ class Objective:
         """The input format's instances of one split at one sequence length."""
         return self.input.bind(shards, ids, seq_length)
 
-    def arrays(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> Arrays:
+    def arrays(
+        self,
+        instances: Instances,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        order: I64 | None = None,
+    ) -> Arrays:
         """The instances named by `index` [B], ready but for torch.
 
-        A pure function of its arguments. Keys: input_ids, token_type_ids, position_ids [T]; lengths
+        A pure function of its arguments; `order` [B] is their place among all of the phase. Keys: input_ids, token_type_ids, position_ids [T]; lengths
         [B] and width (T = B * width); prediction_positions, prediction_labels [P]; source [B]; a
         pair objective's label [B]; b_source, a_length [B] if B may be drawn.
         """
         # Static masking: a later pass repeats an earlier one.
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
-        packed, labels = self.arrange(instances.pack(seed, epoch, index), seed, epoch)
+        packed = replace(instances.pack(seed, epoch, index), order=order)
+        packed, labels = self.arrange(packed, seed, epoch)
         return self.arrays_of(packed, instances.ids, seed, epoch) | labels
 
     def arrange(
@@ -484,7 +507,7 @@ class Objective:
         # The phase before may have read another way.
         for model in models.values():
             if model.is_trained:
-                model.set_causal(self.is_causal)
+                model.set_reading(self.is_causal, self.predicts_next)
         output, terms = self.token.terms(models, batch)
         if self.pair is None:
             return terms

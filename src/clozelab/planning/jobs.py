@@ -378,7 +378,11 @@ class Arm(Shape):
                 objective=objective,
                 objectives=(),
                 phases=phases,
-                config=replace(self.config, is_causal=objective.is_causal),
+                config=replace(
+                    self.config,
+                    is_causal=objective.is_causal,
+                    predicts_next=objective.predicts_next,
+                ),
             )
 
 

@@ -321,6 +321,7 @@ def encoder_config(cfg: PretrainConfig, ids: SpecialIds, objective: Objective) -
         vocab_size=ids.vocab_size,
         pad_token_id=ids.pad,
         is_causal=objective.is_causal,
+        predicts_next=objective.predicts_next,
     )
 
 
@@ -390,7 +391,7 @@ def corpus_facts(
         return facts
     # (share of tokens that are predicted, share of these that stay as they are)
     masking_shares = None
-    if isinstance(objective.token, Masking):
+    if isinstance(objective.token, Masking) and not objective.is_causal:
         masking = objective.token
         # Of tokens masked in spans the best loss is not known.
         if len(masking.span_weights) > 1:

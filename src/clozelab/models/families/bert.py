@@ -247,6 +247,9 @@ class Family:
         for name, value in config.to_dict().items():
             if value != read_back[name]:
                 extra[name] = value
+        # Where a token is predicted from is of the head that predicts tokens.
+        if "lm" not in kinds:
+            extra.pop("predicts_next", None)
         # Their classes always have token types, leave out a BiLSTM, and pool the first token, which
         # sees only itself under a causal mask.
         is_misread = (
