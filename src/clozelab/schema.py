@@ -233,6 +233,7 @@ class ArchitectureConfig(Frozen):
         {"_target_": Added(was="clozelab.models.encoder.LayerNorm"), "bias": Added(was=True)},
     ] = MISSING
     use_bias: Annotated[bool, Added(was=True)] = MISSING
+    num_directions: Annotated[int, Added(was=1)] = MISSING
 
 
 @dataclass

@@ -11,6 +11,7 @@ import pytest
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR
 from clozelab.objectives.hybrid import Hybrid
+from clozelab.objectives.ltr_rtl import BothDirections
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import VisibilitySpec
 
@@ -96,6 +97,31 @@ def test_causal_examples_beside_masked_ones(
     else:
         # The masked examples' own labels stay hidden, those of the causal ones do not.
         assert errors == {("future", "mlm, mlm"), ("future", "mlm, ltr"), ("own label", "mlm, ltr")}
+
+
+@pytest.mark.parametrize("step", [1, 0, -1])
+def test_two_directions(subject: Any, corpus: Any, make: Any, step: int) -> None:
+    """From the right a token is predicted one slot behind it; its own state has seen it."""
+
+    class Misplaced(BothDirections):
+        def arrays(self, packed: Any, *draws: Any) -> dict[str, Any]:
+            arrays = super().arrays(packed, *draws)
+            numbers = arrays["rtl_numbers"]
+            arrays["prediction_positions"][numbers] += step - 1
+            return arrays
+
+        def visibility(self, packed: Any, arrays: Any) -> list[VisibilitySpec]:
+            ltr, rtl = super().visibility(packed, arrays)
+            return [ltr, replace(rtl, about=rtl.positions - step)]
+
+    arm = make("arm", "ltr", corpus)
+    objective = replace_token(arm.objective, Misplaced(weight=1.0))
+    arm = replace(
+        arm, objective=objective, config=replace(arm.config, is_causal=True, num_directions=2)
+    )
+    findings = list(examine(replace(subject, arms=[arm])))
+    errors = {finding.check for finding in findings if finding.level == ERROR}
+    assert errors == (set() if step == 1 else {"own label"})
 
 
 def replace_token(objective: Any, token: MaskedLanguageModel) -> Any:

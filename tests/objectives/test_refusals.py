@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tests.calling import call_with_fixtures
-from tests.objectives import test_hybrid, test_sop, test_weighted_sum
+from tests.objectives import test_hybrid, test_ltr_rtl, test_sop, test_weighted_sum
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.models.encoder import Encoder
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.objective import Objective
+from clozelab.objectives.objective import Objective, build_models
 from clozelab.objectives.sop import SentencePairs
 
 
@@ -24,6 +25,12 @@ def copies_are_all_in_one_epoch(make_mlm: test_weighted_sum.MakeMlm, wrong: Any)
 def misfits_are_refused(make_mlm: test_weighted_sum.MakeMlm) -> None:
     nsp = NextSentencePrediction(weight=1.0)
     Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
+
+
+def masked_in_two_directions(tiny_config: Any, make_mlm: test_weighted_sum.MakeMlm) -> None:
+    encoder = Encoder(tiny_config(num_directions=2, is_causal=True))
+    objective = Objective(input=FullSentences(), token=make_mlm(), pair=None)
+    build_models(encoder, [objective])
 
 
 def hybrid_with_next_sentences() -> None:
@@ -40,6 +47,18 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         lambda make_mlm: make_mlm(0.8, 0.1, 0.2),
         ValueError,
         "sum to 1",
+    ),
+    (
+        "two directions: a masked model copies what it is asked for",
+        masked_in_two_directions,
+        ValueError,
+        "objective mlm would show each token to its own prediction",
+    ),
+    (
+        "two directions: an encoder of one",
+        lambda make_encoder: build_models(make_encoder(True), [test_ltr_rtl.OBJECTIVE]),
+        ValueError,
+        "say architecture=two_directions",
     ),
     (
         "hybrid: no such fraction",

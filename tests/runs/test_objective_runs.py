@@ -191,6 +191,28 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
 
 
+TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
+
+
+def test_two_directions_go_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_here(workplace, tmp_path / "whole", **TWO_DIRECTIONS)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", **TWO_DIRECTIONS)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", **TWO_DIRECTIONS)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
+    total = last["train/ltr_loss"] + last["train/rtl_loss"]
+    assert last["train/loss"] == pytest.approx(total, rel=1e-6)
+    assert load_encoder(tmp_path / "whole" / "encoder").config.output_size == 32
+
+
 HYBRID = {
     "objective": "hybrid",
     "objective.token.causal_fraction": 0.25,

@@ -562,12 +562,18 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     is_left = packed.position_ids <= np.repeat(packed.lengths // 2, packed.width)
     left = packed.is_real & is_left  # bool [T]
     right = packed.is_real & ~is_left
-    base = probe.states(spec.model, arrays)  # [T, H]
+
+    def states(stream: Arrays) -> Tensor:
+        """[T, H], of two directions one."""
+        both = probe.states(spec.model, stream)
+        return both if spec.direction is None else both.chunk(2, dim=-1)[spec.direction]
+
+    base = states(arrays)
 
     def is_changed(touched: np.ndarray) -> np.ndarray:
         """bool [T]: the states that change with the text of some slots."""
         other = probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))
-        return changed(base, probe.states(spec.model, arrays | {"input_ids": other}))
+        return changed(base, states(arrays | {"input_ids": other}))
 
     sees_right = is_changed(right)[left]
     sees_left = is_changed(left)[right]

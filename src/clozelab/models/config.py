@@ -123,6 +123,8 @@ class EncoderConfig:
     attention: ModuleSpec = DEFAULT_MODULES["attention"]
     pooler: ModuleSpec | None = DEFAULT_MODULES["pooler"]
     norm: ModuleSpec = DEFAULT_MODULES["norm"]
+    # 2: one stack of layers reads from left to right, another one from right to left
+    num_directions: int = 1
     use_bias: bool = True  # of the matrices of layers and pooler, and before the vocabulary
 
     def __post_init__(self) -> None:
@@ -156,6 +158,7 @@ class EncoderConfig:
         for name, values in choices.items():
             is_known = getattr(self, name) in values
             self._require(name, is_known, f"choose one of {', '.join(values)}")
+        self._require("num_directions", self.num_directions in (1, 2), "it must be 1 or 2")
         heads = self.num_attention_heads
         is_divided = self.hidden_size % heads == 0
         self._require(
@@ -191,6 +194,11 @@ class EncoderConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def output_size(self) -> int:
+        """Width of the states; of two directions those of both stand side by side."""
+        return self.hidden_size * self.num_directions
 
     @property
     def pools_last_token(self) -> bool:

@@ -97,6 +97,16 @@ class MaskedLMHead(nn.Module):
         )
 
 
+class OneDirectionLMHead(MaskedLMHead):
+    """One head for both directions of an encoder, which reads the states of one, [P, H].
+
+    Of the states of both, [P, 2 H], it takes the left-to-right half.
+    """
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden[:, : self.transform.dense.in_features])
+
+
 class ReplacedTokenHead(nn.Module):
     """One logit a token: above 0, the token is not the text's own but a generator's."""
 
@@ -125,7 +135,7 @@ class LinearHead(Linear):
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(input_size or config.hidden_size, num_labels)
+        super().__init__(input_size or config.output_size, num_labels)
         self.dropout_prob = config.hidden_dropout_prob
         initialise_(self, config.initializer_range, generator)
 
@@ -154,10 +164,10 @@ class DenseClassificationHead(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.output_size, config.output_size)
         self.activation = activation(hidden_act)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.out_proj = Linear(config.hidden_size, num_labels)
+        self.out_proj = Linear(config.output_size, num_labels)
         initialise_(self, config.initializer_range, generator)
 
     def forward(self, token_states: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class PretrainingModule(TrainingModule):
 
         mesh = strategy.device_mesh["data_parallel"]
         for encoder in self.model.encoders:
-            for layer in encoder.layer:
+            for layer in encoder.blocks:
                 fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
         self._is_sharded = True

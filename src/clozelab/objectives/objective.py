@@ -168,6 +168,8 @@ class VisibilitySpec:
     sees: Sees  # whether the text at a slot reaches the states at another one of its instance
     own_share: float  # share of the predictions that see the text's own token at `about` on purpose
     numbers: I64 | None = None  # [P] of these among the batch's predictions; None: all of them
+    # Of an encoder of two directions, which half of the states it is about; None: all of them.
+    direction: int | None = None
 
 
 class _Weighted(ABC):
@@ -188,6 +190,7 @@ class TokenObjective(_Weighted):
     is_causal: bool  # the encoder's attention mask, remembered with its weights
     # Whether a state predicts the token behind it, though it sees both sides.
     predicts_next: bool = False
+    num_directions: ClassVar[int] = 1  # of the encoder that it trains
 
     @property
     def own_share(self) -> float:
@@ -222,10 +225,10 @@ class TokenObjective(_Weighted):
         """Folders of encoders that it reads, by the names under which a run records them."""
         return {}
 
-    def check_pair(self, pair: PairObjective) -> None:  # noqa: B027
+    def check_pair(self, pair: PairObjective) -> None:
         """ValueError for a pair objective that cannot stand beside this one."""
 
-    def check_batch(self, global_batch_size: int) -> None:  # noqa: B027
+    def check_batch(self, global_batch_size: int) -> None:
         """ValueError for a step of too few instances."""
 
     def predicted_share(self, seq_length: int) -> float:  # noqa: ARG002
@@ -454,9 +457,11 @@ class Objective:
     ) -> Arrays:
         """The instances named by `index` [B], ready but for torch.
 
-        A pure function of its arguments; `order` [B] is their place among all of the phase. Keys: input_ids, token_type_ids, position_ids [T]; lengths
-        [B] and width (T = B * width); prediction_positions, prediction_labels [P]; source [B]; a
-        pair objective's label [B]; b_source, a_length [B] if B may be drawn.
+        A pure function of its arguments; `order` [B] is their place among all of the phase.
+
+        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width);
+        prediction_positions, prediction_labels [P]; source [B]; a pair objective's label [B];
+        b_source, a_length [B] if B may be drawn.
         """
         # Static masking: a later pass repeats an earlier one.
         if self.dupe_factor is not None:
@@ -521,10 +526,26 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
     """
     models = {"encoder": EncoderWithHeads(encoder)}
     for objective in objectives:
+        _check_directions(encoder.config, objective.token)
         objective.token.build(models)
         if objective.pair is not None:
             objective.pair.build(models)
     return models
+
+
+def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
+    """ValueError for an encoder of two directions under an objective of one, or the reverse."""
+    if config.num_directions == token.num_directions:
+        return
+    if token.num_directions == 2:
+        raise ValueError(
+            f"objective {token.name} trains an encoder of two directions: say"
+            " architecture=two_directions"
+        )
+    raise ValueError(
+        f"objective {token.name} would show each token to its own prediction: an encoder of two"
+        " directions is trained by objective=ltr_rtl"
+    )
 
 
 def pad_predictions(batch: Arrays, multiple: int) -> Arrays:

@@ -439,7 +439,7 @@ class Features(NamedTuple):
         if "features" not in settings["task"]["data"]:
             return None
         module = settings["task"]["module"]
-        mix = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size)
+        mix = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.output_size)
         return cls(
             mix.output_size,
             int(module["bilstm_hidden_size"] or encoder.hidden_size),

@@ -119,11 +119,14 @@ class Family:
             return heads.ReplacedTokenHead(config, generator)
         if kind == "lm":
             weight: Any = encoder.embeddings.word_embeddings.weight
-            return heads.MaskedLMHead(config, weight, generator, self.lm_act)
+            lm_head = heads.MaskedLMHead
+            if config.num_directions == 2:
+                lm_head = heads.OneDirectionLMHead
+            return lm_head(config, weight, generator, self.lm_act)
         if kind in ("nsp", "spans"):
             return heads.LinearHead(config, 2, input_size, generator)
         if kind == "siamese":
-            return heads.LinearHead(config, num_labels, 3 * config.hidden_size, generator)
+            return heads.LinearHead(config, num_labels, 3 * config.output_size, generator)
         if kind == "sop":  # with dropout, as ALBERT's
             return heads.SequenceClassificationHead(config, 2, generator=generator)
         if kind not in ("classification", "tags", "choices"):
