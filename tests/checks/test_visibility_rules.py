@@ -14,6 +14,7 @@ from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.ltr_rtl import BothDirections
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import VisibilitySpec
+from clozelab.objectives.spans import SpanBoundary
 
 
 class Prefix(MaskedLanguageModel):
@@ -97,6 +98,35 @@ def test_causal_examples_beside_masked_ones(
     else:
         # The masked examples' own labels stay hidden, those of the causal ones do not.
         assert errors == {("future", "mlm, mlm"), ("future", "mlm, ltr"), ("own label", "mlm, ltr")}
+
+
+@pytest.mark.parametrize("is_in_sight", [False, True])
+def test_span_boundaries(subject: Any, corpus: Any, make: Any, is_in_sight: bool) -> None:
+    """A token that stays in sight is a leak, whichever head reads it."""
+
+    class InSight(SpanBoundary):
+        def predictions(self, models: Any, batch: Any) -> Any:
+            if is_in_sight:
+                labels = batch["prediction_labels"]
+                text = batch["input_ids"].index_copy(0, batch["prediction_positions"], labels)
+                batch = batch | {"input_ids": text}
+            return super().predictions(models, batch)
+
+    arm = make("arm", "mlm", corpus)
+    token = InSight(
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        span_weights=[1.0, 1.0, 1.0],
+        one_action_a_span=True,
+        weight=1.0,
+        boundary_weight=1.0,
+    )
+    objective = replace_token(arm.objective, token)
+    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
+    errors = {finding.check for finding in findings if finding.level == ERROR}
+    assert errors == ({"own label"} if is_in_sight else set())
 
 
 @pytest.mark.parametrize("step", [1, 0, -1])

@@ -191,6 +191,23 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
 
 
+@pytest.mark.parametrize("objective", ["spans"])
+def test_one_more_loss_goes_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str,
+) -> None:
+    run_here(workplace, tmp_path / "whole", objective=objective)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", objective=objective)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", objective=objective)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+
+
 TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
 
 

@@ -10,8 +10,8 @@ causal ALBERT, a pooled head on a causal encoder, a BiLSTM) is written with mode
 architecture of ours, so that no library loads it as something else; what differs stands beside it.
 
 Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices,
-spans, siamese (of sentence embeddings: what told classes in their training; other libraries read
-past it).
+spans, siamese (of sentence embeddings: what told classes in their training) and sbo (span
+boundaries); other libraries read past the last two.
 """
 
 from __future__ import annotations
@@ -123,6 +123,9 @@ class Family:
             if config.num_directions == 2:
                 lm_head = heads.OneDirectionLMHead
             return lm_head(config, weight, generator, self.lm_act)
+        if kind == "sbo":
+            words: Any = encoder.embeddings.word_embeddings.weight
+            return heads.SpanBoundaryHead(config, words, generator)
         if kind in ("nsp", "spans"):
             return heads.LinearHead(config, 2, input_size, generator)
         if kind == "siamese":
@@ -313,6 +316,7 @@ COMMON_HEADS: Mapping[str, str] = {
     "nsp": "cls.seq_relationship",
     "sop": "sop_classifier.classifier",
     "rtd": "discriminator_predictions",
+    "sbo": "span_boundary",
     "classification": "classifier",
     "tags": "classifier",
     "choices": "classifier",
