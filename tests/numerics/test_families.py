@@ -50,6 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 42},
     "albert": {"embedding_size": 12, "num_hidden_groups": 2},
     "electra": {"embedding_size": 12},
+    "ernie": {"use_task_id": True, "task_type_vocab_size": 3},
 }
 CLASSES = {
     "bert": {
@@ -59,6 +60,7 @@ CLASSES = {
     "roberta": {"ForMaskedLM": ("lm",)},
     "albert": {"ForPreTraining": ("lm", "sop"), "ForMaskedLM": ("lm",)},
     "electra": {"ForPreTraining": ("rtd",), "ForMaskedLM": ("lm",)},
+    "ernie": {"ForPreTraining": ("lm", "nsp"), "ForMaskedLM": ("lm",)},
 }
 TASKS = {
     "ForSequenceClassification": ("classification",),
@@ -370,6 +372,14 @@ def test_a_missing_position_offset_is_seen(pair):
     wrong.load_state_dict(both.encoder.state_dict())
     out = wrong(**stream).sequence_output[rows]
     assert (out - both.theirs(**batch).last_hidden_state[real]).abs().max() > 100 * TOLERANCE
+
+
+def test_an_ernie_without_tasks(pair) -> None:
+    both = pair("ernie", use_task_id=False)
+    assert both.encoder.config.task_type_vocab_size == 0
+    batch, stream, rows, real = batches("ernie", "ragged")
+    theirs = both.theirs(**batch).last_hidden_state[real]
+    assert_equal(both.encoder(**stream).sequence_output[rows], theirs, "last layer")
 
 
 def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):

@@ -123,6 +123,7 @@ class EncoderConfig:
     attention: ModuleSpec = DEFAULT_MODULES["attention"]
     pooler: ModuleSpec | None = DEFAULT_MODULES["pooler"]
     norm: ModuleSpec = DEFAULT_MODULES["norm"]
+    task_type_vocab_size: int = 0  # of ERNIE; every text is of task 0. 0: no embeddings of tasks
     # 2: one stack of layers reads from left to right, another one from right to left
     num_directions: int = 1
     use_bias: bool = True  # of the matrices of layers and pooler, and before the vocabulary
@@ -148,7 +149,8 @@ class EncoderConfig:
         """ValueError for a number out of its range, or a choice that does not exist."""
         for name in AT_LEAST_ONE:
             self._require(name, getattr(self, name) >= 1, "it must be at least 1")
-        self._require("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0")
+        for name in ("type_vocab_size", "task_type_vocab_size"):
+            self._require(name, getattr(self, name) >= 0, "it must be at least 0")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             is_prob = 0.0 <= getattr(self, name) < 1.0
             self._require(name, is_prob, "it must be at least 0 and below 1")

@@ -43,8 +43,8 @@ def training_flops_per_token(
 ) -> float:
     """Of one training step of an encoder, without padding.
 
-    `lm` and `sbo` read `predicted_fraction` of the tokens. A second encoder (a generator, a teacher) is
-    counted by a call of its own.
+    `lm` and `sbo` read `predicted_fraction` of the tokens. A second encoder (a generator, a
+    teacher) is counted by a call of its own.
     """
     shares = dict.fromkeys(("lm", "sbo"), predicted_fraction) | dict.fromkeys(EVERY_TOKEN, 1.0)
     head_flops = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
