@@ -391,7 +391,7 @@ class ObjectiveConfig(Frozen):
     """A composition: how rows are laid out, what is predicted per token, what per pair."""
 
     input: Component = MISSING
-    token: Component = MISSING
+    token: Annotated[Component, {"units": Added(was=None)}] = MISSING
     pair: Component | None = None
     # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
     # new

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.calling import call_with_fixtures
-from tests.objectives import test_hybrid, test_ltr_rtl, test_sop, test_weighted_sum
+from tests.objectives import test_hybrid, test_ltr_rtl, test_sop, test_units, test_weighted_sum
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.models.encoder import Encoder
@@ -31,6 +32,11 @@ def masked_in_two_directions(tiny_config: Any, make_mlm: test_weighted_sum.MakeM
     encoder = Encoder(tiny_config(num_directions=2, is_causal=True))
     objective = Objective(input=FullSentences(), token=make_mlm(), pair=None)
     build_models(encoder, [objective])
+
+
+def empty_units(tmp_path: Path) -> None:
+    (tmp_path / "units.txt").write_text("\n \n")
+    test_units.token_of(tmp_path / "units.txt")
 
 
 def hybrid_with_next_sentences() -> None:
@@ -59,6 +65,18 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         lambda make_encoder: build_models(make_encoder(True), [test_ltr_rtl.OBJECTIVE]),
         ValueError,
         "say architecture=two_directions",
+    ),
+    (
+        "units: no file",
+        lambda tmp_path: test_units.token_of(tmp_path / "none.txt"),
+        ValueError,
+        "there is no file .*none.txt; give a text file with a phrase or a name a line",
+    ),
+    (
+        "units: nothing in it",
+        empty_units,
+        ValueError,
+        "has no unit: write one a line",
     ),
     (
         "hybrid: no such fraction",

@@ -33,7 +33,7 @@ from clozelab.checks.subject import (
     share,
 )
 from clozelab.corpus.instances import source_rule
-from clozelab.corpus.packing import I64, Masking, PackedInstances, begin_words
+from clozelab.corpus.packing import I64, Masking, PackedInstances
 from clozelab.corpus.random import instance_indices
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
@@ -140,9 +140,9 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     number = len(predictions.positions)
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
-    if token.whole_words:
+    if token.hides_words:
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
-        word = np.cumsum(begin_words(packed, arm.corpus.ids.continues), dtype=np.int64)
+        word = np.cumsum(token.begins(packed, arm.corpus.ids), dtype=np.int64)
         wrong += _torn_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:

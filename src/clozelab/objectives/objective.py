@@ -225,6 +225,10 @@ class TokenObjective(_Weighted):
         """Folders of encoders that it reads, by the names under which a run records them."""
         return {}
 
+    def files(self) -> dict[str, Path]:
+        """Files that it reads, by the names under which a run records them."""
+        return {}
+
     def check_pair(self, pair: PairObjective) -> None:
         """ValueError for a pair objective that cannot stand beside this one."""
 

@@ -18,6 +18,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.config import Composed, total_steps
+from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
@@ -90,6 +91,8 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
     for objective in job.objectives:
         for name, folder in objective.token.inputs().items():
             inputs[name] = encoder_fingerprint(folder)
+        for name, path in objective.token.files().items():
+            inputs[name] = file_sha256(path)
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
     # The very same run of another experiment is not trained again.
     share_equal_run(composed, inputs)
@@ -394,7 +397,7 @@ def corpus_facts(
     if isinstance(objective.token, Masking) and not objective.is_causal:
         masking = objective.token
         # Of tokens masked in spans the best loss is not known.
-        if len(masking.span_weights) > 1:
+        if len(masking.span_weights) > 1 or masking.unit_texts:
             return facts
         predicted = min(masking.predict_prob, masking.max_predictions_fraction)
         masking_shares = (predicted, masking.same_fraction)
