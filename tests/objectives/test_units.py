@@ -51,7 +51,8 @@ def units(tmp_path: Path, text: Any) -> tuple[Path, list[list[int]]]:
         if not text.special[start : start + length].any():
             runs.append(text.input_ids[start : start + length].tolist())
     runs = runs[:80]
-    lines = [" ".join(TOKENIZER.vocabulary[i] for i in run) for run in runs]
+    words = np.array(TOKENIZER.vocabulary)
+    lines = [" ".join(words[run]) for run in runs]
     path = tmp_path / "units.txt"
     path.write_text("\n".join([lines[0].upper(), "", *lines[1:]]), encoding="utf-8")
     return path, runs
@@ -80,7 +81,6 @@ def test_units_are_hidden_whole_or_not_at_all(
 
     def torn(token: MaskedLanguageModel) -> tuple[int, int, np.ndarray]:
         """How many units are hidden in part, how many as a whole; and the predictions."""
-        positions = set()
         arrays = token.arrays(text, ids, 1, 0)
         positions = set(arrays["prediction_positions"].tolist())
         shares = [len(positions & set(here)) / len(here) for here in ranges]

@@ -191,21 +191,29 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
 
 
-@pytest.mark.parametrize("objective", ["spans"])
+@pytest.mark.parametrize("objective", ["spans", "mlm"])
 def test_one_more_loss_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     objective: str,
 ) -> None:
-    run_here(workplace, tmp_path / "whole", objective=objective)
+    changes = {"objective": objective}
+    if objective == "mlm":
+        # Beginnings of lines of the corpus.
+        lines = (workplace / "text.txt").read_text().splitlines()
+        units = [" ".join(line.split()[:2]) for line in lines]
+        (tmp_path / "units.txt").write_text("\n".join(units))
+        changes |= {"objective.token.units": str(tmp_path / "units.txt")}
+    run_here(workplace, tmp_path / "whole", **changes)
     original = LastCheckpoint.on_train_batch_start
     monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
     with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", objective=objective)
+        run_here(workplace, tmp_path / "run", **changes)
     monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", objective=objective)
+    run_here(workplace, tmp_path / "run", **changes)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    assert ("units" in state(tmp_path / "run")["inputs"]) == (objective == "mlm")
 
 
 TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
