@@ -311,6 +311,8 @@ def scales_of(name: str) -> list[str]:
     # own data alone
     worlds = {
         "two_sides": [SMALL_WORLD],
+        "hybrid_ratio": [SMALL_WORLD],
+        "ltr_plus_rtl": [SMALL_WORLD],
         "zero_shot": [scale for scale in SCALES if scale != "demo"],
     }
     return worlds.get(name, SCALES)

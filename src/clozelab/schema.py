@@ -233,6 +233,7 @@ class ArchitectureConfig(Frozen):
         {"_target_": Added(was="clozelab.models.encoder.LayerNorm"), "bias": Added(was=True)},
     ] = MISSING
     use_bias: Annotated[bool, Added(was=True)] = MISSING
+    num_directions: Annotated[int, Added(was=1)] = MISSING
 
 
 @dataclass
@@ -390,7 +391,7 @@ class ObjectiveConfig(Frozen):
     """A composition: how rows are laid out, what is predicted per token, what per pair."""
 
     input: Component = MISSING
-    token: Component = MISSING
+    token: Annotated[Component, {"units": Added(was=None)}] = MISSING
     pair: Component | None = None
     # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
     # new

@@ -10,9 +10,12 @@ import pytest
 
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR
+from clozelab.objectives.hybrid import Hybrid
+from clozelab.objectives.ltr_rtl import BothDirections
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import VisibilitySpec
 from clozelab.objectives.permuted import PermutedLanguageModel
+from clozelab.objectives.spans import SpanBoundary
 
 
 class Prefix(MaskedLanguageModel):
@@ -101,6 +104,98 @@ def test_a_rule_of_its_own(
         assert not errors and "sees what it may" in future.what
     else:
         assert errors == {"future"} and "sees what its objective hides" in future.what
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_causal_examples_beside_masked_ones(
+    subject: Any, corpus: Any, make: Any, is_hidden: bool, shift: int
+) -> None:
+    """A bidirectional mask with causal labels would give all of them away."""
+
+    class Forgetful(Hybrid):
+        def arrays(self, *arguments: Any) -> dict[str, Any]:
+            arrays = super().arrays(*arguments)
+            if not is_hidden:
+                arrays.pop("visibility")
+            return arrays
+
+    arm = make("arm", "mlm", corpus)
+    token = Forgetful(
+        causal_fraction=0.25,
+        shift=shift,
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        weight=1.0,
+    )
+    objective = replace_token(arm.objective, token)
+    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
+    errors = {
+        (finding.check, finding.what.split(":")[0])
+        for finding in findings
+        if finding.level == ERROR
+    }
+    if is_hidden:
+        assert not errors
+    else:
+        # The masked examples' own labels stay hidden, those of the causal ones do not.
+        assert errors == {("future", "mlm, mlm"), ("future", "mlm, ltr"), ("own label", "mlm, ltr")}
+
+
+@pytest.mark.parametrize("is_in_sight", [False, True])
+def test_span_boundaries(subject: Any, corpus: Any, make: Any, is_in_sight: bool) -> None:
+    """A token that stays in sight is a leak, whichever head reads it."""
+
+    class InSight(SpanBoundary):
+        def predictions(self, models: Any, batch: Any) -> Any:
+            if is_in_sight:
+                labels = batch["prediction_labels"]
+                text = batch["input_ids"].index_copy(0, batch["prediction_positions"], labels)
+                batch = batch | {"input_ids": text}
+            return super().predictions(models, batch)
+
+    arm = make("arm", "mlm", corpus)
+    token = InSight(
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        span_weights=[1.0, 1.0, 1.0],
+        one_action_a_span=True,
+        weight=1.0,
+        boundary_weight=1.0,
+    )
+    objective = replace_token(arm.objective, token)
+    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
+    errors = {finding.check for finding in findings if finding.level == ERROR}
+    assert errors == ({"own label"} if is_in_sight else set())
+
+
+@pytest.mark.parametrize("step", [1, 0, -1])
+def test_two_directions(subject: Any, corpus: Any, make: Any, step: int) -> None:
+    """From the right a token is predicted one slot behind it; its own state has seen it."""
+
+    class Misplaced(BothDirections):
+        def arrays(self, packed: Any, *draws: Any) -> dict[str, Any]:
+            arrays = super().arrays(packed, *draws)
+            numbers = arrays["rtl_numbers"]
+            arrays["prediction_positions"][numbers] += step - 1
+            return arrays
+
+        def visibility(self, packed: Any, arrays: Any) -> list[VisibilitySpec]:
+            ltr, rtl = super().visibility(packed, arrays)
+            return [ltr, replace(rtl, about=rtl.positions - step)]
+
+    arm = make("arm", "ltr", corpus)
+    objective = replace_token(arm.objective, Misplaced(weight=1.0))
+    arm = replace(
+        arm, objective=objective, config=replace(arm.config, is_causal=True, num_directions=2)
+    )
+    findings = list(examine(replace(subject, arms=[arm])))
+    errors = {finding.check for finding in findings if finding.level == ERROR}
+    assert errors == (set() if step == 1 else {"own label"})
 
 
 def replace_token(objective: Any, token: MaskedLanguageModel) -> Any:

@@ -18,9 +18,13 @@ def test_special_ids_from_a_tokenizer() -> None:
         def continues(self) -> np.ndarray:
             return np.array([False, True, False])
 
+        def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+            return [np.array([len(text)]) for text in texts]
+
     found = SpecialIds.of(Tokenizer())
     assert found == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))
     assert found.continues is not None and found.continues.tolist() == [False, True, False]
+    assert found.encode is not None and found.encode(["abc"])[0].tolist() == [3]
 
 
 PAPER = Masking(0.15, 0.8, 0.1, 0.1)

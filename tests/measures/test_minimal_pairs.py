@@ -21,6 +21,7 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head
+from clozelab.models.layout import Layout
 from clozelab.models.registry import family_of
 from clozelab.modules.measures import TokenScoring
 
@@ -43,8 +44,17 @@ def write_pairs(path: Path, pairs: list[tuple[str, ...]] = PAIRS) -> None:
     )
 
 
-def pairs_of(tokenizer: Any, folder: Path, *, is_causal: bool, **changes: Any) -> MinimalPairs:
-    inputs = TaskInputs("pairs", folder, folder / "cache", tokenizer, 64)
+def pairs_of(
+    tokenizer: Any,
+    folder: Path,
+    *,
+    is_causal: bool,
+    predicts_next: bool = False,
+    **changes: Any,
+) -> MinimalPairs:
+    inputs = TaskInputs(
+        "pairs", folder, folder / "cache", tokenizer, 64, predicts_next=predicts_next
+    )
     how = {
         "files": "*.jsonl",
         **LAYOUT,
@@ -127,6 +137,38 @@ def test_scores_are_those_of_a_plain_loop(
     for record, (good, bad, *_) in zip(found, PAIRS, strict=True):
         for said, text in ((record["good"], good), (record["bad"], bad)):
             assert abs(said - naive_scores(model, hf_tokenizer, text, masking)) < 1e-4, text
+
+
+def test_a_state_that_predicts_the_next_token_is_asked_there(
+    saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path
+) -> None:
+    """Masks hide as for a masked model, and the state before a token answers."""
+    write_pairs(tmp_path / "pairs.jsonl")
+    plain = pairs_of(tokenizer, tmp_path, is_causal=False)
+    shifted = pairs_of(tokenizer, tmp_path, is_causal=False, predicts_next=True)
+    assert shifted.fingerprint != plain.fingerprint
+    assert np.array_equal(plain.questions.positions - 1, shifted.questions.positions)
+    everything = np.arange(len(plain.questions))
+    one, other = (data.questions.gather(everything) for data in (plain, shifted))
+    for name in ("input_ids", "prediction_labels"):
+        assert np.array_equal(one[name], other[name])
+    encoder, head = loaded(saved(False))
+    records = measured(encoder, head, shifted).require_best().predictions
+    for record, (good, *_) in zip(records, PAIRS, strict=True):
+        ids = tokenizer.encode_batch([good])[0]
+        text = torch.tensor([tokenizer.cls_id, *ids, tokenizer.sep_id])
+        word = [0, *tokenizer.word_numbers([good])[0].tolist(), -1]
+        total = 0.0
+        for place in range(1, len(text) - 1):
+            hidden = text.clone()
+            for later in range(place, len(text)):
+                if word[later] == word[place]:
+                    hidden[later] = tokenizer.mask_id
+            slots = torch.arange(len(text))
+            layout = Layout.ragged([len(text)])
+            states = encoder(hidden, torch.zeros_like(slots), slots, layout).sequence_output
+            total += float(head(states[place - 1]).log_softmax(-1)[text[place]])
+        assert abs(record["good"] - total) < 1e-4
 
 
 def test_later_pieces_of_a_word_are_hidden(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:

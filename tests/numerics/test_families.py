@@ -52,6 +52,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 12, "num_hidden_groups": 2},
     "electra": {"embedding_size": 12},
     "mpnet": {"pad_token_id": 1, "max_position_embeddings": 42},
+    "ernie": {"use_task_id": True, "task_type_vocab_size": 3},
 }
 CLASSES = {
     "bert": {
@@ -62,6 +63,7 @@ CLASSES = {
     "albert": {"ForPreTraining": ("lm", "sop"), "ForMaskedLM": ("lm",)},
     "electra": {"ForPreTraining": ("rtd",), "ForMaskedLM": ("lm",)},
     "mpnet": {"ForMaskedLM": ("lm",)},
+    "ernie": {"ForPreTraining": ("lm", "nsp"), "ForMaskedLM": ("lm",)},
 }
 TITLES = {name: family_of(name).class_name for name in FAMILIES}
 # Whose config.json has token types.
@@ -416,6 +418,14 @@ def test_distances_beyond_the_buckets(kind, pair, hf_gradients, monkeypatch):
     scheme.buckets = scheme.buckets.flip(0)
     wrong = both.encoder(**stream).sequence_output[rows]
     assert (wrong - hidden).abs().max() > 100 * TOLERANCE
+
+
+def test_an_ernie_without_tasks(pair) -> None:
+    both = pair("ernie", use_task_id=False)
+    assert both.encoder.config.task_type_vocab_size == 0
+    batch, stream, rows, real = batches("ernie", "ragged")
+    theirs = both.theirs(**batch).last_hidden_state[real]
+    assert_equal(both.encoder(**stream).sequence_output[rows], theirs, "last layer")
 
 
 def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):

@@ -175,7 +175,7 @@ def test_two_streams_are_one(
 
 
 def test_what_is_predicted_and_what_stands_there(shards: Any, ids: Any) -> None:
-    """The choice and the replacements are the masked model's; the order is drawn, anew each epoch."""
+    """Choice and replacements are the masked model's; the order is drawn, anew each epoch."""
     permuted = objective_of()
     masked = Objective(
         input=SegmentPairs(0.5, "corpus"), token=MaskedLanguageModel(**MASKING), pair=None

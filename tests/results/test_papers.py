@@ -31,6 +31,8 @@ ROWS = {
 WITHOUT_NUMBERS = (
     "family",
     "figure5_training_steps",
+    "hybrid_ratio",
+    "ltr_plus_rtl",
     "masking_rate",
     "sentence_embeddings",
     "two_sides",

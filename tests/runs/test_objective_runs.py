@@ -212,6 +212,80 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
 
 
+@pytest.mark.parametrize("objective", ["spans", "mlm"])
+def test_one_more_loss_goes_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str,
+) -> None:
+    changes = {"objective": objective}
+    if objective == "mlm":
+        # Beginnings of lines of the corpus.
+        lines = (workplace / "text.txt").read_text().splitlines()
+        units = [" ".join(line.split()[:2]) for line in lines]
+        (tmp_path / "units.txt").write_text("\n".join(units))
+        changes |= {"objective.token.units": str(tmp_path / "units.txt")}
+    run_here(workplace, tmp_path / "whole", **changes)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", **changes)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", **changes)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    assert ("units" in state(tmp_path / "run")["inputs"]) == (objective == "mlm")
+
+
+TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
+
+
+def test_two_directions_go_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_here(workplace, tmp_path / "whole", **TWO_DIRECTIONS)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", **TWO_DIRECTIONS)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", **TWO_DIRECTIONS)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
+    total = last["train/ltr_loss"] + last["train/rtl_loss"]
+    assert last["train/loss"] == pytest.approx(total, rel=1e-6)
+    assert load_encoder(tmp_path / "whole" / "encoder").config.output_size == 32
+
+
+HYBRID = {
+    "objective": "hybrid",
+    "objective.token.causal_fraction": 0.25,
+    "phases": f"[{ONE}, objective: ltr}}, {ONE}}}]",
+}
+
+
+def test_a_hybrid_after_a_causal_phase_goes_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_here(workplace, tmp_path / "whole", **HYBRID)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(6))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", **HYBRID)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", **HYBRID)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
+    total = 0.75 * last["train/mlm_loss"] + 0.25 * last["train/ltr_loss"]
+    assert last["train/loss"] == pytest.approx(total, rel=1e-6)
+    made = json.loads((tmp_path / "whole" / "encoder" / "config.json").read_text())
+    assert made["is_decoder"] is False and made["clozelab_encoder"] == {"predicts_next": True}
+
+
 @pytest.mark.parametrize(
     ("objective", "words"),
     [

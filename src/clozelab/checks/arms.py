@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from clozelab.checks.subject import (
     share,
 )
 from clozelab.corpus.instances import source_rule
-from clozelab.corpus.packing import I64, Masking, PackedInstances, begin_words
+from clozelab.corpus.packing import I64, Masking, PackedInstances
 from clozelab.corpus.random import instance_indices
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
@@ -108,20 +108,25 @@ def sample_instances(arm: Arm) -> PackedInstances:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What an objective predicts in some instances; all [P]."""
+    """What an objective predicts in some instances; all [P].
 
-    positions: I64  # slots of the packed text
+
+    Of several losses they are those of the first.
+    """
+
+    positions: I64  # slots of the packed text at which the tokens stand
     labels: I64
     input_ids: I64  # what stands there instead
 
     @classmethod
     def of(cls, arm: Arm, packed: PackedInstances, epoch: int) -> Predictions:
         arrays = arm.objective.arrays_of(packed, arm.corpus.ids, PROBE_SEED, epoch)
-        positions = arrays["prediction_positions"]
-        # Rows may be longer than their text.
-        instance = positions // arrays["width"]
-        slots = instance * packed.width + arrays["position_ids"][positions]
-        return cls(slots, arrays["prediction_labels"], arrays["input_ids"][positions])
+        spec = arm.objective.token.visibility(packed, arrays)[0]
+        labels = _of(spec, arrays["prediction_labels"])
+        # In a drawn order the text stays as it is, and a slot behind it predicts.
+        is_behind = arm.objective.token.predictions_help
+        slots = spec.positions if is_behind else spec.about
+        return cls(spec.about, labels, arrays["input_ids"][slots])
 
 
 def check_masks(arm: Arm) -> Iterator[Finding]:
@@ -131,17 +136,17 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     """
     token = arm.objective.token
     packed = sample_instances(arm)
-    predictions = Predictions.of(arm, packed, 0)
-    if not isinstance(token, Masking):
-        yield _check_predicted_share(arm, packed, predictions)
+    if not isinstance(token, Masking) or token.is_causal:
+        yield _check_predicted_share(arm, packed)
         return
-    candidates = int((~packed.special).sum())
+    predictions = Predictions.of(arm, packed, 0)
+    candidates = _num_candidates(token, packed)
     number = len(predictions.positions)
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
-    if token.whole_words:
+    if token.hides_words:
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
-        word = np.cumsum(begin_words(packed, arm.corpus.ids.continues), dtype=np.int64)
+        word = np.cumsum(token.begins(packed, arm.corpus.ids), dtype=np.int64)
         wrong += _torn_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:
@@ -164,10 +169,16 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     yield first_finding("masks", arm.name, "masks are as the recipe says", figure, case)
 
 
-def _check_predicted_share(arm: Arm, packed: PackedInstances, predictions: Predictions) -> Finding:
+def _num_candidates(token: Masking, packed: PackedInstances) -> int:
+    """Tokens that may be hidden."""
+    return int((~packed.special & np.repeat(token.masks(packed), packed.width)).sum())
+
+
+def _check_predicted_share(arm: Arm, packed: PackedInstances) -> Finding:
     """Of an objective that masks nothing."""
     token = arm.objective.token
-    number = len(predictions.positions)
+    arrays = token.arrays(packed, arm.corpus.ids, PROBE_SEED, 0)
+    number = len(arrays["prediction_positions"])
     candidates = int((packed.lengths - 1).sum())  # the first token has nothing before it
     expected = token.predicted_share(packed.width) * candidates
     case = Case(
@@ -183,11 +194,12 @@ def _check_predicted_share(arm: Arm, packed: PackedInstances, predictions: Predi
 
 def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[str]:
     """Whether another number of tokens is predicted than the settings say."""
-    candidates = int((~packed.special).sum())
+    candidates = _num_candidates(token, packed)
+    is_masked = token.masks(packed)
     counted = candidates
     if token.count_specials:
-        counted = packed.lengths.sum()
-    most = int(token.max_predictions_fraction * packed.width) * packed.num_instances
+        counted = packed.lengths[is_masked].sum()
+    most = int(token.max_predictions_fraction * packed.width) * int(is_masked.sum())
     expected = min(token.predict_prob * counted, most)
     # Each instance rounds to whole tokens, so the number may be off by half a token each.
     if abs(number - expected) <= 0.5 * packed.num_instances + 0.002 * candidates:
@@ -559,13 +571,19 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     right = is_real & ~is_left
     # Rows may be longer than their text, which alone is changed.
     is_text = is_real & (slots == position_ids)
-    base = probe.states(spec.model, arrays)  # [T, H]
+
+    def states(stream: Arrays) -> Tensor:
+        """[T, H], of two directions one."""
+        both = probe.states(spec.model, stream)
+        return both if spec.direction is None else both.chunk(2, dim=-1)[spec.direction]
+
+    base = states(arrays)
 
     def is_changed(touched: np.ndarray) -> np.ndarray:
         """bool [T]: the states that change with the text of some slots."""
         touched = touched & is_text
         other = probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))
-        return changed(base, probe.states(spec.model, arrays | {"input_ids": other}))
+        return changed(base, states(arrays | {"input_ids": other}))
 
     def may_change(touched: np.ndarray) -> np.ndarray:
         """bool [T]: the slots that see one of the touched slots of their instance."""
@@ -632,7 +650,7 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     Its prediction may change only where the objective leaves it visible.
     """
     text = probe.packed.input_ids
-    labels = probe.arrays()["prediction_labels"]  # [P]
+    labels = _of(spec, probe.arrays()["prediction_labels"])  # [P]
     # `about` is the slot that each prediction speaks of: there stands its label.
     has_labels_of_text = len(labels) > 0 and np.array_equal(
         text[np.minimum(spec.about, len(text) - 1)], labels
@@ -663,10 +681,15 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("own label", name, "does not see what it predicts", figure, case)
 
 
+def _of(spec: VisibilitySpec, values: Any) -> Any:
+    """Of values for all predictions of a batch those that the spec speaks of."""
+    return values if spec.numbers is None else values[spec.numbers]
+
+
 def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
     """How many predictions change with their own label, and how many were tried."""
     text = probe.packed.input_ids
-    base = probe.predictions(spec.model, probe.arrays())
+    base = _of(spec, probe.predictions(spec.model, probe.arrays()))
     # Predictions stand in the order of their instances: of each instance the first, and how many.
     _, first, count = np.unique(
         spec.about // probe.packed.width, return_index=True, return_counts=True
@@ -681,7 +704,7 @@ def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
             break
         # The objective acts on the changed text as it did on the first one: its draws are the same.
         altered = probe.arrays(probe.other_ids(text, spec.about[picks], number))
-        predictions = probe.predictions(spec.model, altered)
+        predictions = _of(spec, probe.predictions(spec.model, altered))
         num_seen += int(changed(base[picks], predictions[picks]).sum())
         num_tried += len(picks)
     return num_seen, num_tried

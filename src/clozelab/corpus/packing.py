@@ -13,8 +13,9 @@ original token. Byte-level BPE leaves its special tokens out, as RoBERTa's code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,10 @@ class SpecialIds:
     # [V] whether an entry goes on with a word; None: every token is a word
     continues: BoolArray | None = field(default=None, compare=False, repr=False)
     knows_words: bool = True  # False: `continues` cannot be known
+    # texts -> the ids of each, for `Masking.units`; None: not at hand
+    encode: Callable[[Sequence[str]], Sequence[Any]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
@@ -68,6 +73,7 @@ class SpecialIds:
             undrawn=undrawn,
             continues=continues,
             knows_words=knows_words,
+            encode=tokenizer.encode_batch,
         )
 
 
@@ -91,6 +97,7 @@ class PackedInstances:
     b_source: I64 | None = None  # [B] of the second one's, where it may be another
     # instances that found no random next segment in the allowed tries, and stayed IsNext
     num_fallbacks: int = 0
+    order: I64 | None = None  # [B] place among all instances of the phase; None: as they stand
 
     @property
     def num_instances(self) -> int:
@@ -238,6 +245,9 @@ class Masking:
     # how often spans of 1, 2, ... words (or tokens) begin, in proportion
     span_weights: Sequence[float] = (1.0,)
     one_action_a_span: bool = False  # of [MASK], random and same
+    # a text file with a phrase or a name a line: such a unit of the text is one word (ERNIE)
+    units: str | None = None
+    _unit_ids: dict[int, NDArray[np.int64]] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         fractions = (self.mask_fraction, self.random_fraction, self.same_fraction)
@@ -255,6 +265,11 @@ class Masking:
                 f" {self.span_weights}: give a share above 0, and a number for each length from 1"
                 " on, such as [1.0] or [6, 3, 2]."
             )
+        self.unit_texts = [] if self.units is None else read_units(Path(self.units))
+
+    def masks(self, packed: PackedInstances) -> BoolArray:
+        """[B] the instances in which it hides anything."""
+        return np.ones(packed.num_instances, dtype=bool)
 
     def number(self, lengths: I64, candidates: I64, width: int) -> I64:
         """How many positions are predicted in each instance [B].
@@ -283,8 +298,8 @@ class Masking:
             )
         num_special = packed.special.reshape(-1, packed.width).sum(1)
         number = self.number(packed.lengths, packed.width - num_special, packed.width)
-        if self.whole_words or len(self.span_weights) > 1:
-            begins = begin_words(packed, ids.continues if self.whole_words else None)
+        if self.hides_words or len(self.span_weights) > 1:
+            begins = self.begins(packed, ids)
             position, first = choose_spans(packed, number, begins, self.span_weights, seed, epoch)
         else:
             position = choose_positions(packed, number, seed, epoch)
@@ -294,6 +309,22 @@ class Masking:
         input_ids = packed.input_ids.copy()
         input_ids[position] = replacement
         return input_ids, position, labels
+
+    @property
+    def hides_words(self) -> bool:
+        """Whether tokens that belong together are predicted together."""
+        return self.whole_words or bool(self.unit_texts)
+
+    def begins(self, packed: PackedInstances, ids: SpecialIds) -> BoolArray:
+        """[B, S] where what is predicted as a whole begins: a token, a word or a unit."""
+        begins = begin_words(packed, ids.continues if self.whole_words else None)
+        # A plan of a corpus that is not prepared has no tokenizer yet.
+        if self.unit_texts and ids.encode is not None:
+            if self._unit_ids is None:
+                self._unit_ids = encode_units(self.unit_texts, ids)
+            goes_on = inside_units(packed.input_ids, self._unit_ids)
+            begins = begins & ~goes_on.reshape(begins.shape)
+        return begins
 
     def _replacements(
         self,
@@ -363,6 +394,57 @@ def begin_words(packed: PackedInstances, continues: BoolArray | None) -> BoolArr
     # The first token of a text begins a word, whatever it is.
     is_first = np.cumsum(is_text, axis=1) <= 1
     return is_text & (~goes_on | is_first)
+
+
+def read_units(path: Path) -> list[str]:
+    """The lines of a file of units; ValueError for one that is missing or empty."""
+    if not path.is_file():
+        raise ValueError(
+            f"objective.token.units: there is no file {path}; give a text file with a phrase or a"
+            " name a line"
+        )
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    units = [line for line in lines if line]
+    if not units:
+        raise ValueError(f"objective.token.units: {path} has no unit: write one a line")
+    return units
+
+
+def encode_units(texts: Sequence[str], ids: SpecialIds) -> dict[int, I64]:
+    """Number of tokens -> the different units of so many, [units, tokens]; of two or more.
+
+    A unit may stand at the beginning of a text or behind a blank, which byte-level BPE tells apart.
+    """
+    assert ids.encode is not None
+    by_length: dict[int, set[tuple[int, ...]]] = {}
+    for encoded in [*ids.encode(texts), *ids.encode([f" {text}" for text in texts])]:
+        unit = tuple(int(token) for token in encoded)
+        if len(unit) > 1:
+            by_length.setdefault(len(unit), set()).add(unit)
+    return {length: np.array(sorted(units)) for length, units in by_length.items()}
+
+
+def inside_units(input_ids: I64, units: Mapping[int, I64]) -> BoolArray:
+    """[T] tokens of a unit behind its first one; of units that overlap the longest, then the first.
+
+    token     [CLS] new york city is big [SEP]
+    goes on   0     0   1    1    0  0   0
+    """
+    goes_on = np.zeros(len(input_ids), dtype=bool)
+    is_taken = np.zeros(len(input_ids), dtype=bool)
+    for length in sorted(units, reverse=True):
+        if length > len(input_ids):
+            continue
+        windows = np.lib.stride_tricks.sliding_window_view(input_ids, length)
+        # Few windows begin as a unit does; those are compared as a whole.
+        candidates = np.flatnonzero(np.isin(windows[:, 0], units[length][:, 0]))
+        known = set(map(tuple, units[length].tolist()))
+        for start in candidates.tolist():
+            end = start + length
+            if tuple(windows[start].tolist()) in known and not is_taken[start:end].any():
+                is_taken[start:end] = True
+                goes_on[start + 1 : end] = True
+    return goes_on
 
 
 def choose_spans(

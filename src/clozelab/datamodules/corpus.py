@@ -107,22 +107,18 @@ class StepStream(IterableDataset[list[TorchBatch]]):
             )
         # Instances are counted over the whole phase; rank r has the r-th share of a step's.
         first = (step - bound.first_step) * phase.global_batch_size + self.rank * share
-        positions = first + np.arange(share)
-        epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
-        batches = []
-        for low in range(0, len(index), phase.micro_batch_size):
-            part = slice(low, low + phase.micro_batch_size)
-            batches.append(self._micro_batch(bound, epoch[part], index[part]))
-        return batches
+        order = first + np.arange(share)
+        size = phase.micro_batch_size
+        return [self._micro_batch(bound, order[low : low + size]) for low in range(0, share, size)]
 
-    def _micro_batch(
-        self, bound: BoundPhase, epoch: NDArray[np.int64], index: NDArray[np.int64]
-    ) -> TorchBatch:
+    def _micro_batch(self, bound: BoundPhase, order: NDArray[np.int64]) -> TorchBatch:
+        """The instances at some places of the phase's order."""
+        epoch, index = instance_indices(bound.seed, len(bound.instances), order)
         # One number where all instances are of one epoch, which is nearly always and cheaper.
         epoch_or_epochs: int | NDArray[np.int64] = epoch
         if (epoch == epoch[0]).all():
             epoch_or_epochs = int(epoch[0])
-        batch = bound.objective.arrays(bound.instances, bound.seed, epoch_or_epochs, index)
+        batch = bound.objective.arrays(bound.instances, bound.seed, epoch_or_epochs, index, order)
         if self.predictions_multiple > 1:
             batch = pad_predictions(batch, self.predictions_multiple)
         contents = contents_of(batch, epoch, index)
@@ -155,7 +151,7 @@ class ValidationStream(IterableDataset[TorchBatch]):
     Every rank has the same number of batches.
     """
 
-    # with the indices of each batch
+    # with the places of each batch among the held-out instances
     phases: Sequence[tuple[Objective, Instances, list[NDArray[np.int64]]]]
     current: Callable[[], int]  # which phase a pass is in
     source_names: tuple[str, ...]
@@ -163,8 +159,9 @@ class ValidationStream(IterableDataset[TorchBatch]):
     def __iter__(self) -> Iterator[TorchBatch]:
         number = self.current()
         objective, instances, batches = self.phases[number]
-        for index in batches:
-            batch = objective.arrays(instances, VALIDATION_SEED, 0, index)
+        for order in batches:
+            _, index = instance_indices(VALIDATION_SEED, len(instances), order)
+            batch = objective.arrays(instances, VALIDATION_SEED, 0, index, order)
             facts = {
                 "phase": number,
                 "source_names": self.source_names,
@@ -267,6 +264,7 @@ class CorpusDataModule(LightningDataModule):
         So errors come before training starts, and forked workers share the instances.
         """
         for objective, phase in zip(self.objectives, self.phases, strict=True):
+            objective.token.check_batch(phase.global_batch_size)
             self.instances("train", phase.seq_length, objective)
             self.instances("validation", self.validation_seq_length, objective)
 
@@ -322,11 +320,10 @@ class CorpusDataModule(LightningDataModule):
                     f"The validation split has {count} instances for {world_size} devices: raise"
                     " validation.instances or corpus.validation_fraction."
                 )
-            _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
             # As few rounds of a batch on every rank as hold all, and no batch without an instance.
             rounds = math.ceil(count / (batch_size * world_size))
             rounds = max(1, min(rounds, count // world_size))
-            batches = np.array_split(index, rounds * world_size)
+            batches = np.array_split(np.arange(count), rounds * world_size)
             phases.append((objective, instances, batches[rank::world_size]))
         return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
 

@@ -123,7 +123,7 @@ def write_features(
     num_layers = encoder.config.num_hidden_layers
     num_words = len(sequences.labels)
     # One file a layer; 00 is what the embeddings give.
-    shape = (num_words, encoder.config.hidden_size)
+    shape = (num_words, encoder.config.output_size)
     files = []
     for number in range(num_layers + 1):
         path = _layer_path(folder, number)

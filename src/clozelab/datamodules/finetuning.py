@@ -83,6 +83,7 @@ class TaskInputs:
     # of a fine-tuned model: its classes, whatever the files have
     label_names: Sequence[str] | None = None
     corpus: str | None = None  # fingerprint of the prepared corpus that the encoder was trained on
+    predicts_next: bool = False  # EncoderConfig's
 
 
 @dataclass(frozen=True)

@@ -107,11 +107,12 @@ def ask(
     hidden: Tokens | None,
     *,
     mask_id: int,
-    is_causal: bool,
+    shift: int,
 ) -> Questions:
     """Questions about texts[text[i]]: which tokens are asked for, and which are hidden.
 
-    `targets` and `hidden` number the questions, and positions in their text.
+    `targets` and `hidden` number the questions, and positions in their text. `shift`: how many
+    slots before a token the state stands that predicts it, 1 for a causal encoder.
     """
     readings = texts.gather(text)
     ids = readings["input_ids"]
@@ -126,10 +127,7 @@ def ask(
     second_starts = readings["lengths"].astype(np.int32)
     sequences = TokenSequences(ids.astype(np.int32), offsets, second_starts)
     num_asked = np.bincount(question, minlength=len(text))
-    # A causal encoder predicts a token from the state before it.
-    if is_causal:
-        position = position - 1
-    return Questions(sequences, offsets_of(num_asked), position, answers, text[question])
+    return Questions(sequences, offsets_of(num_asked), position - shift, answers, text[question])
 
 
 class MeasureDataModule(LightningDataModule):
@@ -161,6 +159,8 @@ class MeasureDataModule(LightningDataModule):
     @property
     def fingerprint(self) -> str:
         made_with = [self.inputs.tokenizer.fingerprint, self.max_seq_length, self.is_causal]
+        if self.inputs.predicts_next:
+            made_with.append("predicts_next")
         return fingerprint_of({"content": self.content, "made_with": made_with})
 
 
@@ -199,7 +199,7 @@ class ScoringDataModule(MeasureDataModule):
             targets,
             hidden,
             mask_id=self.inputs.tokenizer.mask_id,
-            is_causal=self.is_causal,
+            shift=int(self.is_causal or self.inputs.predicts_next),
         )
 
 

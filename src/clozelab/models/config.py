@@ -108,6 +108,8 @@ class EncoderConfig:
     is_causal: bool = False
     # of a causal encoder, as transformers' classes do; others always do
     pools_first_token: bool = False
+    # of an encoder that sees both sides: its `lm` head says of a state which token stands behind it
+    predicts_next: bool = False
     pad_token_id: int = 0
     embedding_size: int = 0  # width of the embeddings; 0: the hidden size
     # sets of weights that the layers share among them; 0: each layer has its own
@@ -121,6 +123,9 @@ class EncoderConfig:
     attention: ModuleSpec = DEFAULT_MODULES["attention"]
     pooler: ModuleSpec | None = DEFAULT_MODULES["pooler"]
     norm: ModuleSpec = DEFAULT_MODULES["norm"]
+    task_type_vocab_size: int = 0  # of ERNIE; every text is of task 0. 0: no embeddings of tasks
+    # 2: one stack of layers reads from left to right, another one from right to left
+    num_directions: int = 1
     use_bias: bool = True  # of the matrices of layers and pooler, and before the vocabulary
 
     def __post_init__(self) -> None:
@@ -144,7 +149,8 @@ class EncoderConfig:
         """ValueError for a number out of its range, or a choice that does not exist."""
         for name in AT_LEAST_ONE:
             self._require(name, getattr(self, name) >= 1, "it must be at least 1")
-        self._require("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0")
+        for name in ("type_vocab_size", "task_type_vocab_size"):
+            self._require(name, getattr(self, name) >= 0, "it must be at least 0")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             is_prob = 0.0 <= getattr(self, name) < 1.0
             self._require(name, is_prob, "it must be at least 0 and below 1")
@@ -154,6 +160,7 @@ class EncoderConfig:
         for name, values in choices.items():
             is_known = getattr(self, name) in values
             self._require(name, is_known, f"choose one of {', '.join(values)}")
+        self._require("num_directions", self.num_directions in (1, 2), "it must be 1 or 2")
         heads = self.num_attention_heads
         is_divided = self.hidden_size % heads == 0
         self._require(
@@ -191,8 +198,18 @@ class EncoderConfig:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def output_size(self) -> int:
+        """Width of the states; of two directions those of both stand side by side."""
+        return self.hidden_size * self.num_directions
+
+    @property
     def pools_last_token(self) -> bool:
         return self.is_causal and not self.pools_first_token
+
+    @property
+    def prediction_shift(self) -> int:
+        """How many slots before a token the state stands that predicts it: 0 or 1."""
+        return int(self.is_causal or self.predicts_next)
 
     @property
     def has_projection(self) -> bool:

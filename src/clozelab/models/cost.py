@@ -43,10 +43,10 @@ def training_flops_per_token(
 ) -> float:
     """Of one training step of an encoder, without padding.
 
-    `lm` reads `predicted_fraction` of the tokens. A second encoder (a generator, a teacher) is
-    counted by a call of its own.
+    `lm` and `sbo` read `predicted_fraction` of the tokens. A second encoder (a generator, a
+    teacher) is counted by a call of its own.
     """
-    shares = {"lm": predicted_fraction} | dict.fromkeys(EVERY_TOKEN, 1.0)
+    shares = dict.fromkeys(("lm", "sbo"), predicted_fraction) | dict.fromkeys(EVERY_TOKEN, 1.0)
     head_flops = sum(shares[kind] * _head_flops(config, kind) for kind in heads if kind in shares)
     return 3.0 * (_encoder_flops(config, seq_length) + head_flops)
 
@@ -90,7 +90,7 @@ def _head_flops(config: EncoderConfig, kind: str) -> float:
     """Of the forward pass, per position that the head reads."""
     with torch.device("meta"):
         head = family_of(config.model_type).head(kind, _on_meta(config)).eval()
-        state = torch.empty(1, config.hidden_size)
+        state = torch.empty(1, getattr(head, "input_size", config.hidden_size))
     with torch.no_grad(), Products() as products:
         head(state)
     return products.flops

@@ -200,6 +200,11 @@ class Embeddings(nn.Module):
         self.token_type_embeddings = None
         if config.type_vocab_size:
             self.token_type_embeddings = Embedding(config.type_vocab_size, config.embedding_size)
+        self.task_type_embeddings = None
+        if config.task_type_vocab_size:
+            self.task_type_embeddings = Embedding(
+                config.task_type_vocab_size, config.embedding_size
+            )
         self.LayerNorm = config.norm.build(config, config.embedding_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -214,6 +219,8 @@ class Embeddings(nn.Module):
         positions = self.position_embeddings(position_ids)
         if positions is not None:
             embedded = torch.add(embedded, positions)
+        if self.task_type_embeddings is not None:
+            embedded = embedded + self.task_type_embeddings.weight[0]
         return self.dropout(self.LayerNorm(embedded))
 
     @torch.no_grad()

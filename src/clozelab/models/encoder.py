@@ -182,15 +182,42 @@ class Pooler(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size, config.use_bias)
+        self.dense = Linear(config.output_size, config.output_size, config.use_bias)
 
     def forward(self, token_states: Tensor) -> Tensor:
         """[B, H] -> [B, H]."""
         return torch.tanh(self.dense(token_states))
 
 
+class Backward(nn.Module):
+    """The layers that read from right to left, with a final norm where the others have one."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(_make_blocks(config))
+        self.final_norm = _make_final_norm(config, self.layer)
+
+
+def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
+    """A block for each set of weights."""
+    blocks = []
+    for group in range(config.num_hidden_groups):
+        # The first layer that has the group's weights.
+        layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
+        blocks.append(config.block.build(config, layer_index))
+    return blocks
+
+
+def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
+    needs_norm: Any = blocks[0].needs_final_norm
+    return layer_norm(config) if needs_norm else nn.Identity()
+
+
 class Encoder(nn.Module):
     """Embeddings, layers and pooler, with fresh weights.
+
+    With two directions there is a second stack of layers, `backward_stack`, on the same embeddings.
+    It reads each sequence reversed within its length, and its states stand behind the first one's.
 
     `generator` is their source; None: torch's global random state. `embeddings`: those of another
     encoder with as many words, as wide, to share; they stay as they are. `gradient_checkpointing`,
@@ -215,13 +242,9 @@ class Encoder(nn.Module):
         self.embeddings_project = None
         if config.has_projection:
             self.embeddings_project = Linear(config.embedding_size, config.hidden_size)
-        blocks = []
-        for group in range(config.num_hidden_groups):
-            # The first layer that has the group's weights.
-            layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
-            blocks.append(config.block.build(config, layer_index))
-        self.layer = nn.ModuleList(blocks)
-        self.final_norm = layer_norm(config) if blocks[0].needs_final_norm else nn.Identity()
+        self.layer = nn.ModuleList(_make_blocks(config))
+        self.final_norm = _make_final_norm(config, self.layer)
+        self.backward_stack = Backward(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
         if embeddings is None:
@@ -237,8 +260,41 @@ class Encoder(nn.Module):
         layout: Layout,
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
-        """int64 [T] each -> [T, H]; padding slots hold values that mean nothing."""
-        hidden = self.embed(input_ids, token_type_ids, position_ids)
+        """int64 [T] each -> [T, H]; padding slots hold values that mean nothing.
+
+        With two directions -> [T, 2 H].
+        """
+        stream = (input_ids, token_type_ids, position_ids)
+        output = self._read_one_way(stream, layout, self, output_hidden_states)
+        if self.backward_stack is None:
+            return output
+        reversal = layout.reversal
+        # Positions count from the right; then the stream is turned round, and back at the end.
+        from_right = position_ids.index_select(0, reversal)
+        stream = (input_ids, token_type_ids, from_right)
+        backward = self._read_one_way(
+            stream, layout, self.backward_stack, output_hidden_states, reversal
+        )
+        states = []
+        pairs = zip(output.hidden_states or (), backward.hidden_states or (), strict=True)
+        for left, right in [*pairs, (output.sequence_output, backward.sequence_output)]:
+            states.append(torch.cat([left, right.index_select(0, reversal)], dim=-1))
+        return EncoderOutput(states.pop(), tuple(states) if output_hidden_states else None)
+
+    def _read_one_way(
+        self,
+        stream: tuple[Tensor, Tensor, Tensor],
+        layout: Layout,
+        stack: Encoder | Backward,
+        output_hidden_states: bool,
+        reversal: Tensor | None = None,
+    ) -> EncoderOutput:
+        """[T, H] of the layers of one stack; their first input is in the order of `reversal`."""
+        hidden = self.embed(*stream)
+        position_ids = stream[2]
+        if reversal is not None:
+            hidden = hidden.index_select(0, reversal)
+            position_ids = position_ids.index_select(0, reversal)
         hidden_states = [hidden]
         num_slots = len(hidden)
         # A ragged stream goes on after its last sequence; what is added is cut off at the end.
@@ -258,7 +314,7 @@ class Encoder(nn.Module):
 
         inputs = self.attention_inputs(position_ids, rows)
         inputs = {mask: of_mask.settled(dtype) for mask, of_mask in inputs.items()}
-        for layer, mask in zip(self.layers(), self.masks, strict=True):
+        for layer, mask in zip(self.layers(stack), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
                 hidden = checkpoint(layer, hidden, inputs[mask], use_reentrant=False)
@@ -266,7 +322,7 @@ class Encoder(nn.Module):
                 hidden = layer(hidden, inputs[mask])
             if output_hidden_states:
                 hidden_states.append(hidden[:num_slots])
-        hidden = self.final_norm(hidden)
+        hidden = stack.final_norm(hidden)
         return EncoderOutput(
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
         )
@@ -288,9 +344,16 @@ class Encoder(nn.Module):
             hidden = self.embeddings_project(hidden)
         return hidden
 
-    def layers(self) -> list[nn.Module]:
-        """One module a layer; neighbours may share one."""
-        blocks = list(self.layer)
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The modules of all layers, of both directions."""
+        if self.backward_stack is None:
+            return list(self.layer)
+        return [*self.layer, *self.backward_stack.layer]
+
+    def layers(self, stack: Encoder | Backward | None = None) -> list[nn.Module]:
+        """One module a layer, of one direction; neighbours may share one."""
+        blocks = list((stack or self).layer)
         depth = self.config.num_hidden_layers
         return [blocks[number * len(blocks) // depth] for number in range(depth)]
 
@@ -314,8 +377,12 @@ class Encoder(nn.Module):
         """[T, H] -> [B, H]: the state of each sequence's first token.
 
         Of a causal encoder it is its last real one, unless its configuration says
-        `pools_first_token`.
+        `pools_first_token`. With two directions it is what each of them has read last.
         """
+        if self.backward_stack is not None:
+            forward, backward = sequence_output.chunk(2, dim=-1)
+            ends = (forward[layout.last_rows], backward[layout.first_rows])
+            return torch.cat(ends, dim=-1)
         if self.config.pools_last_token:
             rows = layout.last_rows
         else:
@@ -360,5 +427,5 @@ def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
     # Host-side grouping of ragged batches: nothing in it to compile, and no two batches are alike.
     if not getattr(attention._grouped, "_torchdynamo_disable", False):
         attention._grouped = torch.compiler.disable(attention._grouped)
-    for module in (encoder.embeddings, *encoder.layer):
+    for module in (encoder.embeddings, *encoder.blocks):
         module.compile(dynamic=dynamic, **options)

@@ -26,11 +26,14 @@ from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.linear_cross_entropy import PredictionLoss, linear_cross_entropy
-from clozelab.models.layers import Dropout, Linear, activation, dropout, initialise_
+from clozelab.models.layers import Dropout, Embedding, Linear, activation, dropout, initialise_
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder, EncoderOutput
+
+
+SPAN_PLACES = 64  # places in a span that have an embedding of their own
 
 
 class HeadInput(NamedTuple):
@@ -97,6 +100,68 @@ class MaskedLMHead(nn.Module):
         )
 
 
+class OneDirectionLMHead(MaskedLMHead):
+    """One head for both directions of an encoder, which reads the states of one, [P, H].
+
+    Of the states of both, [P, 2 H], it takes the left-to-right half.
+    """
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden[:, : self.transform.dense.in_features])
+
+
+class SpanBoundaryHead(nn.Module):
+    """A hidden token, from the two tokens around its span and its place in it (Joshi et al. 2020).
+
+    Two dense layers with GELU and a norm each, then the word embeddings (tied). Places beyond the
+    last embedding share it.
+    """
+
+    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        word_embedding_weight: nn.Parameter,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        size = config.embedding_size
+        self.input_size = 2 * config.hidden_size + size
+        self.position_embeddings = Embedding(SPAN_PLACES, size)
+        self.dense_in = Linear(self.input_size, config.hidden_size)
+        self.norm_in = config.norm.build(config, config.hidden_size)
+        self.dense_out = Linear(config.hidden_size, size)
+        self.norm_out = config.norm.build(config, size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        initialise_(self, config.initializer_range, generator)
+        self.word_embedding_weight = word_embedding_weight
+
+    def states(self, sequence_output: Tensor, left: Tensor, right: Tensor, place: Tensor) -> Tensor:
+        """[T, H] and int64 [P] each -> what `forward` reads, [P, 2 H + E].
+
+        `left` and `right` are the slots outside the span, `place` counts from its first token.
+        """
+        ends = [sequence_output.index_select(0, slots) for slots in (left, right)]
+        places = self.position_embeddings(place.clamp(max=SPAN_PLACES - 1))
+        return torch.cat([*ends, places], dim=1)
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """[P, 2 H + E] -> [P, E]."""
+        inner = self.norm_in(F.gelu(self.dense_in(hidden)))
+        return self.norm_out(F.gelu(self.dense_out(inner)))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[P, 2 H + E] -> logits [P, V]."""
+        return F.linear(self.transform(hidden), self.word_embedding_weight, self.bias)
+
+    def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
+        """Sum of cross-entropies, as MaskedLMHead's."""
+        return linear_cross_entropy(
+            self.transform(hidden), self.word_embedding_weight, self.bias, labels
+        )
+
+
 class ReplacedTokenHead(nn.Module):
     """One logit a token: above 0, the token is not the text's own but a generator's."""
 
@@ -125,7 +190,7 @@ class LinearHead(Linear):
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(input_size or config.hidden_size, num_labels)
+        super().__init__(input_size or config.output_size, num_labels)
         self.dropout_prob = config.hidden_dropout_prob
         initialise_(self, config.initializer_range, generator)
 
@@ -154,10 +219,10 @@ class DenseClassificationHead(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.output_size, config.output_size)
         self.activation = activation(hidden_act)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.out_proj = Linear(config.hidden_size, num_labels)
+        self.out_proj = Linear(config.output_size, num_labels)
         initialise_(self, config.initializer_range, generator)
 
     def forward(self, token_states: Tensor) -> Tensor:

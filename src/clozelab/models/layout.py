@@ -125,6 +125,25 @@ class Layout:
         """int64 [B]: stream row of each sequence's last real token."""
         return self.remember("last_rows", lambda: self.first_rows + self.lengths - 1)
 
+    @property
+    def reversal(self) -> Tensor:
+        """int64 [T]: the slot that each slot's token has in its sequence read backwards.
+
+        Within the real length: [CLS] a b [SEP] [PAD] is [SEP] b a [CLS] [PAD].
+        """
+        return self.remember("reversal", self._make_reversal)
+
+    def _make_reversal(self) -> Tensor:
+        starts = self.first_rows
+        if self.row_slots is None:
+            owner = torch.repeat_interleave(self.lengths, output_size=self.num_slots)
+            slots = torch.arange(self.num_slots, device=self.lengths.device)
+            return 2 * starts[owner] + self.lengths[owner] - 1 - slots
+        slots = torch.arange(self.row_slots, device=self.lengths.device)
+        last = self.lengths[:, None] - 1
+        reversed_slots = torch.where(slots <= last, last - slots, slots)  # [B, S]
+        return (starts[:, None] + reversed_slots).reshape(-1)
+
     def key_padding(self) -> Tensor:
         """bool [B, S] for a rectangle: True on padding slots."""
         if self.row_slots is None:

@@ -119,7 +119,7 @@ def _outputs(predictor: Predictor, act: str, text: Any) -> tuple[Outputs, Tensor
     token_types = batch["token_type_ids"].to(predictor.device)
     positions = batch["position_ids"].to(predictor.device)
     length = len(ids)
-    masks = (ids == predictor.tokenizer.mask_id).nonzero()[:, 0] - int(encoder.config.is_causal)
+    masks = (ids == predictor.tokenizer.mask_id).nonzero()[:, 0] - encoder.config.prediction_shift
 
     def outputs(embedded: Tensor) -> Tensor:
         number = len(embedded)

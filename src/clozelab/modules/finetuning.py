@@ -110,10 +110,12 @@ class FineTuning(TrainingModule):
         self.bilstm: BiLSTM | None = None
         self.head_input_size = input_size  # None: the encoder's states themselves
         if head == "bilstm":
-            hidden_size = encoder.config.hidden_size
-            size = bilstm_hidden_size or hidden_size
+            size = bilstm_hidden_size or encoder.config.hidden_size
             self.bilstm = BiLSTM(
-                input_size or hidden_size, size, bilstm_num_layers, bilstm_dropout_prob
+                input_size or encoder.config.output_size,
+                size,
+                bilstm_num_layers,
+                bilstm_dropout_prob,
             )
             self.head_input_size = 2 * size
         # Since the last log point.

@@ -373,7 +373,7 @@ def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: ReadOnlyJso
     features = config.get("clozelab", {}).get("features")
     if features:
         between["feature_mix"] = FeatureMix(
-            features, encoder.config.num_hidden_layers, encoder.config.hidden_size
+            features, encoder.config.num_hidden_layers, encoder.config.output_size
         )
         between["feature_mix"].load_state_dict(_without_prefix(stored, "feature_mix."))
     return between

@@ -115,6 +115,8 @@ def to_onnx(model: Model) -> bytes:
             f"{model.folder} has a {between.pop()} between encoder and head, which is not exported"
             " to ONNX"
         )
+    if model.encoder.config.num_directions == 2:
+        raise ValueError(f"{model.folder} reads in two directions, which is not exported to ONNX")
     padded = Padded(model).eval()
     # Both dimensions of all inputs may have other sizes than the example's.
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}

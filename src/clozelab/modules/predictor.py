@@ -205,7 +205,7 @@ class Predictor(ModelRunner):
         if given.table is not None:
             return with_columns(given.table, answers.columns_of(vectors))
         # NaN stands for what could not be read, as wide as the others (four layers with `last4`).
-        width = self.encoder.config.hidden_size
+        width = self.encoder.config.output_size
         for vector in vectors:
             if not isinstance(vector, answers.Unanswered):
                 width = len(vector)
@@ -322,6 +322,11 @@ class Predictor(ModelRunner):
         The third axis is the token that looks, the fourth what it looks at. A text of a masked
         model may have masks.
         """
+        if self.encoder.config.num_directions == 2:
+            raise ValueError(
+                f"{self.model.folder} reads in two directions: its layers' attention is no one"
+                " table; take an encoder of one direction"
+            )
         given = read_texts(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
         encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)

@@ -145,7 +145,7 @@ class PretrainingModule(TrainingModule):
 
         mesh = strategy.device_mesh["data_parallel"]
         for encoder in self.model.encoders:
-            for layer in encoder.layer:
+            for layer in encoder.blocks:
                 fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
         self._is_sharded = True
@@ -206,7 +206,7 @@ class PretrainingModule(TrainingModule):
             add_sums(self._train_sums, term)
         lengths = batch.get("text_lengths", batch["layout"].lengths_list)
         tokens = sum(lengths)
-        fraction = objective.counts(batch)[objective.token.name] / tokens
+        fraction = objective.token.num_predictions(batch) / tokens
         flops_per_token = objective.token.flops_per_token(
             self.model.encoder.config, max(lengths), fraction
         )

@@ -118,7 +118,7 @@ class FeatureBased(TokenClassification):
     def __init__(self, *, encoder: Encoder, head: str, features: str, **tagging: Any) -> None:
         self.check_head(head)
         config = encoder.config
-        mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
+        mix = FeatureMix(features, config.num_hidden_layers, config.output_size)
         super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)
         self.encoder.requires_grad_(False)
         self.feature_mix = mix

@@ -59,8 +59,8 @@ def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> scoring.Qu
         by_sequence.append(np.flatnonzero(ids == runner.tokenizer.mask_id))
     counts = [len(positions) for positions in by_sequence]
     positions = np.concatenate([np.zeros(0, dtype=np.int64), *by_sequence])
-    # What a causal encoder says of a token stands at the token before it.
-    positions -= runner.encoder.config.is_causal
+    # What some encoders say of a token stands at the token before it.
+    positions -= runner.encoder.config.prediction_shift
     return scoring.Questions(
         sequences=sequences,
         offsets=examples.offsets_of(counts),
@@ -98,7 +98,7 @@ def score_sequences(
         asked_tokens,
         hidden_tokens,
         mask_id=runner.tokenizer.mask_id,
-        is_causal=is_causal,
+        shift=runner.encoder.config.prediction_shift,
     )
 
     def label_log_probs(hidden: Tensor, batch: Batch) -> BatchValues:

@@ -6,6 +6,7 @@ Devlin et al. 2019, section 3.1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +28,9 @@ class MaskedLanguageModel(TokenObjective, Masking):
     @property
     def own_share(self) -> float:
         return self.same_fraction
+
+    def files(self) -> dict[str, Path]:
+        return {} if self.units is None else {"units": Path(self.units)}
 
     def predicted_share(self, seq_length: int) -> float:
         length = np.array([seq_length])

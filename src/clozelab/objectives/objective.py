@@ -51,15 +51,15 @@ class EncoderWithHeads(nn.Module):
         self.heads = nn.ModuleDict()
         self.keeps_hidden_states = False
 
-    def set_causal(self, is_causal: bool) -> None:
-        """Lets the encoder see the past only, or both sides.
+    def set_reading(self, is_causal: bool, predicts_next: bool) -> None:
+        """Lets the encoder see the past only, or both sides; and says what a state predicts.
 
         Objectives that take turns may want another each.
         """
         config = self.encoder.config
-        if config.is_causal == is_causal:
+        if (config.is_causal, config.predicts_next) == (is_causal, predicts_next):
             return
-        config = replace(config, is_causal=is_causal)
+        config = replace(config, is_causal=is_causal, predicts_next=predicts_next)
         pattern = config.attention.build(config)
         self.encoder.config = config
         self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
@@ -168,10 +168,13 @@ class VisibilitySpec:
     # whether what stands at a slot of the stream reaches the states at another one of its instance
     sees: Sees
     own_share: float  # share of the predictions that see the text's own token at `about` on purpose
+    numbers: I64 | None = None  # [P] of these among the batch's predictions; None: all of them
+    # Of an encoder of two directions, which half of the states it is about; None: all of them.
+    direction: int | None = None
 
 
 class _Weighted(ABC):
-    name: ClassVar[str]  # of the term; of a token objective that for which `validation/loss` stands
+    name: str  # of the term; of a token objective that for which `validation/loss` stands
 
     def __init__(self, *, weight: float) -> None:
         self.weight = weight
@@ -185,9 +188,12 @@ class _Weighted(ABC):
 class TokenObjective(_Weighted):
     """Predicts tokens, or something about them."""
 
-    is_causal: ClassVar[bool]  # the encoder's attention mask, remembered with its weights
+    is_causal: bool  # the encoder's attention mask, remembered with its weights
     # whether predicted tokens may see others that are predicted
     predictions_help: ClassVar[bool] = False
+    # Whether a state predicts the token behind it, though it sees both sides.
+    predicts_next: bool = False
+    num_directions: ClassVar[int] = 1  # of the encoder that it trains
 
     @property
     def own_share(self) -> float:
@@ -225,6 +231,16 @@ class TokenObjective(_Weighted):
         """Folders of encoders that it reads, by the names under which a run records them."""
         return {}
 
+    def files(self) -> dict[str, Path]:
+        """Files that it reads, by the names under which a run records them."""
+        return {}
+
+    def check_pair(self, pair: PairObjective) -> None:
+        """ValueError for a pair objective that cannot stand beside this one."""
+
+    def check_batch(self, global_batch_size: int) -> None:
+        """ValueError for a step of too few instances."""
+
     def predicted_share(self, seq_length: int) -> float:  # noqa: ARG002
         """Of the slots of a full instance, those with a vocabulary projection."""
         return 1.0
@@ -239,6 +255,10 @@ class TokenObjective(_Weighted):
         Padding of their number is none.
         """
         return {self.name: int(batch.get("num_predictions", len(batch["prediction_labels"])))}
+
+    def num_predictions(self, batch: TorchBatch) -> int:
+        """Positions of a batch with a vocabulary projection."""
+        return self.counts(batch)[self.name]
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
@@ -406,6 +426,7 @@ class Objective:
     ) -> None:
         if pair is not None:
             pair.check_input(input)
+            token.check_pair(pair)
         if dupe_factor is not None and (dupe_factor < 1 or dupe_factor % input.copies):
             raise ValueError(
                 f"objective.dupe_factor is {dupe_factor}: give a multiple of"
@@ -416,6 +437,7 @@ class Objective:
         self.pair = pair
         self.dupe_factor = dupe_factor
         self.is_causal = token.is_causal
+        self.predicts_next = token.predicts_next
 
     @property
     def weights(self) -> dict[str, float]:
@@ -434,17 +456,27 @@ class Objective:
         """The input format's instances of one split at one sequence length."""
         return self.input.bind(shards, ids, seq_length)
 
-    def arrays(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> Arrays:
+    def arrays(
+        self,
+        instances: Instances,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        order: I64 | None = None,
+    ) -> Arrays:
         """The instances named by `index` [B], ready but for torch.
 
-        A pure function of its arguments. Keys: input_ids, token_type_ids, position_ids [T]; lengths
-        [B] and width (T = B * width); prediction_positions, prediction_labels [P]; source [B]; a
-        pair objective's label [B]; b_source, a_length [B] if B may be drawn.
+        A pure function of its arguments; `order` [B] is their place among all of the phase.
+
+        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width);
+        prediction_positions, prediction_labels [P]; source [B]; a pair objective's label [B];
+        b_source, a_length [B] if B may be drawn.
         """
         # Static masking: a later pass repeats an earlier one.
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
-        packed, labels = self.arrange(instances.pack(seed, epoch, index), seed, epoch)
+        packed = replace(instances.pack(seed, epoch, index), order=order)
+        packed, labels = self.arrange(packed, seed, epoch)
         return self.arrays_of(packed, instances.ids, seed, epoch) | labels
 
     def arrange(
@@ -489,7 +521,7 @@ class Objective:
         # The phase before may have read another way.
         for model in models.values():
             if model.is_trained:
-                model.set_causal(self.is_causal)
+                model.set_reading(self.is_causal, self.predicts_next)
         output, terms = self.token.terms(models, batch)
         if self.pair is None:
             return terms
@@ -503,10 +535,26 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
     """
     models = {"encoder": EncoderWithHeads(encoder)}
     for objective in objectives:
+        _check_directions(encoder.config, objective.token)
         objective.token.build(models)
         if objective.pair is not None:
             objective.pair.build(models)
     return models
+
+
+def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
+    """ValueError for an encoder of two directions under an objective of one, or the reverse."""
+    if config.num_directions == token.num_directions:
+        return
+    if token.num_directions == 2:
+        raise ValueError(
+            f"objective {token.name} trains an encoder of two directions: say"
+            " architecture=two_directions"
+        )
+    raise ValueError(
+        f"objective {token.name} would show each token to its own prediction: an encoder of two"
+        " directions is trained by objective=ltr_rtl"
+    )
 
 
 def pad_predictions(batch: Arrays, multiple: int) -> Arrays:

@@ -378,7 +378,11 @@ class Arm(Shape):
                 objective=objective,
                 objectives=(),
                 phases=phases,
-                config=replace(self.config, is_causal=objective.is_causal),
+                config=replace(
+                    self.config,
+                    is_causal=objective.is_causal,
+                    predicts_next=objective.predicts_next,
+                ),
             )
 
 
@@ -435,7 +439,7 @@ class Features(NamedTuple):
         if "features" not in settings["task"]["data"]:
             return None
         module = settings["task"]["module"]
-        mix = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size)
+        mix = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.output_size)
         return cls(
             mix.output_size,
             int(module["bilstm_hidden_size"] or encoder.hidden_size),

@@ -198,7 +198,7 @@ def measure_job(
         measure=str(measure["name"]),
         encoder=encoder,
         reading=reading,
-        fitted_values=states * encoder.hidden_size,
+        fitted_values=states * encoder.output_size,
         settings=settings,
         jobs=jobs,
     )

@@ -213,6 +213,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> Any:
         code=code,
         label_names=label_names,
         corpus=provenance.get("corpus_fingerprint"),
+        predicts_next=encoder.config.predicts_next,
     )
     if task is None:
         return build("measure.data", cfg.measure.data)(

@@ -207,7 +207,7 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{package}.Pooling"},
     ]
     pooling_config = {
-        "word_embedding_dimension": config.hidden_size,
+        "word_embedding_dimension": config.output_size,
         "pooling_mode_cls_token": pooling == "cls",
         "pooling_mode_mean_tokens": pooling == "mean",
         "pooling_mode_max_tokens": False,

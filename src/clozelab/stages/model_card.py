@@ -232,7 +232,9 @@ def _replicates(record: Record) -> list[Record]:
 
 def _limits(model: Model) -> list[str]:
     lines = [f"- Positions beyond {model.max_length} tokens were not trained."]
-    if model.encoder.config.is_causal:
+    if model.encoder.config.num_directions == 2:
+        lines.append("- The encoder is two causal ones: each token has its left and its right.")
+    elif model.encoder.config.is_causal:
         lines.append("- The encoder is causal: a token sees itself and what stands before it.")
     model_type = str(model.config.get("model_type"))
     has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads

@@ -18,6 +18,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.config import Composed, total_steps
+from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
@@ -90,6 +91,8 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
     for objective in job.objectives:
         for name, folder in objective.token.inputs().items():
             inputs[name] = encoder_fingerprint(folder)
+        for name, path in objective.token.files().items():
+            inputs[name] = file_sha256(path)
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
     # The very same run of another experiment is not trained again.
     share_equal_run(composed, inputs)
@@ -321,6 +324,7 @@ def encoder_config(cfg: PretrainConfig, ids: SpecialIds, objective: Objective) -
         vocab_size=ids.vocab_size,
         pad_token_id=ids.pad,
         is_causal=objective.is_causal,
+        predicts_next=objective.predicts_next,
     )
 
 
@@ -390,10 +394,11 @@ def corpus_facts(
         return facts
     # (share of tokens that are predicted, share of these that stay as they are)
     masking_shares = None
-    if isinstance(objective.token, Masking):
+    if isinstance(objective.token, Masking) and not objective.is_causal:
         masking = objective.token
         # Of tokens masked in spans, or that see each other, the best loss is not known.
-        if len(masking.span_weights) > 1 or objective.token.predictions_help:
+        is_known = len(masking.span_weights) == 1 and not masking.unit_texts
+        if not is_known or objective.token.predictions_help:
             return facts
         predicted = min(masking.predict_prob, masking.max_predictions_fraction)
         masking_shares = (predicted, masking.same_fraction)

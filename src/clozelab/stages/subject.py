@@ -183,7 +183,11 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
     if settings["encoder"] is None:
         config = pretrain.encoder_config(cfg, corpus.ids, last_objective)
     else:
-        config = replace(read_config(settings["encoder"]), is_causal=last_objective.is_causal)
+        config = replace(
+            read_config(settings["encoder"]),
+            is_causal=last_objective.is_causal,
+            predicts_next=last_objective.predicts_next,
+        )
     return Arm(
         name=str(settings["arm"]),
         objective=last_objective,

@@ -10,8 +10,8 @@ causal ALBERT, a pooled head on a causal encoder, a BiLSTM) is written with mode
 architecture of ours, so that no library loads it as something else; what differs stands beside it.
 
 Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices,
-spans, siamese (of sentence embeddings: what told classes in their training; other libraries read
-past it).
+spans, siamese (of sentence embeddings: what told classes in their training) and sbo (span
+boundaries); other libraries read past the last two.
 """
 
 from __future__ import annotations
@@ -119,11 +119,17 @@ class Family:
             return heads.ReplacedTokenHead(config, generator)
         if kind == "lm":
             weight: Any = encoder.embeddings.word_embeddings.weight
-            return heads.MaskedLMHead(config, weight, generator, self.lm_act)
+            lm_head = heads.MaskedLMHead
+            if config.num_directions == 2:
+                lm_head = heads.OneDirectionLMHead
+            return lm_head(config, weight, generator, self.lm_act)
+        if kind == "sbo":
+            words: Any = encoder.embeddings.word_embeddings.weight
+            return heads.SpanBoundaryHead(config, words, generator)
         if kind in ("nsp", "spans"):
             return heads.LinearHead(config, 2, input_size, generator)
         if kind == "siamese":
-            return heads.LinearHead(config, num_labels, 3 * config.hidden_size, generator)
+            return heads.LinearHead(config, num_labels, 3 * config.output_size, generator)
         if kind == "sop":  # with dropout, as ALBERT's
             return heads.SequenceClassificationHead(config, 2, generator=generator)
         if kind not in ("classification", "tags", "choices"):
@@ -247,8 +253,11 @@ class Family:
         for name, value in config.to_dict().items():
             if value != read_back[name]:
                 extra[name] = value
-        # Their classes have token types where they have a key for them, leave out a BiLSTM, and pool
-        # the first token, which sees only itself under a causal mask.
+        # Where a token is predicted from is of the head that predicts tokens.
+        if "lm" not in kinds:
+            extra.pop("predicts_next", None)
+        # Their classes have token types where they have a key for them, leave out a BiLSTM, and
+        # pool the first token, which sees only itself under a causal mask.
         is_misread = (
             ("type_vocab_size" in self.keys and not config.type_vocab_size)
             or not set(kinds) <= set(COMMON_HEADS)
@@ -307,6 +316,7 @@ COMMON_HEADS: Mapping[str, str] = {
     "nsp": "cls.seq_relationship",
     "sop": "sop_classifier.classifier",
     "rtd": "discriminator_predictions",
+    "sbo": "span_boundary",
     "classification": "classifier",
     "tags": "classifier",
     "choices": "classifier",

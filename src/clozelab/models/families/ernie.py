@@ -1,0 +1,38 @@
+"""ERNIE (Sun et al. 2019 and 2020): BERT, with embeddings of tasks where a folder has them.
+
+Unusual: a text without a task is of task 0, whose embedding is added all the same. So it is in
+transformers, and so every text is read here.
+"""
+
+from __future__ import annotations
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.bert import Family
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+# What transformers writes where there are none.
+USUAL_TASKS = 3
+
+
+class Ernie(Family):
+    model_type = "ernie"
+    class_name = "Ernie"
+    prefix = "ernie."
+    causal_lm = "ForCausalLM"
+
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+        number = config.task_type_vocab_size
+        return {
+            **super().to_hf_keys(config),
+            "use_task_id": number > 0,
+            "task_type_vocab_size": number or USUAL_TASKS,
+        }
+
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        number = 0
+        if values.get("use_task_id"):
+            number = values.get("task_type_vocab_size", USUAL_TASKS)
+        return {**super().from_hf_keys(values), "task_type_vocab_size": number}
+
+
+FAMILY = Ernie()

@@ -1,0 +1,130 @@
+"""Causal and masked examples in one batch (Charpentier and Samuel 2024, GPT-BERT).
+
+The share `causal_fraction` of a batch's instances is read from left to right, the rest from both
+sides with tokens masked. In both, the state at slot k - 1 predicts the token at k, so that one
+encoder with one head learns both. The loss is that of the paper: (1 - f) times the mean over masked
+tokens plus f times the mean over causal ones, whatever their numbers.
+
+Which instances are causal follows from their place in the training's order, for example every
+sixteenth with 1/16: each step has its share, however it is cut into micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.corpus.packing import I64, BoolArray, Epoch, PackedInstances, SpecialIds
+from clozelab.objectives.ltr import LeftToRight
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.objective import Arrays, PairObjective, TokenObjective, VisibilitySpec
+from clozelab.objectives.parts import ObjectiveOfParts, join
+
+
+class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
+    """The terms are "mlm" and "ltr"; with a fraction of 0 or 1 there is only one of them.
+
+    With 1 the encoder is a causal one, as objective=ltr makes it. Args: see
+    conf/objective/token/hybrid.yaml.
+    """
+
+    def __init__(
+        self, *, causal_fraction: float, shift: int, weight: float, **masking: Any
+    ) -> None:
+        super().__init__(weight=weight, **masking)
+        if not 0.0 <= causal_fraction <= 1.0:
+            raise ValueError(f"causal_fraction is {causal_fraction}; it must lie in [0, 1].")
+        if shift not in (0, 1):
+            raise ValueError(f"shift is {shift}; a masked token is predicted 0 or 1 slots before.")
+        self.causal_fraction = causal_fraction
+        self.shift = shift
+        self.masked = MaskedLanguageModel(weight=weight * (1 - causal_fraction), **masking)
+        self.causal = LeftToRight(weight=weight * causal_fraction)
+        parts: dict[str, TokenObjective] = {}
+        for part in (self.masked, self.causal):
+            if part.weight > 0:
+                parts[part.name] = part
+        self.parts: Mapping[str, TokenObjective] = parts
+        self.name = next(iter(parts))
+        self.is_causal = causal_fraction == 1
+        self.predicts_next = bool(shift) and not self.is_causal
+
+    def check_pair(self, pair: PairObjective) -> None:
+        if self.causal_fraction:
+            raise ValueError(
+                f"Objective hybrid has causal instances, whose first token sees only itself, so"
+                f" {pair.name} cannot be learnt there: leave the pair objective out, or say"
+                " causal_fraction=0."
+            )
+
+    def check_batch(self, global_batch_size: int) -> None:
+        smallest = min(part.weight for part in self.parts.values()) / self.weight
+        if global_batch_size * smallest < 1:
+            raise ValueError(
+                f"causal_fraction is {self.causal_fraction:g}, so a global batch of"
+                f" {global_batch_size} has steps without an instance of one kind: choose"
+                f" phases.global_batch_size of {int(np.ceil(1 / smallest))} or more."
+            )
+
+    def predicted_share(self, seq_length: int) -> float:
+        shares = 0.0
+        for part in self.parts.values():
+            shares += part.weight / self.weight * part.predicted_share(seq_length)
+        return shares
+
+    def masks(self, packed: PackedInstances) -> BoolArray:
+        return ~self.is_causal_instance(packed)
+
+    def is_causal_instance(self, packed: PackedInstances) -> BoolArray:
+        """[B] which instances are read from left to right."""
+        order = packed.order
+        if order is None:
+            order = np.arange(packed.num_instances)
+        # 1/4: 0 0 0 1 0 0 0 1, where the whole number of quarters grows.
+        return np.floor((order + 1) * self.causal_fraction) > np.floor(order * self.causal_fraction)
+
+    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+        is_causal = self.is_causal_instance(packed)
+        masked = self.masked.arrays(packed, ids, seed, epoch)
+        causal = self.causal.arrays(packed, ids, seed, epoch)
+        predictions = {}
+        for name, arrays, has_them in (
+            (self.masked.name, masked, ~is_causal),
+            (self.causal.name, causal, is_causal),
+        ):
+            if name not in self.parts:
+                continue
+            positions = arrays["prediction_positions"]
+            own = has_them[positions // packed.width]
+            shift = self.shift if name == self.masked.name else 0
+            predictions[name] = (positions[own] - shift, arrays["prediction_labels"][own])
+        is_causal_slot = np.repeat(is_causal, packed.width)
+        batch = {"input_ids": np.where(is_causal_slot, packed.input_ids, masked["input_ids"])}
+        # An encoder that is causal itself needs no word of it in the batch.
+        if len(self.parts) > 1:
+            slots = np.arange(packed.width)
+            past = slots[None, :] <= slots[:, None]  # [S, S]
+            batch["visibility"] = past | ~is_causal[:, None, None]
+        return batch | join(predictions, packed.width)
+
+    def visibility(self, packed: PackedInstances, arrays: Arrays) -> list[VisibilitySpec]:
+        """Of each part its own predictions; a causal instance shows the past alone."""
+        is_causal = self.is_causal_instance(packed)
+
+        def sees(query: I64, key: I64) -> NDArray[np.bool_]:
+            return (key <= query) | ~is_causal[query // packed.width]
+
+        specs = []
+        for name, part in self.parts.items():
+            numbers = arrays[f"{name}_numbers"]
+            positions = arrays["prediction_positions"][numbers]
+            shift = self.shift if part is self.masked else 1
+            specs.append(
+                VisibilitySpec(
+                    name, "encoder", positions, positions + shift, sees, part.own_share, numbers
+                )
+            )
+        return specs
