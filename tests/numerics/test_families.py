@@ -49,7 +49,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 42},
     "albert": {"embedding_size": 12, "num_hidden_groups": 2},
     "electra": {"embedding_size": 12},
+    "distilbert": {"type_vocab_size": 0, "layer_norm_eps": 1e-12},
 }
+TITLES = {"distilbert": "DistilBert"}
+# Names of settings where a family spells them in its own way; None: it has no such setting.
+SPELLINGS: dict[str, dict[str, str | None]] = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "type_vocab_size": None,
+        "layer_norm_eps": None,
+    }
+}
+WITHOUT_POOLER = ("electra", "distilbert")
+WITHOUT_CAUSAL_MASK = ("albert", "distilbert")
 CLASSES = {
     "bert": {
         "ForPreTraining": ("lm", "nsp"),
@@ -58,6 +76,7 @@ CLASSES = {
     "roberta": {"ForMaskedLM": ("lm",)},
     "albert": {"ForPreTraining": ("lm", "sop"), "ForMaskedLM": ("lm",)},
     "electra": {"ForPreTraining": ("rtd",), "ForMaskedLM": ("lm",)},
+    "distilbert": {"ForMaskedLM": ("lm",)},
 }
 TASKS = {
     "ForSequenceClassification": ("classification",),
@@ -77,6 +96,21 @@ EVERY_SHAPE = pytest.mark.parametrize("shape", list(SHAPES))
 BOTH_LAYOUTS = pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 
 
+def title_of(name: str) -> str:
+    return TITLES.get(name, name.capitalize())
+
+
+def their_config(name: str, settings: dict[str, Any]) -> Any:
+    """Their configuration, from settings in BERT's spelling."""
+    spellings = SPELLINGS.get(name, {})
+    arguments = {}
+    for key, value in settings.items():
+        spelling = spellings.get(key, key)
+        if spelling is not None:
+            arguments[spelling] = value
+    return getattr(transformers, f"{title_of(name)}Config")(**arguments)
+
+
 @dataclass
 class Pair:
     """A model of transformers with random weights everywhere, and our encoder and heads of its
@@ -93,9 +127,10 @@ def pair(tmp_path) -> Callable[..., Pair]:
     """pair(family, class suffix, shape, **changes of the configuration)."""
 
     def make(name: str, suffix: str = "Model", shape: str = "head dim 5", **changes: Any) -> Pair:
-        title = name.capitalize()
-        config = getattr(transformers, f"{title}Config")(
-            **{
+        title = title_of(name)
+        config = their_config(
+            name,
+            {
                 "vocab_size": VOCAB,
                 "max_position_embeddings": 40,
                 "num_labels": 3,
@@ -107,9 +142,9 @@ def pair(tmp_path) -> Callable[..., Pair]:
                 "attn_implementation": "eager",
             }
             | {"num_labels": 2 if suffix in ("ForPreTraining", "ForQuestionAnswering") else 3}
-            | FAMILIES[name]
             | SHAPES[shape]
-            | changes
+            | FAMILIES[name]
+            | changes,
         )
         torch.manual_seed(0)
         theirs = getattr(transformers, title + suffix)(config).eval()
@@ -142,9 +177,9 @@ def batches(name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], Te
     padded = {"input_ids": ids, "token_type_ids": types, "position_ids": slots.expand_as(ids)}
     # A model of one token type has it for every token; theirs would read behind its table.
     theirs = {"input_ids": ids, "attention_mask": real.long()}
-    theirs["token_type_ids"] = (
-        types if FAMILIES[name].get("type_vocab_size", 2) > 1 else torch.zeros_like(types)
-    )
+    num_types = FAMILIES[name].get("type_vocab_size", 2)
+    if num_types:
+        theirs["token_type_ids"] = types if num_types > 1 else torch.zeros_like(types)
     if kind == "ragged":
         layout = Layout.ragged(LENGTHS)
         return (
@@ -197,7 +232,10 @@ def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
         loss_ours = loss_ours + (mine[rows] * weight).mean()
         loss_theirs = loss_theirs + (other[real] * weight).mean()
     pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
-    expected = theirs.last_hidden_state[:, 0] if name == "electra" else theirs.pooler_output
+    if name in WITHOUT_POOLER:
+        expected = theirs.last_hidden_state[:, 0]
+    else:
+        expected = theirs.pooler_output
     assert_equal(pooled, expected, "pooled output")
     (loss_ours + pooled.square().mean()).backward()
     (loss_theirs + expected.square().mean()).backward()
@@ -267,7 +305,7 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
     for file, content in TOKENIZER.files().items():
         (tmp_path / "theirs" / file).write_bytes(content)
     read = read_model(tmp_path / "theirs")
-    title = name.capitalize()
+    title = title_of(name)
     kinds = {"nsp"} if suffix == "ForNextSentencePrediction" else set(both.heads)
     assert set(read.heads) == kinds and set(read.untrained) <= {"pooler"}
     assert read.architecture == title + suffix == both.theirs.config.architectures[0]
@@ -420,7 +458,7 @@ def ours(tmp_path) -> Callable[..., tuple[Encoder, dict[str, nn.Module]]]:
             | FAMILIES[name]
             | SHAPES["head dim 5"]
         )
-        theirs = getattr(transformers, f"{name.capitalize()}Config")(**sizes)
+        theirs = their_config(name, sizes)
         encoder = Encoder(
             replace(family_of(name).from_hf_config(theirs.to_dict()), is_causal=is_causal)
         ).eval()
@@ -449,12 +487,12 @@ def test_elsewhere_a_folder_says_the_same_or_is_refused(
     """
     encoder, heads = ours(name, kinds, is_causal)
     written = read_config_dict(tmp_path / "ours")
-    title = name.capitalize()
+    title = title_of(name)
     batch, stream, rows, real = batches(name, "ragged")
     with torch.no_grad():
         own = outputs(Pair(nn.Module(), encoder, heads), stream, rows)
         own = own or [encoder(**stream).sequence_output[rows]]
-        if is_causal and (name == "albert" or POOLED & set(kinds)):
+        if is_causal and (name in WITHOUT_CAUSAL_MASK or POOLED & set(kinds)):
             with pytest.raises(ValueError, match=f"clozelab_{name}"):
                 transformers.AutoModel.from_pretrained(tmp_path / "ours")
             assert written["architectures"][0].startswith(f"Clozelab{title}")

@@ -97,6 +97,7 @@ class Family:
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
+    dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
 
     # Heads
 
@@ -131,9 +132,7 @@ class Family:
         if kind == "choices":
             num_labels = 1
         if kind in self.dense_heads and input_size is None:
-            return heads.DenseClassificationHead(
-                config, num_labels, self.dense_heads[kind], generator
-            )
+            return self.dense_head(config, num_labels, self.dense_heads[kind], generator)
         return heads.SequenceClassificationHead(config, num_labels, input_size, generator)
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
@@ -247,10 +246,10 @@ class Family:
         for name, value in config.to_dict().items():
             if value != read_back[name]:
                 extra[name] = value
-        # Their classes always have token types, leave out a BiLSTM, and pool the first token, which
-        # sees only itself under a causal mask.
+        # Their classes have token types where they have a key for them, leave out a BiLSTM, and pool
+        # the first token, which sees only itself under a causal mask.
         is_misread = (
-            not config.type_vocab_size
+            (not config.type_vocab_size and "type_vocab_size" in self.keys)
             or not set(kinds) <= set(COMMON_HEADS)
             or (config.pools_last_token and POOLED_KINDS & set(kinds))
         )
