@@ -250,15 +250,16 @@ class Distillation(MaskedLanguageModel):
 
     def start(self, models: Models) -> None:
         """Reads the teacher's weights, and copies the layers that the student starts from."""
+        num_ids = folders.read_config(self.teacher).vocab_size
+        own_num_ids = models["encoder"].encoder.config.vocab_size
+        self._require(
+            num_ids == own_num_ids,
+            f"it has embeddings for {num_ids} ids, and the student for {own_num_ids}: they predict"
+            " other words",
+        )
         teacher = models["teacher"]
         stored = folders.read_tensors(self.teacher)
         encoder = folders.load_encoder(self.teacher, stored=stored)
-        student = models["encoder"].encoder.config
-        self._require(
-            encoder.config.vocab_size == student.vocab_size,
-            f"it has embeddings for {encoder.config.vocab_size} ids, and the student for"
-            f" {student.vocab_size}: they predict other words",
-        )
         names = teacher.encoder.state_dict().keys()
         state = {name: value for name, value in encoder.state_dict().items() if name in names}
         teacher.encoder.load_state_dict(state)
