@@ -427,7 +427,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             tmp_path, tiny_config, "gpt2", {}
         ),
         ValueError,
-        "model_type is 'gpt2'; known families: albert, bert, electra, roberta",
+        "model_type is 'gpt2'; known families: albert, bert, distilbert, electra, roberta",
     ),
     (
         "a missing tensor names family and tensor",
@@ -539,7 +539,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "an unknown family lists the known",
         lambda: family_of("gpt2"),
         ValueError,
-        "albert, bert, electra, roberta",
+        "albert, bert, distilbert, electra, roberta",
     ),
     (
         "a file that is cut or gone is named: cut short, or no index",

@@ -96,7 +96,7 @@ def student_config(teacher_config: Any) -> Any:
 
 
 def objective_of(teacher: Path, **changes: Any) -> Objective:
-    token = Distillation(**{**SETTINGS, "teacher": teacher, **changes})
+    token = Distillation(**SETTINGS | {"teacher": teacher} | changes)
     return Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
 
 
@@ -334,6 +334,7 @@ def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"teacher": None}, "objective.token.teacher is not set: give the folder"),
         ({"temperature": 0.0}, "temperature is 0.0; it must be above 0"),
         ({"soft_weight": 0.0, "cosine_weight": 0.0}, "learns nothing from its teacher"),
         ({"teacher_layers": "odd"}, "teacher_layers is 'odd'; give a list of layers, or even"),

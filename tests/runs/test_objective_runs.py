@@ -326,5 +326,5 @@ def test_teachers_that_do_not_fit_are_refused_before_anything_is_claimed(
         with pytest.raises(ValueError, match=words):
             run_here(workplace, run, **changes)
         assert not run.exists()
-    with pytest.raises(Exception, match="teacher"):
+    with pytest.raises(Exception, match=r"objective\.token\.teacher is not set: give the folder"):
         run_here(workplace, run, objective="distillation")

@@ -62,14 +62,14 @@ PLAIN_PARTS = ("positions", "block", "attention")
 class Distillation(MaskedLanguageModel):
     """The terms are "mlm", "soft", "cosine", "hidden" and "scores"; the last four where they weigh.
 
-    Args: see conf/objective/token/distillation.yaml. ValueError for a temperature that is not above
-    0, and where nothing is learnt from the teacher.
+    Args: see conf/objective/token/distillation.yaml. ValueError without a teacher, for a
+    temperature that is not above 0, and where nothing is learnt from the teacher.
     """
 
     def __init__(
         self,
         *,
-        teacher: str | Path,
+        teacher: str | Path | None,
         teacher_layers: Sequence[int] | str | None,
         temperature: float,
         soft_weight: float,
@@ -81,6 +81,11 @@ class Distillation(MaskedLanguageModel):
         **masking: Any,
     ) -> None:
         super().__init__(**masking)
+        if teacher is None:
+            raise ValueError(
+                "objective.token.teacher is not set: give the folder of an encoder with an lm head,"
+                " such as a pre-training run's encoder/"
+            )
         self.teacher = Path(teacher)
         self.teacher_layers = teacher_layers
         self.temperature = temperature
