@@ -881,10 +881,10 @@ config_case(
 )
 config_case(
     "other_family",
-    "model_type is distilbert",
+    "model_type is roformer",
     REFUSED,
-    {"model_type": "distilbert"},
-    names=("distilbert",),
+    {"model_type": "roformer"},
+    names=("roformer",),
 )
 config_case(
     "remote_code",

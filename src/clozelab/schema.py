@@ -391,7 +391,8 @@ class ObjectiveConfig(Frozen):
     """A composition: how rows are laid out, what is predicted per token, what per pair."""
 
     input: Component = MISSING
-    token: Annotated[Component, {"units": Added(was=None)}] = MISSING
+    # A teacher is known by what its folder holds, which is among the inputs.
+    token: Annotated[Component, {"units": Added(was=None), "teacher": NEUTRAL}] = MISSING
     pair: Component | None = None
     # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
     # new

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,11 @@ from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentP
 from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import save_encoder_folder
 from clozelab.models.layout import Layout
+from clozelab.models.registry import family_of
+from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.planning.cost import DiskUsage
@@ -158,6 +163,43 @@ def test_a_discriminator_that_reads_what_was_replaced(
     assert caught(sound) == {"own label"}
     (finding,) = [one for one in examine(sound) if one.level == ERROR]
     assert finding.what == "rtd, rtd: sees what it predicts"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
+    subject: Subject, corpus: Corpus, make: Make, tmp_path: Path, is_there: bool
+) -> None:
+    arm = make("arm", "mlm", corpus)
+    if is_there:
+        encoder = Encoder(replace(arm.config, hidden_size=8, embedding_size=8))
+        head = {"lm": family_of(encoder.config.model_type).head("lm", encoder)}
+        save_encoder_folder(tmp_path, encoder, heads=head, tokenizer_files={}, extra_config={})
+    token = Distillation(
+        teacher=tmp_path,
+        teacher_layers=None,
+        temperature=2.0,
+        soft_weight=5.0,
+        cosine_weight=0.0,
+        hidden_layers=[[1, 1]],
+        hidden_weight=1.0,
+        score_layers=[],
+        score_weight=1.0,
+        predict_prob=0.15,
+        mask_fraction=0.8,
+        random_fraction=0.1,
+        same_fraction=0.1,
+        weight=2.0,
+    )
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
+    student = replace(arm, name="student", objective=objective)
+    assert caught(replace(subject, arms=[student])) == set()
+    assert student.flops > arm.flops
+    leaky = copy(token)
+    leaky.arrays = lambda packed, ids, seed, epoch: (
+        token.arrays(packed, ids, seed, epoch) | {"input_ids": packed.input_ids}
+    )
+    unmasked = Objective(input=objective.input, token=leaky, pair=None)
+    assert "own label" in caught(replace(subject, arms=[replace(student, objective=unmasked)]))
 
 
 def test_arrays_that_leave_more_in_sight_than_the_objective_allows(

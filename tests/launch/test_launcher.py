@@ -10,7 +10,11 @@ from tests import composing
 
 from clozelab.launch import process_launcher
 from clozelab.launch.jobs import PlannedJob
-from clozelab.launch.launcher import THREAD_VARIABLES, _fail_incomplete
+from clozelab.launch.launcher import (
+    THREAD_VARIABLES,
+    _fail_incomplete,
+    wait_for_what_they_read,
+)
 from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.launch.processes import Job, JobState
 
@@ -37,6 +41,22 @@ def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     assert [job.state for job in jobs] == ["complete", "failed", "failed", "complete"]
     end = "ended with exit status 0, but its run folder says"
     assert [job.message for job in jobs[1:3]] == [f"{end} running", f"{end} nothing"]
+
+
+def test_a_job_that_reads_another_ones_folder_waits_for_it() -> None:
+    """By any text of its configuration; its own folder, and names alike, are none."""
+    settings: list[dict[str, object]] = [
+        {"run_dir": "runs/teacher/seed-1"},
+        {"run_dir": "runs/teacher/seed-10", "encoder": "runs/elsewhere/encoder"},
+        {"run_dir": "runs/a", "objective": {"token": {"teacher": "runs/teacher/seed-1/encoder"}}},
+        {"run_dir": "runs/b", "encoder": "runs/teacher/seed-10/encoders/step-5"},
+    ]
+    jobs = [
+        Job(str(one["run_dir"]), [], Path("log"), folder=str(one["run_dir"])) for one in settings
+    ]
+    wait_for_what_they_read(jobs, [composing.given("pretrain", one) for one in settings])
+    waits = [[other.name for other in job.waits_for] for job in jobs]
+    assert waits == [[], [], ["runs/teacher/seed-1"], ["runs/teacher/seed-10"]]
 
 
 @pytest.mark.parametrize(

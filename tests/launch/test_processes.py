@@ -86,6 +86,21 @@ def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path
     assert held.started > other.started
 
 
+def test_a_job_waits_for_those_whose_results_it_reads(tmp_path: Path) -> None:
+    """Others go first, in its place; one that waits in vain begins, and says itself what lacks."""
+    teacher = job(tmp_path, "teacher", 'sleep 0.3; echo done > "$OUT"', OUT=str(tmp_path / "out"))
+    student = job(tmp_path, "student", 'cat "$OUT"', OUT=str(tmp_path / "out"))
+    failing = job(tmp_path, "failing", "exit 3")
+    orphan = job(tmp_path, "orphan", "echo 'error: no encoder here' >&2; exit 1")
+    student.waits_for = [teacher]
+    orphan.waits_for = [failing]
+    pool([student, orphan, teacher, failing], at_once=4).run()
+    assert [student.state, teacher.state] == ["complete", "complete"]
+    assert student.started > teacher.started + 0.3
+    assert orphan.started > failing.started
+    assert orphan.message == "exit status 1: error: no encoder here"
+
+
 def test_a_job_that_finds_its_folder_taken_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "electra": {"embedding_size": 12},
     "mpnet": {"pad_token_id": 1, "max_position_embeddings": 42},
     "ernie": {"use_task_id": True, "task_type_vocab_size": 3},
+    "distilbert": {"type_vocab_size": 0, "layer_norm_eps": 1e-12},
 }
+# Names of settings where a family spells them in its own way; None: it has no such setting.
+SPELLINGS: dict[str, dict[str, str | None]] = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "type_vocab_size": None,
+        "layer_norm_eps": None,
+    }
+}
+WITHOUT_POOLER = ("electra", "distilbert")
 CLASSES = {
     "bert": {
         "ForPreTraining": ("lm", "nsp"),
@@ -64,12 +80,13 @@ CLASSES = {
     "electra": {"ForPreTraining": ("rtd",), "ForMaskedLM": ("lm",)},
     "mpnet": {"ForMaskedLM": ("lm",)},
     "ernie": {"ForPreTraining": ("lm", "nsp"), "ForMaskedLM": ("lm",)},
+    "distilbert": {"ForMaskedLM": ("lm",)},
 }
 TITLES = {name: family_of(name).class_name for name in FAMILIES}
 # Whose config.json has token types.
 TYPED = {name for name in FAMILIES if "type_vocab_size" in family_of(name).keys}
 # Whose classes have no causal mask.
-NEVER_CAUSAL = ("albert", "mpnet")
+NEVER_CAUSAL = ("albert", "distilbert", "mpnet")
 TASKS = {
     "ForSequenceClassification": ("classification",),
     "ForTokenClassification": ("tags",),
@@ -86,6 +103,17 @@ LENGTHS = [9, 17, 1, 17, 5, 12, 3, 8, 16, 2, 11]
 EVERY_FAMILY = pytest.mark.parametrize("name", list(FAMILIES))
 EVERY_SHAPE = pytest.mark.parametrize("shape", list(SHAPES))
 BOTH_LAYOUTS = pytest.mark.parametrize("kind", ["ragged", "rectangle"])
+
+
+def their_config(name: str, settings: dict[str, Any]) -> Any:
+    """Their configuration, from settings in BERT's spelling."""
+    spellings = SPELLINGS.get(name, {})
+    arguments = {}
+    for key, value in settings.items():
+        spelling = spellings.get(key, key)
+        if spelling is not None:
+            arguments[spelling] = value
+    return getattr(transformers, f"{TITLES[name]}Config")(**arguments)
 
 
 @dataclass
@@ -111,8 +139,9 @@ def pair(tmp_path) -> Callable[..., Pair]:
         **changes: Any,
     ) -> Pair:
         title = TITLES[name]
-        config = getattr(transformers, f"{title}Config")(
-            **{
+        config = their_config(
+            name,
+            {
                 "vocab_size": VOCAB,
                 "max_position_embeddings": 40,
                 "num_labels": 3,
@@ -124,9 +153,9 @@ def pair(tmp_path) -> Callable[..., Pair]:
                 "attn_implementation": "eager",
             }
             | {"num_labels": 2 if suffix in ("ForPreTraining", "ForQuestionAnswering") else 3}
-            | FAMILIES[name]
             | SHAPES[shape]
-            | changes
+            | FAMILIES[name]
+            | changes,
         )
         torch.manual_seed(0)
         theirs = getattr(transformers, title + suffix)(config).eval()
@@ -214,7 +243,10 @@ def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
         loss_ours = loss_ours + (mine[rows] * weight).mean()
         loss_theirs = loss_theirs + (other[real] * weight).mean()
     pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
-    expected = theirs.last_hidden_state[:, 0] if name == "electra" else theirs.pooler_output
+    if name in WITHOUT_POOLER:
+        expected = theirs.last_hidden_state[:, 0]
+    else:
+        expected = theirs.pooler_output
     assert_equal(pooled, expected, "pooled output")
     (loss_ours + pooled.square().mean()).backward()
     (loss_theirs + expected.square().mean()).backward()
@@ -477,7 +509,7 @@ def ours(tmp_path) -> Callable[..., tuple[Encoder, dict[str, nn.Module]]]:
             | FAMILIES[name]
             | SHAPES["head dim 5"]
         )
-        theirs = getattr(transformers, f"{TITLES[name]}Config")(**sizes)
+        theirs = their_config(name, sizes)
         encoder = Encoder(
             replace(family_of(name).from_hf_config(theirs.to_dict()), is_causal=is_causal)
         ).eval()

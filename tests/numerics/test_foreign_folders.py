@@ -149,16 +149,15 @@ def test_a_corpus_of_the_folders_vocabulary_is_its_own(tmp_path: Path) -> None:
     folder = write(tmp_path / "m", strips_accents=True)
     vocabulary = [*WORDS, "[E1]", "covid", "[E2]"]
     for tokenizer in (read_model(folder).tokenizer, WordPieceTokenizer(WORDS, lowercase=True)):
-        cfg: Any = SimpleNamespace(encoder=str(folder))
         corpus: Any = SimpleNamespace(tokenizer=tokenizer)
-        assert "encoder" in require_same_vocabulary(cfg, corpus)
+        require_same_vocabulary("encoder", folder, corpus)
     for other in (
         WordPieceTokenizer(WORDS, lowercase=False),
         WordPieceTokenizer(vocabulary, lowercase=True),
     ):
         corpus = SimpleNamespace(tokenizer=other)
         with pytest.raises(ValueError, match=r"tokenizer\.vocab_file=FOLDER/tokenizer\.json"):
-            require_same_vocabulary(cfg, corpus)
+            require_same_vocabulary("encoder", folder, corpus)
 
 
 # Names of tensors

@@ -412,3 +412,33 @@ def test_no_runs(name: str) -> None:
     table = table_of(name)
     assert all(one.is_paper for one in table.columns) and not table.with_results
     assert {one.verdict for one in judge(table)} == {Verdict.NOT_COMPARABLE}
+
+
+def test_what_a_student_keeps_of_its_teacher(tmp_path: Path) -> None:
+    """Of the score, and of the part above the floor; a loss is no share of anything."""
+    (tmp_path / "paper.yaml").write_text(
+        "title: x\nretained_of: teacher\ncolumns: [mrpc]\narms: {teacher: {}, student: {}}\nrows:\n"
+        "  - {row: teacher, label: Teacher, arm: teacher, floor: random}\n"
+        "  - {row: student, label: Student, arm: student, floor: random}\n"
+        "  - {row: random, label: none, arm: null}\n"
+    )
+    runs = [
+        run(row, "mrpc", "validation/accuracy", {"validation/accuracy": score})
+        for row, score in (("teacher", 80.0), ("student", 77.5), ("random", 60.0))
+    ]
+    table = build_table(load_experiment(tmp_path), Runs(Path("x"), runs))
+    (column,) = table.columns
+    notes = {row: table.retained(row, column) for row in ("teacher", "student", "random")}
+    assert notes == {
+        "teacher": "",
+        "student": "97 % of Teacher, 88 % above the floor",
+        "random": "",
+    }
+    without_floor = build_table(load_experiment(tmp_path), Runs(Path("x"), runs[:2]))
+    assert without_floor.retained("student", without_floor.columns[0]) == "97 % of Teacher"
+    alone = build_table(load_experiment(tmp_path), Runs(Path("x"), runs[1:]))
+    assert alone.retained("student", alone.columns[0]) == ""
+    paper = tmp_path / "paper.yaml"
+    paper.write_text(paper.read_text().replace("retained_of: teacher", "retained_of: techer"))
+    with pytest.raises(ValueError, match=r"retained_of.*techer.*teacher"):
+        load_experiment(tmp_path)

@@ -5,6 +5,7 @@ to run folder.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tests.runs.test_pretrain_run import (
 from tests.screens import Screens
 
 from clozelab.models.folders import load_encoder
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
 RTD = {"objective": "rtd", "model.num_attention_heads": 4}
@@ -338,3 +340,88 @@ def test_going_on_from_given_weights(
             **{"tokenizer.vocab_size": 140},
         )
     assert not (tmp_path / "no").exists()
+
+
+@pytest.fixture(scope="module")
+def teacher(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    run_here(workplace, folder, objective="mlm", **{"model.num_hidden_layers": 4})
+    return folder / "encoder"
+
+
+def distilled(teacher: Path, **changes: object) -> dict[str, object]:
+    settings = {
+        "objective": "distillation",
+        "architecture": "distilbert",
+        "model.num_hidden_layers": 2,
+        "objective.token.teacher": teacher,
+        "objective.token.teacher_layers": "even",
+        "objective.token.hidden_layers": "[[0,0],[2,4]]",
+        "objective.token.score_layers": "[[2,4]]",
+    }
+    return settings | changes
+
+
+def test_a_stopped_distillation_goes_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The learned matrix is in the checkpoint, the teacher is not; its content is an input."""
+    words = distilled(teacher)
+    run_here(workplace, tmp_path / "whole", **words)
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run", **words)
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run", **words)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    names = {key for _, key, _ in rows(tmp_path / "run")}
+    losses = {f"validation/{name}_loss" for name in ("soft", "cosine", "hidden", "scores")}
+    assert losses | {"validation/loss"} <= names and "validation/cosine_accuracy" not in names
+    assert state(tmp_path / "run")["inputs"]["teacher"] == encoder_fingerprint(teacher)
+    made = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
+    assert (made["architectures"], made["n_layers"]) == (["DistilBertForMaskedLM"], 2)
+
+
+def test_another_teacher_is_another_run(
+    workplace: Path,  # noqa: F811
+    teacher: Path,
+    tmp_path: Path,
+) -> None:
+    """Where it lies does not matter, what it holds does."""
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(teacher, moved)
+    run_here(workplace, tmp_path / "run", **distilled(teacher))
+    before = state(tmp_path / "run")
+    run_here(workplace, tmp_path / "run", **distilled(moved))
+    assert state(tmp_path / "run")["fingerprint"] == before["fingerprint"]
+    run_here(
+        workplace, tmp_path / "other", objective="mlm", seed=2, **{"model.num_hidden_layers": 4}
+    )
+    with pytest.raises(ValueError, match="teacher"):
+        run_here(workplace, tmp_path / "run", **distilled(tmp_path / "other" / "encoder"))
+
+
+def test_teachers_that_do_not_fit_are_refused_before_anything_is_claimed(
+    workplace: Path,  # noqa: F811
+    teacher: Path,
+    rtd_run: Path,
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    for words, changes in {
+        "nowhere: no encoder here .* or give teacher=FOLDER": distilled(tmp_path / "nowhere"),
+        "the folder holds no lm head": distilled(rtd_run / "encoder"),
+        "teacher=.* was trained with another vocabulary": distilled(
+            teacher, **{"tokenizer.vocab_size": 140}
+        ),
+        "both say what the student starts from": distilled(teacher, encoder=teacher),
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            run_here(workplace, run, **changes)
+        assert not run.exists()
+    with pytest.raises(Exception, match=r"objective\.token\.teacher is not set: give the folder"):
+        run_here(workplace, run, objective="distillation")

@@ -745,9 +745,11 @@ def check_neighbours(probe: Probe) -> Finding:
     In both layouts.
     """
     forms = _forms(probe.packed)
+    # A frozen teacher may be large, and its kernels are those of the others.
+    trained = [name for name, model in probe.models.items() if model.is_trained]
     leaks = {}
     for name, form in forms.items():
-        leaks[name] = sum(_count_leaks(probe, model, form) for model in probe.models)
+        leaks[name] = sum(_count_leaks(probe, model, form) for model in trained)
     leaky = ", ".join(name for name, number in leaks.items() if number)
     figure = (
         f"{sum(leaks.values())} slots of other sequences changed, of"

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -33,6 +33,7 @@ from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import JobComposer, refuse_repeated
+from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import ending, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
@@ -121,6 +122,7 @@ class SweepLauncher(Launcher):
         composed, planned = self._compose_jobs(job_overrides, console)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
 
+        wait_for_what_they_read(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
         self._read_outlook(jobs, planned)
         exit_status = 0
@@ -380,6 +382,25 @@ def require_positive(name: str, value: Any, *, instead: str = "") -> None:
     """Raise ValueError for a launcher's setting that is no whole number above zero."""
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")
+
+
+def wait_for_what_they_read(jobs: Sequence[Job], composed: Sequence[Composed]) -> None:
+    """Let a job that names something in another one's run folder begin when that one has ended.
+
+    So a student waits for its teacher: `objective.token.teacher=RUN_DIR/encoder`. Where the other
+    one fails, the job says itself that there is no encoder.
+    """
+    job_of = {job.folder: job for job in jobs if job.folder}
+    for job, config in zip(jobs, composed, strict=True):
+        waits_for = []
+        for value in flatten(config.values).values():
+            if not isinstance(value, str) or "/" not in value:
+                continue
+            for folder in PurePath(value).parents:
+                other = job_of.get(str(folder))
+                if other is not None and other is not job:
+                    waits_for.append(other)
+        job.waits_for = waits_for
 
 
 def _is_part_of_reproduction() -> bool:

@@ -123,7 +123,7 @@ class ProcessPool:
         """Start jobs in their order, as far as there is room and their folders are free."""
         for job in self.jobs:
             is_due = job.state in NOT_BEGUN and time.monotonic() >= job.look_again
-            if not is_due:
+            if not is_due or any(other.state.is_left for other in job.waits_for):
                 continue
             if sum(job.state == JobState.RUNNING for job in self.jobs) >= self.at_once:
                 break

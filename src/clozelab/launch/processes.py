@@ -127,6 +127,7 @@ class Job:
     words: Sequence[str] | None = None
     planned: float | None = None  # seconds that it was planned to take, before anything ran
     folder: str = ""  # the run folder, where the job has one
+    waits_for: Sequence[Job] = ()  # jobs whose results it reads
     # hands the job over, where it is not a process of this machine
     start: Callable[[], RemoteProcess] | None = None
     state: JobState = JobState.WAITING

@@ -47,6 +47,8 @@ class PretrainingModel(nn.Module):
         super().__init__()
         self.objectives = list(objectives)
         self.named_models = build_models(encoder, objectives)
+        for objective in objectives:
+            objective.token.start(self.named_models)
         # What is not trained stands beside: no state, no sharding and no checkpoint has it.
         trained = {name: model for name, model in self.named_models.items() if model.is_trained}
         self.models = nn.ModuleDict(trained)

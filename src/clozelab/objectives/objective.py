@@ -49,6 +49,7 @@ class EncoderWithHeads(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict()
+        self.aids = nn.ModuleDict()  # trained along with it, and in no folder
         self.keeps_hidden_states = False
 
     def set_reading(self, is_causal: bool, predicts_next: bool) -> None:
@@ -132,16 +133,17 @@ class LossTerm:
     name: str
     loss_sum: Tensor  # fp32 scalar, summed over `count` predictions, not weighted
     count: int
-    num_correct: Tensor  # int scalar
+    num_correct: Tensor | None  # int scalar; None: nothing is right or wrong
     # further means: name -> (sum, count)
     figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)
 
     def means(self) -> dict[str, tuple[Tensor, Tensor | int]]:
         """Everything that is reported of this term: name -> (sum, number it is a mean over)."""
         means: dict[str, tuple[Tensor, Tensor | int]] = {
-            f"{self.name}_loss": (self.loss_sum.detach(), self.count),
-            f"{self.name}_accuracy": (self.num_correct, self.count),
+            f"{self.name}_loss": (self.loss_sum.detach(), self.count)
         }
+        if self.num_correct is not None:
+            means[f"{self.name}_accuracy"] = (self.num_correct, self.count)
         return means | self.figures
 
 
@@ -241,6 +243,12 @@ class TokenObjective(_Weighted):
     def check_batch(self, global_batch_size: int) -> None:
         """ValueError for a step of too few instances."""
 
+    def check(self, student: EncoderConfig, longest: int) -> None:
+        """ValueError where what it reads does not fit the encoder that is kept.
+
+        `longest`: tokens of the longest instance.
+        """
+
     def predicted_share(self, seq_length: int) -> float:  # noqa: ARG002
         """Of the slots of a full instance, those with a vocabulary projection."""
         return 1.0
@@ -248,6 +256,9 @@ class TokenObjective(_Weighted):
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         """Puts the heads on models["encoder"], and adds further models."""
         models["encoder"].add_head("lm")
+
+    def start(self, models: Models) -> None:
+        """Reads the weights of what `inputs` names, once, before a training."""
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         """Term name -> predictions in a batch, known before the forward.

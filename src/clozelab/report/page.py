@@ -582,7 +582,7 @@ def _cell_note(row: str, column: DataColumn, table: ResultTable) -> str:
     """What sets a cell apart from the others."""
     cell = table.cells[row, column.key]
     estimate = cell.estimate
-    notes = list(cell.notes)
+    notes = [*cell.notes, table.retained(row, column)]
     if table.below_floor(row, column):
         notes.append("below its floor")
     if estimate and cell.missing:

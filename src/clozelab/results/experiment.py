@@ -74,6 +74,8 @@ class Experiment(TableSpec):
     """one of steps, tokens, flops, time, none; without it, steps and tokens"""
     matched_by_reason: str = ""
     """why arms need not agree in anything"""
+    retained_of: str | None = None
+    """the row whose scores the others are told in percent of, such as a teacher"""
     differ_in: tuple[str, ...] = ()
     """a list of settings such as [epochs]"""
     seeds: Annotated[int, Strict()] | None = Field(default=None, ge=1)
@@ -114,6 +116,8 @@ class Experiment(TableSpec):
                 )
             if row.floor is not None:
                 _check_known(row.floor, row_names, f"rows.{index}: floor", "rows")
+        if self.retained_of is not None:
+            _check_known(self.retained_of, row_names, "retained_of", "rows")
         for index, claim in enumerate(self.claims):
             self._check_claim(claim, f"claims.{index}", row_names)
         return self

@@ -18,7 +18,7 @@ import numpy as np
 
 from clozelab.analysis.comparability import Pair, RowEvidence, RunEvidence
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.schema import OUR_SPLIT, Column, Row
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Row
 from clozelab.analysis.scores import (
     Cell,
     CheckpointSeries,
@@ -88,6 +88,27 @@ class ResultTable(ScoreTable):
         """A row's complete runs on a task, or by a measure."""
         runs = self.complete("finetune", row) + self.complete("evaluate", row)
         return [run for run in runs if run.task == task]
+
+    def retained(self, row: str, column: DataColumn) -> str:
+        """What a row keeps of the row that `retained_of` names: "97 % of Teacher".
+
+        Of scores in percent. Beside it what is kept of the part above the floor, since a score that
+        costs nothing is easily kept. Empty where a part is missing.
+        """
+        reference = self.spec.retained_of
+        if reference in (None, row) or self.spec.row(row).arm is None or column.unit != PERCENT:
+            return ""
+        about = self.spec.row(str(reference))
+        own = self.cells[row, column.key].estimate
+        whole = self.cells[about.name, column.key].estimate
+        if own is None or whole is None or whole.mean <= 0.0:
+            return ""
+        text = f"{100 * own.mean / whole.mean:.0f} % of {about.label}"
+        floor = self.cells[about.floor, column.key].estimate if about.floor else None
+        if floor is None or whole.mean <= floor.mean:
+            return text
+        share = (own.mean - floor.mean) / (whole.mean - floor.mean)
+        return f"{text}, {100 * share:.0f} % above the floor"
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:

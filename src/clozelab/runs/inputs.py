@@ -19,12 +19,12 @@ MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
 """Stands for files too many or not to be found: only the run can say more."""
-FOLDER_KEYS = (".path", ".files", "vocab_file")
+FOLDER_KEYS = (".path", ".files", "vocab_file", ".teacher")
 """Ends of keys whose plain word may be a folder."""
 
 
-def require_encoder(folder: str | Path | None) -> Path:
-    """Return `folder`; ValueError where it holds no encoder."""
+def require_encoder(folder: str | Path | None, key: str = "encoder") -> Path:
+    """Return `folder`; ValueError where it holds no encoder, with the key that it is given by."""
     if folder is not None:
         for name in ("config.json", "bert_config.json"):
             if (Path(folder) / name).is_file():
@@ -33,8 +33,8 @@ def require_encoder(folder: str | Path | None) -> Path:
         if (encoder / "config.json").is_file():
             raise ValueError(f"{folder} is a run's folder; its encoder is {encoder}")
     raise ValueError(
-        f"{folder or 'encoder is not set'}: no encoder here (config.json is missing);"
-        " pre-train it first, or give encoder=FOLDER in the Hugging Face"
+        f"{folder or f'{key} is not set'}: no encoder here (config.json is missing);"
+        f" pre-train it first, or give {key}=FOLDER in the Hugging Face"
         f" layout{_encoders_near(Path(folder or ''))}"
     )
 

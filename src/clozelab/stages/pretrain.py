@@ -87,10 +87,10 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
     """Prepare the corpus if need be, train or go on, save the encoder folder, complete the run."""
     job = prepare_pretraining(cfg)
     inputs = {"corpus": job.corpus.fingerprint}
-    inputs |= require_same_vocabulary(cfg, job.corpus)
+    for name, folder in read_folders(cfg, job.objectives).items():
+        require_same_vocabulary(name, folder, job.corpus)
+        inputs[name] = encoder_fingerprint(folder)
     for objective in job.objectives:
-        for name, folder in objective.token.inputs().items():
-            inputs[name] = encoder_fingerprint(folder)
         for name, path in objective.token.files().items():
             inputs[name] = file_sha256(path)
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
@@ -122,6 +122,9 @@ def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
     hardware = factory.hardware_of(cfg.trainer)
     objectives = build_objectives(cfg)
     check_pretraining(cfg, hardware)
+    for name, folder in read_folders(cfg, objectives).items():
+        require_encoder(folder, name)
+    check_inputs(cfg, objectives)
     factory.check_trackers(cfg)
     steps_to_keep = kept_steps(cfg.keep_encoders, sum(phase.steps for phase in cfg.phases))
     # One process reads every byte, once a run.
@@ -164,28 +167,55 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
     factory.check_optimizer(cfg, total_steps(phases))
 
 
-def require_same_vocabulary(cfg: PretrainConfig, corpus: PreparedCorpus) -> dict[str, str]:
-    """Refuse a given encoder that does not read the corpus's tokens.
+def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[str, Path]:
+    """The folders of encoders that a run reads, by the names under which it records them.
 
-    Returns what to record of it among the run's inputs, nothing without one.
+    ValueError where two phases read another one under one name.
     """
+    folders_read = {}
+    if cfg.encoder is not None:
+        folders_read["encoder"] = Path(cfg.encoder)
+    for objective in objectives:
+        for name, folder in objective.token.inputs().items():
+            if folders_read.setdefault(name, folder) != folder:
+                raise ValueError(
+                    f"phases read two folders as {name}, {folders_read[name]} and {folder}: give"
+                    " all of them the same"
+                )
+    return folders_read
+
+
+def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
+    """Refuse folders that the objectives read and that do not fit the encoder; they are there."""
     if cfg.encoder is None:
-        return {}
-    folder = require_encoder(cfg.encoder)
+        student = EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
+    else:
+        student = folders.read_config(cfg.encoder)
+    longest = max(phase.seq_length for phase in cfg.phases)
+    for objective in dict.fromkeys(objectives):
+        objective.token.check(student, longest)
+        if cfg.encoder is not None and getattr(objective.token, "teacher_layers", None):
+            raise ValueError(
+                "encoder= and objective.token.teacher_layers both say what the student starts from:"
+                " leave one of them out"
+            )
+
+
+def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> None:
+    """Refuse an encoder, given as `name`, that does not read the corpus's tokens."""
     tokenizer = open_tokenizer(folder)
     of_corpus = corpus.tokenizer.fingerprint
     # A folder of somebody's may follow the same rules in files of its own: `released` names them.
     if of_corpus not in (tokenizer.fingerprint, tokenizer.released):
-        name = "vocab.txt"
+        file = "vocab.txt"
         if (folder / TOKENIZER_FILE).is_file():
-            name = TOKENIZER_FILE
+            file = TOKENIZER_FILE
         raise ValueError(
-            f"encoder={folder} was trained with another vocabulary than the corpus is prepared with"
+            f"{name}={folder} was trained with another vocabulary than the corpus is prepared with"
             f" (fingerprints {tokenizer.fingerprint[:12]} and {of_corpus[:12]}): its token ids mean"
             f" other words; prepare the corpus with the folder's own,"
-            f" tokenizer.vocab_file=FOLDER/{name}"
+            f" tokenizer.vocab_file=FOLDER/{file}"
         )
-    return {"encoder": encoder_fingerprint(folder)}
 
 
 def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
@@ -236,7 +266,8 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
 def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
     """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
     job = prepare_pretraining(cfg)
-    require_same_vocabulary(cfg, job.corpus)
+    for name, folder in read_folders(cfg, job.objectives).items():
+        require_same_vocabulary(name, folder, job.corpus)
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     if job.hardware.compiles_pretraining:
         _compile_encoders(module)

@@ -341,7 +341,13 @@ class Gathering:
         if verb == "pretrain":
             hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
             pretrain.check_pretraining(cfg, hardware)
-            self.arms.append(open_arm(settings, jobs, self.corpora))
+            arm = open_arm(settings, jobs, self.corpora)
+            for name, encoder in pretrain.read_folders(cfg, arm.objectives).items():
+                if not _is_there(encoder) and not _is_of_sweep(encoder, sweep):
+                    require_encoder(encoder, name)
+            if all(map(_is_there, pretrain.read_folders(cfg, arm.objectives).values())):
+                pretrain.check_inputs(cfg, arm.objectives)
+            self.arms.append(arm)
         elif verb == "evaluate":
             evaluate.check_evaluation(cfg)
             if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
@@ -508,6 +514,11 @@ def _is_there(encoder: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_of_sweep(encoder: Path, sweep: Sweep) -> bool:
+    """Whether a job of the sweep will leave this encoder."""
+    return any(encoder.is_relative_to(sweep.settings(job)["run_dir"]) for job in sweep.jobs)
 
 
 def _reason(error: Exception) -> str:

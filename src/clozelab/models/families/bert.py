@@ -97,6 +97,7 @@ class Family:
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
+    dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
 
     # Heads
 
@@ -137,9 +138,7 @@ class Family:
         if kind == "choices":
             num_labels = 1
         if kind in self.dense_heads and input_size is None:
-            return heads.DenseClassificationHead(
-                config, num_labels, self.dense_heads[kind], generator
-            )
+            return self.dense_head(config, num_labels, self.dense_heads[kind], generator)
         return heads.SequenceClassificationHead(config, num_labels, input_size, generator)
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:

@@ -1,0 +1,106 @@
+"""DistilBERT (Sanh et al. 2019): BERT's layers without token types and pooler.
+
+Its heads on sequences have a dense layer of their own with ReLU. Its config.json has names of its
+own, no `layer_norm_eps` (it is 1e-12) and no causal mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.bert import Family
+from clozelab.models.heads import DenseClassificationHead
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+# Names in config.json -> fields of EncoderConfig.
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "max_position_embeddings": "max_position_embeddings",
+    "initializer_range": "initializer_range",
+    "pad_token_id": "pad_token_id",
+}
+
+
+class PreClassifier(DenseClassificationHead):
+    """Unlike RoBERTa's, it drops nothing of the encoder's state."""
+
+    def forward(self, token_states: Tensor) -> Tensor:
+        """[B, H] -> [B, num_labels]."""
+        return self.out_proj(self.dropout(self.activation(self.dense(token_states))))
+
+
+class DistilBert(Family):
+    model_type = "distilbert"
+    class_name = "DistilBert"
+    prefix = "distilbert."
+    layer_prefix = "transformer.layer.{}."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        "attention.query": "attention.q_lin",
+        "attention.key": "attention.k_lin",
+        "attention.value": "attention.v_lin",
+        "attention.output.dense": "attention.out_lin",
+        "attention.output.LayerNorm": "sa_layer_norm",
+        "intermediate.dense": "ffn.lin1",
+        "output.dense": "ffn.lin2",
+        "output.LayerNorm": "output_layer_norm",
+    }
+    head_names: ClassVar[Mapping[str, str]] = {
+        "lm": "vocab_projector",
+        "lm.transform.dense": "vocab_transform",
+        "lm.transform.LayerNorm": "vocab_layer_norm",
+        "classification.dense": "pre_classifier",
+        "classification.out_proj": "classifier",
+        "choices.dense": "pre_classifier",
+        "choices.out_proj": "classifier",
+    }
+    decoder = "vocab_projector"
+    pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
+    keys = tuple(FIELDS)
+    parts: ClassVar[Mapping[str, Any]] = {
+        "type_vocab_size": 0,
+        "pooler": None,
+        "layer_norm_eps": 1e-12,
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "activation": "gelu",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+    }
+    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "relu", "choices": "relu"}
+    dense_head: ClassVar[type[nn.Module]] = PreClassifier
+
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+        return {
+            "model_type": self.model_type,
+            "tie_word_embeddings": True,
+            **{key: getattr(config, field) for key, field in FIELDS.items()},
+            # Only a start: the positions are learned in any case.
+            "sinusoidal_pos_embds": config.position_embedding_init == "sinusoidal",
+            "qa_dropout": config.hidden_dropout_prob,
+            "seq_classif_dropout": config.hidden_dropout_prob,
+        }
+
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        start = "sinusoidal" if values.get("sinusoidal_pos_embds") else "normal"
+        return {
+            **{field: values[key] for key, field in FIELDS.items()},
+            "position_embedding_init": start,
+            "model_type": self.model_type,
+            **self.parts,
+        }
+
+
+FAMILY = DistilBert()
