@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models import config as model_config
-from clozelab.models.attention import Mask, ScoreBias, masked_pairs
+from clozelab.models.attention import Mask, Rotation, ScoreBias, masked_pairs
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.cost import parameter_count, training_flops_per_token
-from clozelab.models.embeddings import Positions, RotaryPositions, Rotation
+from clozelab.models.embeddings import Positions, RotaryPositions
 from clozelab.models.encoder import Encoder, LayerNorm, PreNorm, RMSNorm
 from clozelab.models.families.bert import Family
 from clozelab.models.folders import load_encoder, save_encoder_folder

@@ -24,7 +24,7 @@ from clozelab.text.plain import JsonObject, ReadOnlyJson
 if TYPE_CHECKING:
     from clozelab.models.families.bert import Family
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Of all modules: a strange folder's config.json names some, and must run nothing else.
 PART_PACKAGE = "clozelab.models."
 

@@ -166,6 +166,34 @@ class DenseClassificationHead(nn.Module):
         return self.out_proj(self.dropout(hidden))
 
 
+class TransformedHead(nn.Module):
+    """What stands before the vocabulary, then dropout and a matrix: ModernBERT's for all tasks.
+
+    It begins as the release: the dense matrix is `dense_range` large, the last one width^-1/2.
+    """
+
+    reads_token_states: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        hidden_act: str,
+        dense_range: float,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.transform = PredictionTransform(config, hidden_act)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.out_proj = Linear(config.embedding_size, num_labels)
+        initialise_(self.transform, dense_range, generator)
+        initialise_(self.out_proj, config.hidden_size**-0.5, generator)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[B, H] -> [B, num_labels], or of tokens."""
+        return self.out_proj(self.dropout(self.transform(states)))
+
+
 LAST_FOUR = slice(-4, None)
 # Choices -> which of the embedding output and the layers behind it they read.
 FEATURES: Mapping[str, slice] = {

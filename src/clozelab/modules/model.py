@@ -121,7 +121,8 @@ def _read_heads(
     heads = nn.ModuleDict(between)
     untrained = []
     pooler = family.encoder_name("pooler.dense.weight")
-    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
+    has_weights = any(True for _ in encoder.pooler.parameters())
+    if has_weights and not {pooler, family.prefix + pooler} & stored.keys():
         untrained.append("pooler")
     # A BiLSTM stands below the heads of tasks, and makes their inputs wider.
     lstm = between.get("bilstm")

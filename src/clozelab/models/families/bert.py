@@ -247,10 +247,10 @@ class Family:
         for name, value in config.to_dict().items():
             if value != read_back[name]:
                 extra[name] = value
-        # Their classes always have token types, leave out a BiLSTM, and pool the first token, which
-        # sees only itself under a causal mask.
+        # Their classes have token types where a key says how many, leave out a BiLSTM, and pool the
+        # first token, which sees only itself under a causal mask.
         is_misread = (
-            not config.type_vocab_size
+            ("type_vocab_size" in self.keys and not config.type_vocab_size)
             or not set(kinds) <= set(COMMON_HEADS)
             or (config.pools_last_token and POOLED_KINDS & set(kinds))
         )
