@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from clozelab.models.config import EncoderConfig
+from clozelab.models.config import EncoderConfig, family_of
 from clozelab.models.cost import (
     Products,
     parameter_count,
@@ -47,6 +47,7 @@ ODD_PARTS = {
     "embedding_size": 16,
     "num_hidden_groups": 2,
 }
+MODERNBERT = {"model_type": "modernbert", **family_of("modernbert").parts}
 
 
 def _shape(layers: int, hidden: int, heads: int | None = None, vocab: int = 30522) -> dict:
@@ -154,8 +155,8 @@ def test_published_totals_of_bert_base():
 
 @pytest.mark.parametrize(
     "parts",
-    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS],
-    ids=["bert", "roberta", "albert", "electra", "odd"],
+    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS, MODERNBERT],
+    ids=["bert", "roberta", "albert", "electra", "odd", "modernbert"],
 )
 def test_equals_torchs_counter_of_a_real_forward(parts):
     """On real numbers, with the kernels of the CPU, which compute nothing but the model's own
