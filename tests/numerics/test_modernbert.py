@@ -334,7 +334,7 @@ def test_a_pattern_is_read_as_it_was_written(num_layers, every):
     [
         (
             {"layer_types": ["sliding_attention", *["full_attention"] * 4]},
-            "only full_attention at layers 0, n, 2n",
+            "only full_attention at every n-th layer",
         ),
         ({"attention_bias": True}, "attention_bias, mlp_bias, classifier_bias differ"),
         ({"decoder_bias": False}, "decoder_bias is False; only True can be read"),

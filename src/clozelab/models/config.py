@@ -206,7 +206,7 @@ class EncoderConfig:
     @property
     def family(self) -> Family:
         """Whose heads the encoder has and whose names its folders."""
-        return family_of(self.model_type)
+        return family_of(self.model_type).of(self)
 
     def to_dict(self) -> JsonObject:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""

@@ -138,6 +138,7 @@ class PreNorm(nn.Module):
 
     The encoder adds one after its last layer. `first_norm` False: layer 0 reads the embeddings as
     they are. `scaled_outputs`: fresh matrices that end a half are smaller by sqrt(2 layers).
+    `embedding_norm` False: none behind the embeddings.
     """
 
     needs_final_norm: ClassVar[bool] = True
@@ -149,8 +150,10 @@ class PreNorm(nn.Module):
         gated: bool = False,
         first_norm: bool = True,
         scaled_outputs: bool = False,
+        embedding_norm: bool = True,
     ) -> None:
         super().__init__()
+        self.embedding_norm = embedding_norm
         has_norm = first_norm or layer_index > 0
         self.attention_norm = layer_norm(config) if has_norm else nn.Identity()
         self.feed_forward_norm = layer_norm(config)
@@ -244,6 +247,8 @@ class Encoder(nn.Module):
             layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
             blocks.append(config.block.build(config, layer_index))
         self.layer = nn.ModuleList(blocks)
+        if embeddings is None and not getattr(blocks[0], "embedding_norm", True):
+            self.embeddings.LayerNorm = nn.Identity()
         self.final_norm = layer_norm(config) if blocks[0].needs_final_norm else nn.Identity()
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)

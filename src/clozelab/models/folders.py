@@ -428,7 +428,7 @@ def to_hf_tensors(
     family = encoder.config.family
     tensors = family.to_hf(state)
     # A vocabulary projection apart from the word embeddings has the bias beside it, too.
-    if f"{family.decoder}.weight" in tensors:
+    if f"{family.decoder}.weight" in tensors and "lm.bias" in state:
         tensors[f"{family.decoder}.bias"] = state["lm.bias"]
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 

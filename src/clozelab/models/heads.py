@@ -97,6 +97,31 @@ class MaskedLMHead(nn.Module):
         )
 
 
+class UntiedLMHead(MaskedLMHead):
+    """Prediction of tokens by a matrix of its own, behind `transform` [P, H] -> [P, H]."""
+
+    tied_parameters: tuple[str, ...] = ()
+    bias: Tensor
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        transform: nn.Module,
+        has_bias: bool,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.transform = transform
+        projection = Linear(config.hidden_size, config.vocab_size, bias=False)
+        initialise_(nn.ModuleList([transform, projection]), config.initializer_range, generator)
+        self.word_embedding_weight = projection.weight
+        zeros = torch.zeros(config.vocab_size)
+        if has_bias:
+            self.bias = nn.Parameter(zeros)
+        else:
+            self.register_buffer("bias", zeros, persistent=False)
+
+
 class ReplacedTokenHead(nn.Module):
     """One logit a token: above 0, the token is not the text's own but a generator's."""
 

@@ -31,6 +31,7 @@ LOCAL = "sliding_attention"
 GLOBAL_EVERY = 3
 MEAN_POOLER = {"_target_": "clozelab.models.encoder.MeanPooler"}
 FULL_ATTENTION = "clozelab.models.attention.FullAttention"
+LOCAL_ATTENTION = "clozelab.models.attention.LocalAttention"
 # What its classes could have and our parts do not -> the one value that is read.
 FIXED: Mapping[str, Any] = {
     "decoder_bias": True,
@@ -58,7 +59,27 @@ def task_head_names() -> dict[str, str]:
     return names
 
 
-class Modernbert(Family):
+class RenamedFamily(Family):
+    """A family that spells some fields of EncoderConfig in its own way."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
+
+    def own_keys(self, config: EncoderConfig) -> JsonObject:
+        """Fields that are numbers, under their names."""
+        values: JsonObject = {name: getattr(config, name) for name in self.keys}
+        for name, key in self.renamed.items():
+            values[key] = getattr(config, name)
+        return {**values, "model_type": self.model_type}
+
+    def own_fields(self, values: ReadOnlyJson) -> JsonObject:
+        """The same back, and the family's parts."""
+        fields: JsonObject = {name: values[name] for name in self.keys}
+        for name, key in self.renamed.items():
+            fields[name] = values[key]
+        return {**self.parts, **fields, "model_type": self.model_type}
+
+
+class Modernbert(RenamedFamily):
     model_type = "modernbert"
     class_name = "ModernBert"
     prefix = "model."
@@ -83,7 +104,6 @@ class Modernbert(Family):
     }
     decoder = "decoder"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    # Ours -> theirs.
     renamed: ClassVar[Mapping[str, str]] = {
         "hidden_act": "hidden_activation",
         "hidden_dropout_prob": "mlp_dropout",
@@ -115,7 +135,7 @@ class Modernbert(Family):
             "window_base": 10_000.0,
         },
         "attention": {
-            "_target_": "clozelab.models.attention.LocalAttention",
+            "_target_": LOCAL_ATTENTION,
             "window": 64,
             "global_every": GLOBAL_EVERY,
         },
@@ -175,31 +195,25 @@ class Modernbert(Family):
         return super().from_hf_config(values)
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
-        values: JsonObject = {name: getattr(config, name) for name in self.keys}
-        for name, key in self.renamed.items():
-            values[key] = getattr(config, name)
         positions = {**self.parts["positions"], **dict(config.positions.options)}
         attention = {**self.parts["attention"], **dict(config.attention.options)}
-        # Layers that all see everything are what 1 means.
-        every = 1 if config.attention.target == FULL_ATTENTION else attention["global_every"]
-        means = config.pooler is not None and config.pooler.node() == MEAN_POOLER
+        every, first = attention_pattern(config)
         return {
-            **values,
+            **self.own_keys(config),
             **dict.fromkeys(BIASES, config.use_bias),
             **FIXED,
-            "model_type": self.model_type,
             "embedding_dropout": config.hidden_dropout_prob,
             "norm_bias": dict(config.norm.options).get("bias", True),
             "local_attention": 2 * attention["window"],
-            "layer_types": layer_types(config.num_hidden_layers, every),
-            "global_attn_every_n_layers": every,
+            "layer_types": layer_types(config.num_hidden_layers, every, first),
+            "global_attn_every_n_layers": None if first else every,
             "rope_parameters": {
                 GLOBAL: {"rope_type": "default", "rope_theta": positions["base"]},
                 LOCAL: {"rope_type": "default", "rope_theta": positions["window_base"]},
             },
             "global_rope_theta": positions["base"],
             "local_rope_theta": positions["window_base"],
-            "classifier_pooling": "mean" if means else "cls",
+            "classifier_pooling": classifier_pooling(config),
             # Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
             **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
         }
@@ -215,50 +229,63 @@ class Modernbert(Family):
             raise ValueError(
                 f"config.json: {', '.join(BIASES)} differ; all matrices have a bias here, or none"
             )
-        plain = {name: values[name] for name in self.keys}
-        for name, key in self.renamed.items():
-            plain[name] = values[key]
-        every = global_every(values)
-        attention: Any = {"_target_": FULL_ATTENTION}
-        if every != 1:
-            window = values["local_attention"] // 2
-            attention = self.parts["attention"] | {"window": window, "global_every": every}
+        usual = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
         bases = {
             "base": rope_base(values, GLOBAL, "global_rope_theta"),
             "window_base": rope_base(values, LOCAL, "local_rope_theta"),
         }
         return {
-            **self.parts,
-            **plain,
-            "model_type": self.model_type,
+            **self.own_fields(values),
             "use_bias": biases.pop(),
             "norm": self.parts["norm"] | {"bias": values["norm_bias"]},
-            "attention": attention,
+            "attention": attention_part(values, values["local_attention"] // 2, usual),
             "positions": self.parts["positions"] | bases,
             "pooler": MEAN_POOLER if values["classifier_pooling"] == "mean" else None,
         }
 
 
-def layer_types(num_layers: int, every: int) -> list[str]:
-    """Layers 0, n, 2 n, ... see everything; 0: none does."""
+def classifier_pooling(config: EncoderConfig) -> str:
+    means = config.pooler is not None and config.pooler.node() == MEAN_POOLER
+    return "mean" if means else "cls"
+
+
+def attention_pattern(config: EncoderConfig) -> tuple[int, int]:
+    """Every which layer sees everything (0: none, 1: all), and the first that does."""
+    options = dict(config.attention.options)
+    if config.attention.target == FULL_ATTENTION:
+        return 1, 0
+    return options.get("global_every", 0), options.get("first_global", 0)
+
+
+def layer_types(num_layers: int, every: int, first: int) -> list[str]:
+    """Layers `first`, `first` + n, ... see everything; n = 0: none does."""
     types = []
     for layer in range(num_layers):
-        is_global = every > 0 and layer % every == 0
+        is_global = every > 0 and layer % every == first
         types.append(GLOBAL if is_global else LOCAL)
     return types
 
 
-def global_every(values: ReadOnlyJson) -> int:
-    """Every which layer sees everything; ValueError for a pattern that is not of this kind."""
+def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) -> JsonObject:
+    """The part of a config.json; `usual`: the pattern (n, first) where layer_types fits several.
+
+    ValueError for layer_types that no pattern gives.
+    """
     num_layers = values["num_hidden_layers"]
-    named = values.get("global_attn_every_n_layers", GLOBAL_EVERY)
-    given = values.get("layer_types", layer_types(num_layers, named))
-    for every in (named, *range(num_layers + 1)):
-        if layer_types(num_layers, every) == given:
-            return every
+    given = values.get("layer_types", layer_types(num_layers, *usual))
+    patterns = [usual, (0, 0)]
+    for every in range(1, num_layers + 1):
+        patterns += [(every, first) for first in range(every)]
+    for every, first in patterns:
+        if layer_types(num_layers, every, first) != given:
+            continue
+        if every == 1:
+            return {"_target_": FULL_ATTENTION}
+        part = {"_target_": LOCAL_ATTENTION, "window": window, "global_every": every}
+        return part | ({"first_global": first} if first else {})
     raise ValueError(
-        f"config.json: layer_types is {', '.join(given)}; only {GLOBAL} at layers 0, n, 2n, ... can"
-        " be read"
+        f"config.json: layer_types is {', '.join(given)}; only {GLOBAL} at every n-th layer can be"
+        " read"
     )
 
 
@@ -271,7 +298,8 @@ def rope_base(values: ReadOnlyJson, layer_type: str, old_key: str) -> float:
             f"config.json: the rotary positions of {layer_type} are stretched (rope_type {kind!r});"
             " only 'default' can be read"
         )
-    return float(rope.get("rope_theta", values[old_key]))
+    theta = rope.get("rope_theta")
+    return float(values[old_key] if theta is None else theta)
 
 
 FAMILY = Modernbert()
