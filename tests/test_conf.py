@@ -341,7 +341,7 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> No
         check_targets(mine.values)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "modernbert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "modernbert", "ultrabert", "neobert"])
 def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
     """Its YAML and its file of models/families agree: a folder needs no word of ours to be read
     again.
