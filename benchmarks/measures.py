@@ -60,7 +60,7 @@ def write_inputs(folder: Path, kind: str) -> None:
     from clozelab.models.config import EncoderConfig
     from clozelab.models.encoder import Encoder
     from clozelab.models.folders import save_encoder_folder
-    from clozelab.models.registry import family_of
+    from clozelab.models.registry import family_for
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [f"w{i}" for i in range(30_522 - len(special))]
@@ -83,7 +83,7 @@ def write_inputs(folder: Path, kind: str) -> None:
         "is_causal": kind == "causal",
     }
     encoder = Encoder(EncoderConfig(**fixed, **SHAPE))
-    heads = {"lm": family_of(encoder.config.model_type).head("lm", encoder)}
+    heads = {"lm": family_for(encoder.config).head("lm", encoder)}
     save_encoder_folder(
         folder, encoder, heads=heads, tokenizer_files=tokenizer.files(), extra_config={}
     )
@@ -108,7 +108,7 @@ def clozelab_step(folder: Path, kind: str, precision: str) -> Callable[[], list[
     from clozelab.datamodules.finetuning import TaskInputs
     from clozelab.datamodules.scoring import MinimalPairs
     from clozelab.models.folders import load_encoder, load_head
-    from clozelab.models.registry import family_of
+    from clozelab.models.registry import family_for
     from clozelab.modules.measures import TokenScoring
 
     inputs = TaskInputs("pairs", folder, folder / "cache", read_tokenizer(folder), 512)
@@ -128,7 +128,7 @@ def clozelab_step(folder: Path, kind: str, precision: str) -> Callable[[], list[
         **how,
     )
     encoder = load_encoder(folder)
-    head = family_of(encoder.config.model_type).head("lm", encoder)
+    head = family_for(encoder.config).head("lm", encoder)
     load_head(folder, "lm", head)
     data.setup()
     module = TokenScoring(

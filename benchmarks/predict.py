@@ -58,12 +58,12 @@ def minilm() -> Path:
 def make_classifier(folder: Path) -> None:
     import torch
 
-    from clozelab.models.registry import family_of
+    from clozelab.models.registry import family_for
     from clozelab.modules.model import read_model, write_model
 
     torch.manual_seed(0)
     model = read_model(minilm())
-    family = family_of(model.encoder.config.model_type)
+    family = family_for(model.encoder.config)
     head = family.head("classification", model.encoder, num_labels=3)
     write_model(
         folder, model.encoder, {"classification": head}, model.tokenizer, labels=("a", "b", "c")

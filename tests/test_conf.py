@@ -18,7 +18,7 @@ from clozelab.config import Composed, fallback
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.stages.pretrain import build_objectives
 from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR
@@ -342,7 +342,10 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> No
         check_targets(mine.values)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert"])
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "ultrabert", "neobert"],
+)
 def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
     """Its YAML and its file of models/families agree: a folder needs no word of ours to be read
     again.
@@ -350,7 +353,7 @@ def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
     plain = composed("pretrain", f"architecture={name}", "model=base").values
     check_targets(plain)
     encoder = EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=100)
-    family = family_of(encoder.model_type)
+    family = family_for(encoder)
     written = family.to_hf_config(encoder)
     assert written["model_type"] == name and family.from_hf_config(written) == encoder
 

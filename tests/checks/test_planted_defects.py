@@ -25,7 +25,7 @@ from clozelab.models import attention
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
@@ -172,7 +172,7 @@ def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
     arm = make("arm", "mlm", corpus)
     if is_there:
         encoder = Encoder(replace(arm.config, hidden_size=8, embedding_size=8))
-        head = {"lm": family_of(encoder.config.model_type).head("lm", encoder)}
+        head = {"lm": family_for(encoder.config).head("lm", encoder)}
         save_encoder_folder(tmp_path, encoder, heads=head, tokenizer_files={}, extra_config={})
     token = Distillation(
         teacher=tmp_path,

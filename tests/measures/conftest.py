@@ -12,7 +12,7 @@ from tests.composing import composed, run_stage
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def save_encoder(tiny_config: Callable[..., Any], tokenizer: Any) -> Callable[..
     ) -> Path:
         torch.manual_seed(seed)
         encoder = Encoder(tiny_config(vocab_size=words.vocab_size, is_causal=is_causal, **changes))
-        head = family_of(encoder.config.model_type).head("lm", encoder)
+        head = family_for(encoder.config).head("lm", encoder)
         save_encoder_folder(
             folder, encoder, heads={"lm": head}, tokenizer_files=words.files(), extra_config={}
         )

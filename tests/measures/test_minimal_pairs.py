@@ -22,7 +22,7 @@ from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.measures import TokenScoring
 
 LAYOUT = {
@@ -112,7 +112,7 @@ def saved(tmp_path: Path, save_encoder: Callable[..., Path]) -> Callable[..., Pa
 
 def loaded(folder: Path) -> tuple[Encoder, Any]:
     encoder = load_encoder(folder)
-    head = family_of(encoder.config.model_type).head("lm", encoder)
+    head = family_for(encoder.config).head("lm", encoder)
     load_head(folder, "lm", head)
     return encoder, head
 

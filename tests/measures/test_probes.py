@@ -17,7 +17,7 @@ from tests.composing import composed, run_stage
 from tests.screens import Screens
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.measures import (
     CONVERGED,
     control_labels,
@@ -258,7 +258,7 @@ def save_tuned(
     def save(kind: str, num_labels: int = 2, **more: Any) -> str:
         torch.manual_seed(0)
         encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
-        head = family_of(encoder.config.model_type).head(kind, encoder, num_labels=num_labels)
+        head = family_for(encoder.config).head(kind, encoder, num_labels=num_labels)
         write_model(tmp_path / "model", encoder, {kind: head}, tokenizer, **more)
         return f"encoder={tmp_path / 'model'}"
 

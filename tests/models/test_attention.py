@@ -15,6 +15,7 @@ from clozelab.models.attention import (
     FULL,
     AttentionInputs,
     Mask,
+    Rotation,
     attention,
     attention_of,
     dense_rows,
@@ -179,6 +180,31 @@ def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
     (out[rows] * weights).sum().backward()
     (expected[rows] * weights).sum().backward()
     torch.testing.assert_close(qkv.grad, copy.grad, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("width", [1, 10])
+def test_the_cpus_own_attention_turns_query_and_key(width):
+    """As the rotation itself does, each row at positions of its own; what came in stays as it is."""
+    torch.manual_seed(0)
+    layout = Layout.rectangle([1] if width == 1 else [10, 7, 3], width)
+    qkv = torch.randn(layout.num_slots, 3, 1 if width == 1 else 3, 6, requires_grad=True)
+    copy = qkv.detach().clone().requires_grad_()
+    angles = torch.rand(layout.num_slots, 1, 3) * 6.0
+    rotation = Rotation(angles.cos(), angles.sin())
+    mask = Mask(window=4)
+    rows = dense_rows(layout, num_heads=qkv.shape[2], dtype=qkv.dtype, device=qkv.device, mask=mask)
+    assert rows is not None and has_fast_path(qkv, 0.0)
+    inputs = AttentionInputs(rows, mask, rotation)
+    out = attention_of(qkv, inputs, dropout_prob=0.0, training=True)
+    q, k, v = copy.unbind(1)
+    plain = AttentionInputs(rows, mask)
+    expected = attention(rotation(q), rotation(k), v, plain, dropout_prob=0.0, training=True)
+    torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)
+    weights = torch.randn(out.shape)
+    (out * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(qkv.grad, copy.grad, atol=2e-6, rtol=0)
+    assert torch.equal(qkv, copy)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

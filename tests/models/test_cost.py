@@ -19,7 +19,7 @@ from clozelab.models.cost import (
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for, family_of
 
 BASE = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
 ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "vocab_size": 50265, "pad_token_id": 1}
@@ -48,6 +48,7 @@ ODD_PARTS = {
     "embedding_size": 16,
     "num_hidden_groups": 2,
 }
+MODERNBERT = {"model_type": "modernbert", **family_of("modernbert").parts}
 
 
 def _shape(layers: int, hidden: int, heads: int | None = None, vocab: int = 30522) -> dict:
@@ -155,8 +156,8 @@ def test_published_totals_of_bert_base():
 
 @pytest.mark.parametrize(
     "parts",
-    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS],
-    ids=["bert", "roberta", "albert", "electra", "odd"],
+    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS, MODERNBERT],
+    ids=["bert", "roberta", "albert", "electra", "odd", "modernbert"],
 )
 def test_equals_torchs_counter_of_a_real_forward(parts):
     """On real numbers, with the kernels of the CPU, which compute nothing but the model's own
@@ -168,7 +169,7 @@ def test_equals_torchs_counter_of_a_real_forward(parts):
     encoder = Encoder(config).eval()
     seq_length = 30
     predicted = 6
-    family = family_of(config.model_type)
+    family = family_for(config)
     heads = {kind: family.head(kind, encoder).eval() for kind in ("lm", "rtd")}
     ids = torch.arange(seq_length)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -210,7 +211,7 @@ def test_a_generator_is_counted_with_its_discriminator():
             ("encoder", discriminator, "rtd"),
             ("generator", generator, "lm"),
         ):
-            heads = nn.ModuleDict({kind: family_of(config.model_type).head(kind, encoder)})
+            heads = nn.ModuleDict({kind: family_for(config).head(kind, encoder)})
             models[name] = nn.Module()
             models[name].encoder = encoder
             models[name].heads = heads

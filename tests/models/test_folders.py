@@ -22,7 +22,7 @@ from clozelab.models.folders import (
     save_encoder_folder,
 )
 from clozelab.models.heads import MaskedLMHead, SequenceClassificationHead
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(
     tmp_path, tiny_config
 ):
     encoder = Encoder(tiny_config())
-    head = family_of(encoder.config.model_type).head("lm", encoder)
+    head = family_for(encoder.config).head("lm", encoder)
     _save(tmp_path / "e", encoder, lm=head)
     (tmp_path / "e" / "checksums.json").unlink()
     path = tmp_path / "e" / "model.safetensors"

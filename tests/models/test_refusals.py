@@ -24,7 +24,7 @@ from clozelab.models.folders import (
 )
 from clozelab.models.heads import SequenceClassificationHead, feature_layers
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for, family_of
 
 folder = test_folders.folder
 google = test_tensorbundle.google
@@ -123,7 +123,7 @@ def an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(
     tmp_path: Any, tiny_config: Any
 ) -> None:
     encoder = Encoder(tiny_config())
-    head = family_of(encoder.config.model_type).head("lm", encoder)
+    head = family_for(encoder.config).head("lm", encoder)
     test_folders._save(tmp_path / "e", encoder, lm=head)
     (tmp_path / "e" / "checksums.json").unlink()
     path = tmp_path / "e" / "model.safetensors"
@@ -143,7 +143,7 @@ def a_foreign_configuration_is_refused_in_one_sentence(
     tmp_path: Any, tiny_config: Any, model_type: Any, changes: Any
 ) -> None:
     values = {
-        **family_of(tiny_config().model_type).to_hf_config(tiny_config()),
+        **family_for(tiny_config()).to_hf_config(tiny_config()),
         "model_type": model_type,
         **changes,
     }

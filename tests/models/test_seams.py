@@ -14,16 +14,16 @@ from torch.nn import functional as F
 
 from clozelab.models import config as model_config
 from clozelab.models import registry
-from clozelab.models.attention import Mask, ScoreBias, masked_pairs
+from clozelab.models.attention import Mask, Rotation, ScoreBias, masked_pairs
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.cost import parameter_count, training_flops_per_token
-from clozelab.models.embeddings import Positions, RotaryPositions, Rotation
+from clozelab.models.embeddings import Positions, RotaryPositions
 from clozelab.models.encoder import Encoder, LayerNorm, PreNorm, RMSNorm
 from clozelab.models.families.bert import Family
 from clozelab.models.folders import load_encoder, save_encoder_folder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 
 LENGTHS = [5, 11, 2, 7]
 LAYOUTS = {
@@ -224,7 +224,7 @@ def test_norms_and_biases_by_choice(tiny_config, norm, norm_parameters):
     """No bias anywhere but of the vocabulary; the folder remembers it."""
     config = tiny_config(norm=norm, use_bias=False)
     encoder = Encoder(config)
-    head = family_of(config.model_type).head("lm", encoder)
+    head = family_for(config).head("lm", encoder)
     names = [name for name, _ in [*encoder.named_parameters(), *head.named_parameters()]]
     assert [name for name in names if name.endswith("bias")] == ["bias"]
     full = Encoder(tiny_config())
@@ -240,7 +240,7 @@ def test_norms_and_biases_by_choice(tiny_config, norm, norm_parameters):
     if isinstance(norms[0], RMSNorm):
         expected = x / (x.square().mean(-1, keepdim=True) + config.layer_norm_eps).sqrt()
     torch.testing.assert_close(norms[0](x), expected)
-    family = family_of(config.model_type)
+    family = family_for(config)
     assert family.from_hf_config(family.to_hf_config(config)) == config
 
 
@@ -258,7 +258,7 @@ def test_a_family_that_stores_tensors_in_its_own_way(tiny_config, tmp_path, monk
     monkeypatch.setattr(registry.pkgutil, "iter_modules", lambda _: names)
     torch.manual_seed(0)
     encoder = Encoder(tiny_config(model_type="fused"))
-    head = family_of(encoder.config.model_type).head("lm", encoder)
+    head = family_for(encoder.config).head("lm", encoder)
     save_encoder_folder(
         tmp_path / "encoder", encoder, heads={"lm": head}, tokenizer_files={}, extra_config={}
     )

@@ -17,7 +17,7 @@ import torch
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, read_tensors, to_hf_tensors
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.models.tensorbundle import crc32c, hugging_face_name, read_bundle
 from clozelab.modules.model import read_model
 
@@ -137,7 +137,7 @@ def google(tmp_path_factory, tiny_config):
     folder.mkdir()
     vocabulary = [*SPECIAL_TOKENS, *(f"word{i}" for i in range(20))]
     encoder = Encoder(tiny_config(vocab_size=25, num_attention_heads=2))
-    family = family_of(encoder.config.model_type)
+    family = family_for(encoder.config)
     heads = {kind: family.head(kind, encoder) for kind in ("lm", "nsp")}
     for module in (encoder, *heads.values()):
         for parameter in module.parameters():

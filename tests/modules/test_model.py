@@ -14,7 +14,7 @@ from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.layout import Layout
 from clozelab.models.locate import find_model
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.model import read_model, renamed_labels, write_model
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
@@ -30,7 +30,7 @@ def write(tmp_path, tiny_config):
         *kinds, num_labels=3, between=None, input_size=None, config=None, is_causal=False, **options
     ):
         encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, is_causal=is_causal)).eval()
-        family = family_of(encoder.config.model_type)
+        family = family_for(encoder.config)
         heads = {
             kind: family.head(kind, encoder, num_labels=num_labels, input_size=input_size)
             for kind in kinds

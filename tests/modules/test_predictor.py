@@ -18,7 +18,7 @@ import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.answers import Unanswered
 from clozelab.modules.model import write_model
 
@@ -88,7 +88,7 @@ def model(
         encoder = Encoder(config)
         between = {"bilstm": BiLSTM(24, 7, 1, 0.0)} if has_bilstm else {}
         size = 14 if has_bilstm else None
-        family = family_of(config.model_type)
+        family = family_for(config)
         heads = {
             kind: family.head(kind, encoder, num_labels=len(labels), input_size=size)
             for kind in kinds

@@ -16,7 +16,7 @@ from clozelab.models.embeddings import sinusoids
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config, save_encoder_folder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for, family_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -60,7 +60,7 @@ def models(tmp_path: Path) -> Any:
 
 def read(folder: Path, kind: str) -> tuple[Encoder, nn.Module]:
     encoder = load_encoder(folder).eval()
-    head = family_of(encoder.config.model_type).head(kind, encoder, num_labels=3).eval()
+    head = family_for(encoder.config).head(kind, encoder, num_labels=3).eval()
     load_head(folder, kind, head)
     return encoder, head
 
@@ -221,10 +221,7 @@ def test_a_sinusoidal_start_is_learned(models):
     torch.testing.assert_close(table.detach(), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(ours.detach(), expected * 0.02 * 2**0.5)
     assert ours.requires_grad
-    assert (
-        family_of(encoder.config.model_type).to_hf_config(encoder.config)["sinusoidal_pos_embds"]
-        is True
-    )
+    assert family_for(encoder.config).to_hf_config(encoder.config)["sinusoidal_pos_embds"] is True
 
 
 def test_what_its_files_cannot_say_is_ours(models):
@@ -232,7 +229,7 @@ def test_what_its_files_cannot_say_is_ours(models):
     config = models("ForMaskedLM").encoder.config
     for change in ({"layer_norm_eps": 1e-5}, {"type_vocab_size": 2}, {"is_causal": True}):
         changed = replace(config, **change)
-        values = family_of(changed.model_type).to_hf_config(changed)
+        values = family_for(changed).to_hf_config(changed)
         assert values["model_type"] == "clozelab_distilbert"
-        assert family_of(changed.model_type).from_hf_config(values) == changed
-    assert family_of(config.model_type).to_hf_config(config)["model_type"] == "distilbert"
+        assert family_for(changed).from_hf_config(values) == changed
+    assert family_for(config).to_hf_config(config)["model_type"] == "distilbert"

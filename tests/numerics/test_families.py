@@ -20,7 +20,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import read_model, write_model
 
 transformers = pytest.importorskip("transformers")
@@ -166,7 +166,7 @@ def pair(tmp_path) -> Callable[..., Pair]:
         encoder = load_encoder(tmp_path / "theirs")
         heads = {}
         for kind in (CLASSES[name] | TASKS).get(suffix, ()):
-            heads[kind] = family_of(encoder.config.model_type).head(kind, encoder, num_labels=3)
+            heads[kind] = family_for(encoder.config).head(kind, encoder, num_labels=3)
             load_head(tmp_path / "theirs", kind, heads[kind])
         return Pair(theirs, encoder, nn.ModuleDict(heads).eval())
 
@@ -211,7 +211,7 @@ def assert_equal(ours: Tensor, theirs: Tensor, what: str) -> None:
 
 def assert_gradients_equal(both: Pair, gradients: dict[str, Tensor]) -> None:
     """Every parameter of theirs has our gradient; `gradients` are ours under their names."""
-    family = family_of(both.encoder.config.model_type)
+    family = family_for(both.encoder.config)
     base = hasattr(both.theirs, family.prefix.rstrip("."))
     for name, parameter in both.theirs.named_parameters():
         theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -296,7 +296,7 @@ def test_every_head_and_its_gradient(name, suffix, kind, pair, hf_gradients):
     sum(other.square().mean() for other in theirs).backward()
     gradients = hf_gradients(both.encoder, dict(both.heads))
     # One of theirs is tied to the bias of ours, which is spelled without it.
-    family = family_of(both.encoder.config.model_type)
+    family = family_for(both.encoder.config)
     gradients[f"{family.decoder}.bias"] = gradients.get(family.head_name("lm", "bias"))
     assert_gradients_equal(both, gradients)
 
@@ -329,7 +329,7 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
         read.tokenizer,
         labels=read.labels,
         max_length=39,
-        with_pooler=family_of(read.encoder.config.model_type).reads_pooler(kinds),
+        with_pooler=family_for(read.encoder.config).reads_pooler(kinds),
     )
     loaded, info = getattr(transformers, title + suffix).from_pretrained(
         tmp_path / "ours", output_loading_info=True
@@ -340,7 +340,7 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
     )
     state = loaded.state_dict()
     assert state.keys() == both.theirs.state_dict().keys()
-    family = family_of(read.encoder.config.model_type)
+    family = family_for(read.encoder.config)
     # they add the decoder's
     unread = () if tied else {family.head_name("lm", "bias")} - {f"{family.decoder}.bias"}
     for key, value in both.theirs.state_dict().items():
@@ -390,7 +390,7 @@ def test_automodel_finds_every_tensor_and_no_other(name, pair, tmp_path):
 def test_a_permuted_layer_is_seen(name, pair, tmp_path):
     """The comparison notices: the first two layers (ALBERT's groups) change places in the file."""
     both = pair(name)
-    family = family_of(both.encoder.config.model_type)
+    family = family_for(both.encoder.config)
     path = tmp_path / "theirs" / "model.safetensors"
     first = (family.prefix.removesuffix("."), family.layer_prefix.format(0))
     second = family.layer_prefix.format(1)
@@ -475,7 +475,7 @@ def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):
         generator.embeddings.word_embeddings.weight
         is both.encoder.embeddings.word_embeddings.weight
     )
-    head = family_of(generator.config.model_type).head("lm", generator)
+    head = family_for(generator.config).head("lm", generator)
     save_encoder_folder(
         tmp_path / "g", generator, heads={"lm": head}, tokenizer_files={}, extra_config={}
     )
@@ -572,7 +572,7 @@ def test_elsewhere_a_folder_says_the_same_or_is_refused(
             for mine, other in zip(own, found, strict=True):
                 assert_equal(mine, other, suffix)
         again = load_encoder(tmp_path / "ours").eval()
-        family = family_of(again.config.model_type)
+        family = family_for(again.config)
         fresh = {kind: family.head(kind, again, num_labels=3).eval() for kind in kinds}
         for kind, head in fresh.items():
             load_head(tmp_path / "ours", kind, head)
@@ -602,7 +602,7 @@ def test_a_bilstm_that_theirs_would_leave_out_is_refused(ours, tmp_path):
     BiLSTM.
     """
     encoder, _ = ours("bert", (), False)
-    head = family_of(encoder.config.model_type).head("tags", encoder, num_labels=2, input_size=20)
+    head = family_for(encoder.config).head("tags", encoder, num_labels=2, input_size=20)
     heads = {"tags": head, "bilstm": BiLSTM(20, 10, 1, 0.0)}
     for name, kept in (("with", heads), ("without", {"tags": head})):
         save_encoder_folder(

@@ -18,7 +18,7 @@ from clozelab.corpus.random import instance_indices
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.optim.adamw import build_adamw
 
@@ -53,7 +53,7 @@ def curves(
     models = build_models(Encoder(config), [objective])
     ours = models["encoder"]
     ours.encoder.pooler.requires_grad_(False)
-    theirs = BertForMaskedLM(BertConfig(**family_of(config.model_type).to_hf_config(config)))
+    theirs = BertForMaskedLM(BertConfig(**family_for(config).to_hf_config(config)))
     tensors = to_hf_tensors(ours.encoder, dict(ours.heads.items()))
     left_over = theirs.load_state_dict(tensors, strict=False)
     assert set(left_over.missing_keys) <= {

@@ -18,7 +18,7 @@ from clozelab.corpus.instances import SegmentPairs
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder, to_hf_tensors
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.pretraining import PretrainingModel
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.objective import Objective, pad_predictions, to_torch
@@ -75,7 +75,7 @@ def teacher(teacher_config: Any, tmp_path: Path) -> Path:
 def save(folder: Path, config: Any, kinds: tuple[str, ...] = ("lm",)) -> Path:
     torch.manual_seed(3)
     encoder = Encoder(config)
-    heads = {kind: family_of(config.model_type).head(kind, encoder) for kind in kinds}
+    heads = {kind: family_for(config).head(kind, encoder) for kind in kinds}
     random_(torch.nn.ModuleList([encoder, *heads.values()]).parameters())
     save_encoder_folder(folder, encoder, heads=heads, tokenizer_files={}, extra_config={})
     return folder

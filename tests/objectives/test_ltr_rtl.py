@@ -22,7 +22,7 @@ from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.objectives.ltr_rtl import BothDirections
 from clozelab.objectives.objective import Objective, build_models, to_torch
 
@@ -162,7 +162,7 @@ def test_the_folder_comes_back_and_no_library_takes_it_for_another(
     assert again.config == encoder.config
     for name, value in encoder.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
-    head: Any = family_of(again.config.model_type).head("lm", again)
+    head: Any = family_for(again.config).head("lm", again)
     load_head(folder, "lm", head)
     states = torch.randn(3, 32)
     # Of both directions' states it reads those from the left.
@@ -173,7 +173,7 @@ def test_the_folder_comes_back_and_no_library_takes_it_for_another(
 def test_heads_of_tasks_read_both_directions(encoder: Encoder, kind: str) -> None:
     for family in ("bert", "roberta"):
         encoder.config = replace(encoder.config, model_type=family)
-        head = family_of(encoder.config.model_type).head(kind, encoder)
+        head = family_for(encoder.config).head(kind, encoder)
         width = 96 if kind == "siamese" else 32
         assert torch.isfinite(head(torch.randn(3, width))).all()
 

@@ -16,7 +16,7 @@ from clozelab.corpus.instances import SegmentPairs
 from clozelab.models.cost import trained_parameters
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.heads import HeadInput, MaskedLMHead
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -105,7 +105,7 @@ def batch_of(objective: Objective, shards: Any, ids: Any) -> dict[str, Any]:
 @pytest.fixture
 def distillation(make_encoder: Any, tmp_path: Path) -> Objective:
     encoder = make_encoder(False)
-    head = family_of(encoder.config.model_type).head("lm", encoder)
+    head = family_for(encoder.config).head("lm", encoder)
     folder = tmp_path / "teacher"
     save_encoder_folder(folder, encoder, heads={"lm": head}, tokenizer_files={}, extra_config={})
     return objective_of(Distillation(teacher=folder, **MASKING))

@@ -18,7 +18,7 @@ from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.objectives.objective import Objective, build_models, pad_predictions, to_torch
 from clozelab.objectives.spans import SpanBoundary
 
@@ -121,7 +121,7 @@ def test_the_folder_is_a_stock_model_that_keeps_the_head(
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder)
     assert type(theirs).__name__ == "BertForMaskedLM"
     again = load_encoder(folder)
-    head: Any = family_of(again.config.model_type).head("sbo", again)
+    head: Any = family_for(again.config).head("sbo", again)
     load_head(folder, "sbo", head)
     states = torch.randn(3, head.input_size)
     assert torch.equal(head(states), heads["sbo"](states))

@@ -58,6 +58,7 @@ FAMILIES = {
     "roberta": {"type_vocab_size": 1, "pad_token_id": 1},
     "albert": {"embedding_size": 8},
     "electra": {"embedding_size": 8},
+    "modernbert": {},
 }
 
 
@@ -68,6 +69,7 @@ FAMILIES = {
         ("roberta", "byte_bpe"),
         ("albert", "wordpiece"),
         ("electra", "byte_bpe"),
+        ("modernbert", "byte_bpe"),
     ],
 )
 def test_a_jsonl_task_in_one_yaml(

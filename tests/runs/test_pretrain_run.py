@@ -253,18 +253,32 @@ def stop_in(step: int) -> Any:
     return stop
 
 
-@pytest.mark.parametrize("step", [1, 5, pytest.param(9, marks=pytest.mark.slow)])
+MODERNBERT = {"architecture": "modernbert", "objective": "mlm", "model.num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("step", "changes"),
+    [(1, {}), (5, {}), pytest.param(9, {}, marks=pytest.mark.slow), (5, MODERNBERT)],
+)
 def test_stopped_run_ends_with_the_same_bits(
-    workplace: Path, whole_run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+    workplace: Path,
+    whole_run: Path,
+    tmp_path: Path,
+    step: int,
+    changes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both phases, dropout on."""
+    if changes:
+        whole_run = tmp_path / "whole"
+        run_here(workplace, whole_run, **changes)
     original = LastCheckpoint.on_train_batch_start
     monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
     with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run")
+        run_here(workplace, tmp_path / "run", **changes)
     assert state(tmp_path / "run")["status"] == "interrupted"
     monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run")
+    run_here(workplace, tmp_path / "run", **changes)
     assert state(tmp_path / "run")["status"] == "complete"
     assert rows(tmp_path / "run") == rows(whole_run)
     ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)

@@ -19,7 +19,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.explaining import attribute
 from clozelab.modules.model import write_model
 
@@ -40,7 +40,7 @@ def model(
         encoder = Encoder(
             tiny_config(vocab_size=TOKENIZER.vocab_size, initializer_range=0.3, **changes)
         )
-        family = family_of(encoder.config.model_type)
+        family = family_for(encoder.config)
         heads = {kind: family.head(kind, encoder, num_labels=3) for kind in kinds}
         folder = tmp_path_factory.mktemp("explained") / "m<x>"
         write_model(folder, encoder, heads, TOKENIZER, labels=LABELS)

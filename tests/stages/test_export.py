@@ -21,7 +21,7 @@ from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.model import Model, read_model, write_model
 from clozelab.stages.model_card import without_path
 
@@ -32,7 +32,7 @@ LABELS = ("no", "perhaps", "yes")
 def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **changes) -> Path:
     """A model with random weights everywhere and heads of these kinds."""
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
-    family = family_of(encoder.config.model_type)
+    family = family_for(encoder.config)
     heads = {kind: family.head(kind, encoder, num_labels=3) for kind in kinds}
     for module in (encoder, *heads.values()):
         for parameter in module.parameters():

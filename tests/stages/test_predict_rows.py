@@ -21,7 +21,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.model import write_model
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -39,7 +39,7 @@ ONE_ROW = '{"text": "a", "sentence2": "b"}\n'
 def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch.manual_seed(1)
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-    head = family_of(encoder.config.model_type).head("classification", encoder, num_labels=2)
+    head = family_for(encoder.config).head("classification", encoder, num_labels=2)
     folder = tmp_path_factory.mktemp("rows") / "m"
     write_model(folder, encoder, {"classification": head}, TOKENIZER, labels=("no", "yes"))
     return clozelab.load(folder, device="cpu", precision="32-true")

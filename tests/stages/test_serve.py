@@ -20,7 +20,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.model import write_model
 from clozelab.stages import serve
 from clozelab.stages.serve import MAX_WAITING, build_app
@@ -33,7 +33,7 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lower
 def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch.manual_seed(1)
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-    head = family_of(encoder.config.model_type).head("classification", encoder, num_labels=2)
+    head = family_for(encoder.config).head("classification", encoder, num_labels=2)
     write_model(
         folder := tmp_path_factory.mktemp("served") / "m",
         encoder,

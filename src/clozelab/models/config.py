@@ -20,7 +20,7 @@ from typing import Any
 
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Of all modules: a strange folder's config.json names some, and must run nothing else.
 PART_PACKAGE = "clozelab.models."
 

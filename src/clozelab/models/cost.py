@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -89,7 +89,7 @@ def _encoder_flops(config: EncoderConfig, seq_length: int) -> float:
 def _head_flops(config: EncoderConfig, kind: str) -> float:
     """Of the forward pass, per position that the head reads."""
     with torch.device("meta"):
-        head = family_of(config.model_type).head(kind, _on_meta(config)).eval()
+        head = family_for(config).head(kind, _on_meta(config)).eval()
         state = torch.empty(1, getattr(head, "input_size", config.hidden_size))
     with torch.no_grad(), Products() as products:
         head(state)

@@ -10,13 +10,12 @@ Letters: T tokens in the stream, E embedding size, N heads, D head dimension.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.models.attention import Mask, ScoreBias
+from clozelab.models.attention import Mask, Rotation, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import Dropout, Embedding
 
@@ -34,20 +33,6 @@ def sinusoids(num_positions: int, size: int) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency[: size // 2])
     return table
-
-
-class Rotation(NamedTuple):
-    """What rotary positions do to query and key; one angle a pair of numbers."""
-
-    cos: Tensor  # [T, 1, D / 2]
-    sin: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, N, D] -> [T, N, D]: number i turns with number i + D / 2."""
-        left, right = x.chunk(2, dim=-1)
-        cos = self.cos.to(x.dtype)
-        sin = self.sin.to(x.dtype)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
 
 class Positions(nn.Module):
@@ -160,12 +145,15 @@ class SinusoidalPositions(Positions):
 class RotaryPositions(Positions):
     """Su et al. 2021: query and key turn by an angle that grows with the position.
 
-    `base` sets the wavelengths. The head dimension must be even.
+    `base` sets the wavelengths, `window_base` those of layers that see a window (None: the same).
+    The head dimension must be even.
     """
 
     table: Tensor
 
-    def __init__(self, config: EncoderConfig, base: float = 10_000.0) -> None:
+    def __init__(
+        self, config: EncoderConfig, base: float = 10_000.0, window_base: float | None = None
+    ) -> None:
         super().__init__()
         if config.head_dim % 2:
             raise ValueError(
@@ -176,13 +164,18 @@ class RotaryPositions(Positions):
         angles = positions[:, None] * base**-exponents  # [positions, D / 2]
         table = torch.stack([angles.cos(), angles.sin()]).float()
         self.register_buffer("table", table, persistent=False)
+        self.of_windows = None
+        if window_base is not None:
+            self.of_windows = RotaryPositions(config, window_base)
 
     def forward(self, position_ids: Tensor) -> None:  # noqa: ARG002
         """Nothing is added."""
         return
 
-    def rotation(self, position_ids: Tensor, mask: Mask) -> Rotation | None:  # noqa: ARG002
+    def rotation(self, position_ids: Tensor, mask: Mask) -> Rotation | None:
         """int64 [T] -> cosines and sines [T, 1, D / 2]."""
+        if self.of_windows is not None and mask.window is not None:
+            return self.of_windows.rotation(position_ids, mask)
         cos, sin = self.table.index_select(1, position_ids).unsqueeze(2)
         return Rotation(cos, sin)
 

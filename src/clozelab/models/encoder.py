@@ -35,6 +35,11 @@ def layer_norm(config: EncoderConfig) -> nn.Module:
     return config.norm.build(config, config.hidden_size)
 
 
+def residual_scale(config: EncoderConfig) -> float:
+    """So that a sum of two outputs a layer is no larger at any depth (Radford et al. 2019)."""
+    return (2.0 * config.num_hidden_layers) ** -0.5
+
+
 class LayerNorm(nn.LayerNorm):
     """Mean 0 and deviation 1, times a learned gain, plus a learned bias where that is wanted."""
 
@@ -131,7 +136,9 @@ class PostNorm(nn.Module):
 class PreNorm(nn.Module):
     """Each half begins with a norm (Xiong et al. 2020).
 
-    The encoder adds one after its last layer.
+    The encoder adds one after its last layer. `first_norm` False: layer 0 reads the embeddings as
+    they are. `scaled_outputs`: fresh matrices that end a half are smaller by sqrt(2 layers).
+    `embedding_norm` False: none behind the embeddings.
     """
 
     needs_final_norm: ClassVar[bool] = True
@@ -139,15 +146,23 @@ class PreNorm(nn.Module):
     def __init__(
         self,
         config: EncoderConfig,
-        layer_index: int,  # noqa: ARG002
+        layer_index: int,
         gated: bool = False,
+        first_norm: bool = True,
+        scaled_outputs: bool = False,
+        embedding_norm: bool = True,
     ) -> None:
         super().__init__()
-        self.attention_norm = layer_norm(config)
+        self.embedding_norm = embedding_norm
+        has_norm = first_norm or layer_index > 0
+        self.attention_norm = layer_norm(config) if has_norm else nn.Identity()
         self.feed_forward_norm = layer_norm(config)
         self.attention = SelfAttention(config, norm_last=False)
         self.intermediate = Intermediate(config, gated)
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=False)
+        if scaled_outputs:
+            for half in (self.attention, self):
+                half.output.dense.init_scale = residual_scale(config)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
         """[T, H] -> [T, H]."""
@@ -213,6 +228,17 @@ def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
     return layer_norm(config) if needs_norm else nn.Identity()
 
 
+class MeanPooler(nn.Module):
+    """The mean of a sequence's states stands for it, as it is."""
+
+    def __init__(self, config: EncoderConfig) -> None:  # noqa: ARG002
+        super().__init__()
+
+    def forward(self, mean_states: Tensor) -> Tensor:
+        """[B, H] -> [B, H]."""
+        return mean_states
+
+
 class Encoder(nn.Module):
     """Embeddings, layers and pooler, with fresh weights.
 
@@ -243,6 +269,8 @@ class Encoder(nn.Module):
         if config.has_projection:
             self.embeddings_project = Linear(config.embedding_size, config.hidden_size)
         self.layer = nn.ModuleList(_make_blocks(config))
+        if embeddings is None and not getattr(self.layer[0], "embedding_norm", True):
+            self.embeddings.LayerNorm = nn.Identity()
         self.final_norm = _make_final_norm(config, self.layer)
         self.backward_stack = Backward(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
@@ -390,16 +418,27 @@ class Encoder(nn.Module):
         return sequence_output.index_select(0, rows)
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
-        """[T, H], ragged -> fp32 [B, H]: each sequence's mean over all its tokens.
+        """[T, H] -> fp32 [B, H]: each sequence's mean over all its tokens.
 
         With the pooling `cls` its `token_states`.
         """
         if pooling == "cls":
             return self.token_states(hidden, layout).float()
+        if layout.row_slots is not None:
+            states = hidden.float().view(layout.batch_size, layout.row_slots, -1)
+            sums = states.masked_fill(layout.key_padding()[:, :, None], 0.0).sum(1)
+            return sums / layout.lengths[:, None]
         # owner [T]: which sequence each token is of.
         owner = torch.repeat_interleave(layout.lengths, output_size=len(hidden))
         sums = hidden.new_zeros(layout.batch_size, hidden.shape[1], dtype=torch.float32)
         return sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
+
+    def pooled_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
+        """[T, H] -> [B, H]: what the pooler reads, `token_states` or the mean."""
+        if isinstance(self.pooler, MeanPooler):
+            means = self.sentence_states(sequence_output, layout, "mean")
+            return means.to(sequence_output.dtype)
+        return self.token_states(sequence_output, layout)
 
     def pool(
         self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None
@@ -408,7 +447,7 @@ class Encoder(nn.Module):
 
         That is the pooler's output, unless the head has its own dense layer.
         """
-        states = self.token_states(sequence_output, layout)
+        states = self.pooled_states(sequence_output, layout)
         if getattr(head, "reads_token_states", False):
             return states
         return self.pooler(states)

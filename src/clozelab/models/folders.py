@@ -34,7 +34,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.locate import CONFIG_FILE, config_path
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for, family_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 WEIGHTS_FILE = "model.safetensors"
@@ -83,7 +83,7 @@ def save_encoder_folder(
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    family = family_of(encoder.config.model_type)
+    family = family_for(encoder.config)
     config = {**family.to_hf_config(encoder.config, heads), **extra_config}
     config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
     tensors = to_hf_tensors(encoder, heads, with_pooler)
@@ -127,7 +127,7 @@ def load_encoder(
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":
         return encoder
-    family = family_of(encoder.config.model_type)
+    family = family_for(encoder.config)
     if stored is None:
         stored = read_tensors(folder)
     tensors = _without_heads(stored, family)
@@ -165,7 +165,7 @@ def load_head(
     ValueError for a missing or misshapen tensor.
     """
     folder = Path(folder)
-    family = family_of(read_config(folder).model_type)
+    family = family_for(read_config(folder))
     if stored is None:
         stored = read_tensors(folder)
     if kind == "lm":
@@ -205,7 +205,7 @@ def refuse_untied(folder: Path | str) -> None:
 
     Pre-training has them share.
     """
-    family = family_of(read_config(folder).model_type)
+    family = family_for(read_config(folder))
     if _untied_projection(family, read_tensors(folder)) is not None:
         raise ValueError(
             f"{folder}: {family.decoder}.weight is not the word embeddings: this"
@@ -265,7 +265,7 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
         for name, value in _read_file(shard).items():
             modern = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: _MODERN_NAMES[old[0]], name)
             tensors[modern] = value
-    return _without_wrapper(tensors, family_of(read_config(folder).model_type), file)
+    return _without_wrapper(tensors, family_for(read_config(folder)), file)
 
 
 def _weights_file(folder: Path) -> Path:
@@ -426,10 +426,10 @@ def to_hf_tensors(
     state = _state(encoder, heads)
     if not with_pooler:
         state = {name: x for name, x in state.items() if not name.startswith("encoder.pooler.")}
-    family = family_of(encoder.config.model_type)
+    family = family_for(encoder.config)
     tensors = family.to_hf(state)
     # A vocabulary projection apart from the word embeddings has the bias beside it, too.
-    if f"{family.decoder}.weight" in tensors:
+    if f"{family.decoder}.weight" in tensors and "lm.bias" in state:
         tensors[f"{family.decoder}.bias"] = state["lm.bias"]
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 

@@ -162,6 +162,31 @@ class SpanBoundaryHead(nn.Module):
         )
 
 
+class UntiedLMHead(MaskedLMHead):
+    """Prediction of tokens by a matrix of its own, behind `transform` [P, H] -> [P, H]."""
+
+    tied_parameters: tuple[str, ...] = ()
+    bias: Tensor
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        transform: nn.Module,
+        has_bias: bool,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.transform = transform
+        projection = Linear(config.hidden_size, config.vocab_size, bias=False)
+        initialise_(nn.ModuleList([transform, projection]), config.initializer_range, generator)
+        self.word_embedding_weight = projection.weight
+        zeros = torch.zeros(config.vocab_size)
+        if has_bias:
+            self.bias = nn.Parameter(zeros)
+        else:
+            self.register_buffer("bias", zeros, persistent=False)
+
+
 class ReplacedTokenHead(nn.Module):
     """One logit a token: above 0, the token is not the text's own but a generator's."""
 
@@ -229,6 +254,34 @@ class DenseClassificationHead(nn.Module):
         """[B, H] -> [B, num_labels]."""
         hidden = self.activation(self.dense(self.dropout(token_states)))
         return self.out_proj(self.dropout(hidden))
+
+
+class TransformedHead(nn.Module):
+    """What stands before the vocabulary, then dropout and a matrix: ModernBERT's for all tasks.
+
+    It begins as the release: the dense matrix is `dense_range` large, the last one width^-1/2.
+    """
+
+    reads_token_states: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        hidden_act: str,
+        dense_range: float,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.transform = PredictionTransform(config, hidden_act)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.out_proj = Linear(config.embedding_size, num_labels)
+        initialise_(self.transform, dense_range, generator)
+        initialise_(self.out_proj, config.hidden_size**-0.5, generator)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[B, H] -> [B, num_labels], or of tokens."""
+        return self.out_proj(self.dropout(self.transform(states)))
 
 
 LAST_FOUR = slice(-4, None)

@@ -30,11 +30,13 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class Linear(nn.Linear):
-    """nn.Linear whose owner initialises it.
+    """nn.Linear whose owner initialises it, `init_scale` times as large as other matrices.
 
     Without gradients, in bf16 on a CPU, oneDNN adds the bias while it multiplies. Torch's own
     copies the bias to every row first: the same bits in 1.3 to 1.9 times the time.
     """
+
+    init_scale: float = 1.0
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
@@ -152,6 +154,7 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
         "relu": F.relu,
         "gelu": F.gelu,
         "tanh": torch.tanh,
+        "silu": F.silu,
     }
     return known.get(name, partial(F.gelu, approximate="tanh"))
 
@@ -167,10 +170,9 @@ def initialise_(
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Embedding):
-            bound = 2.0 * initializer_range
-            nn.init.trunc_normal_(
-                child.weight, 0.0, initializer_range, -bound, bound, generator=generator
-            )
+            deviation = initializer_range * getattr(child, "init_scale", 1.0)
+            bound = 2.0 * deviation
+            nn.init.trunc_normal_(child.weight, 0.0, deviation, -bound, bound, generator=generator)
         if isinstance(child, nn.Linear):
             if child.bias is not None:
                 nn.init.zeros_(child.bias)

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from clozelab.models import families
+from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
 
 
@@ -18,3 +19,8 @@ def family_of(model_type: str) -> Family:
     if model_type not in known:
         raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
     return importlib.import_module(f"{families.__name__}.{model_type}").FAMILY
+
+
+def family_for(config: EncoderConfig) -> Family:
+    """The family of an encoder, as it stores one of these sizes."""
+    return family_of(config.model_type).of(config)

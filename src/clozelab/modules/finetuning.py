@@ -30,7 +30,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -130,7 +130,7 @@ class FineTuning(TrainingModule):
 
         DDP would wait for the gradient of a pooler that nothing reads.
         """
-        head = family_of(self.encoder.config.model_type).head(
+        head = family_for(self.encoder.config).head(
             kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size
         )
         reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)

@@ -28,7 +28,7 @@ from clozelab.models.families.bert import (
 )
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -79,7 +79,7 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     path = Path(path)
     folder = path.parent if path.is_file() else path
     config = folders.read_config_dict(folder)
-    family = family_of(folders.read_config(folder).model_type)
+    family = family_for(folders.read_config(folder))
     tokenizer = open_tokenizer(folder, token_types)
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
@@ -117,12 +117,13 @@ def _read_heads(
     stored: Mapping[str, Tensor],
 ) -> tuple[nn.ModuleDict, list[str]]:
     """The heads that have weights, and the kinds (or "pooler") of those that have none."""
-    family = family_of(encoder.config.model_type)
+    family = family_for(encoder.config)
     between = _between(stored, encoder, config)
     heads = nn.ModuleDict(between)
     untrained = []
     pooler = family.encoder_name("pooler.dense.weight")
-    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
+    has_weights = any(True for _ in encoder.pooler.parameters())
+    if has_weights and not {pooler, family.prefix + pooler} & stored.keys():
         untrained.append("pooler")
     # A BiLSTM stands below the heads of tasks, and makes their inputs wider.
     lstm = between.get("bilstm")
@@ -158,7 +159,7 @@ def _task(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> str 
 
 def has_pooler(model: Model) -> bool:
     """Whether the class that holds the model's heads has a pooler, and this one's is trained."""
-    reads_pooler = family_of(model.encoder.config.model_type).reads_pooler(list(model.heads))
+    reads_pooler = family_for(model.encoder.config).reads_pooler(list(model.heads))
     return reads_pooler and "pooler" not in model.untrained
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.models.attention import DenseRows, Mask, masked_pairs
+from clozelab.models.encoder import MeanPooler
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.layout import Layout
 from clozelab.modules.model import Model, has_pooler
@@ -51,12 +52,17 @@ class Padded(nn.Module):
         """The outputs by their names."""
         size, width = input_ids.shape
         states = self._stream(input_ids, attention_mask, token_type_ids).view(size, width, -1)
-        # The state of one token a row is pooled: [B] slots -> [B, H].
-        slots = torch.zeros_like(input_ids[:, 0])
+        return named_outputs(self.model, states, self._pooled(states, attention_mask))
+
+    def _pooled(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """[B, S, H] -> [B, H]: the mean of a row's tokens, or the state of one of them."""
+        if isinstance(self.encoder.pooler, MeanPooler):
+            weights = attention_mask[:, :, None].to(states.dtype)
+            return (states * weights).sum(1) / weights.sum(1)
+        slots = torch.zeros_like(attention_mask[:, 0])
         if self.encoder.config.pools_last_token:
             slots = attention_mask.sum(1) - 1
-        tokens = states.gather(1, slots[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
-        return named_outputs(self.model, states, tokens)
+        return states.gather(1, slots[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
@@ -85,7 +91,7 @@ class Padded(nn.Module):
 
 
 def named_outputs(model: Model, states: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-    """The outputs by their names, of states [..., H] and each row's pooled token [B, H]."""
+    """The outputs by their names, of states [..., H] and what is pooled of each row [B, H]."""
     outputs = {"last_hidden_state": states}
     if has_pooler(model):
         outputs["pooler_output"] = model.encoder.pooler(tokens)
@@ -194,4 +200,4 @@ def stream_outputs(model: Model, batch: dict[str, Tensor], lengths: list[int]) -
     states = encoder(
         batch["input_ids"][is_real], batch["token_type_ids"][is_real], positions, layout
     ).sequence_output
-    return named_outputs(model, states, encoder.token_states(states, layout))
+    return named_outputs(model, states, encoder.pooled_states(states, layout))

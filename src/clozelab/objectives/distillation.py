@@ -30,7 +30,7 @@ from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.layers import Linear, initialise_
 from clozelab.models.locate import config_path
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import (
     AuxiliaryModel,
@@ -142,7 +142,7 @@ class Distillation(MaskedLanguageModel):
     def check(self, student: EncoderConfig, longest: int) -> None:
         """ValueError where the teacher has not what is asked of it; reads its files."""
         teacher = folders.read_config(self.teacher)
-        head = family_of(teacher.model_type).head_name("lm", "transform.dense.weight")
+        head = family_for(teacher).head_name("lm", "transform.dense.weight")
         for name in ("soft", "cosine"):
             self._require(self.teacher_weights[name] >= 0.0, f"{name}_weight is below 0")
         self._require(

@@ -33,7 +33,7 @@ from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.heads import HeadInput
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 
 Arrays = dict[str, Any]
 TorchBatch = dict[str, Any]
@@ -80,7 +80,7 @@ class EncoderWithHeads(nn.Module):
         """A head of this kind, by default the family's; objectives that take turns share it."""
         if kind not in self.heads:
             if head is None:
-                head = family_of(self.encoder.config.model_type).head(kind, self.encoder)
+                head = family_for(self.encoder.config).head(kind, self.encoder)
             self.heads[kind] = head
             self.keeps_hidden_states |= getattr(head, "reads_hidden_states", False)
 

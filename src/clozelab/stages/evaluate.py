@@ -24,7 +24,7 @@ from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import config_path
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.finetuning import write_results
 from clozelab.modules.model import (
     MULTI_LABEL,
@@ -321,7 +321,7 @@ def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: Any)
         module = _build_task_module(cfg, task, folder, encoder, data, pooling)
         heads = module.heads()
     else:
-        family = family_of(encoder.config.model_type)
+        family = family_for(encoder.config)
         # With fresh weights (initialisation=random) the heads are of the same seed.
         generator = torch.Generator().manual_seed(cfg.pretrain_seed)
         heads = {}

@@ -176,7 +176,7 @@ def without_heads(model: Model) -> Model:
     """The encoder alone, as a model of its own architecture."""
     from torch import nn
 
-    from clozelab.models.registry import family_of
+    from clozelab.models.registry import family_for
     from clozelab.modules.model import has_pooler
 
     config = model.encoder.config
@@ -189,7 +189,7 @@ def without_heads(model: Model) -> Model:
         heads=nn.ModuleDict(),
         task=None,
         labels=(),
-        architecture=family_of(config.model_type).architecture((), config.is_causal),
+        architecture=family_for(config).architecture((), config.is_causal),
         untrained=untrained,
     )
 

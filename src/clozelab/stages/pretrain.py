@@ -29,7 +29,7 @@ from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.locate import CONFIG_FILE
-from clozelab.models.registry import family_of
+from clozelab.models.registry import family_for
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
@@ -397,7 +397,7 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
     if (folder / CONFIG_FILE).is_file():
         stored = folders.read_tensors(folder)
     for head_name, head in model.heads.items():
-        if folders.has_head(family_of(model.encoder.config.model_type), head_name, head, stored):
+        if folders.has_head(family_for(model.encoder.config), head_name, head, stored):
             folders.load_head(folder, head_name, head)
             continue
         log.info(

@@ -99,6 +99,10 @@ class Family:
     dense_heads: ClassVar[Mapping[str, str]] = {}
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
 
+    def of(self, config: EncoderConfig) -> Family:  # noqa: ARG002
+        """The family as it stores an encoder of these sizes."""
+        return self
+
     # Heads
 
     def head(
@@ -182,8 +186,7 @@ class Family:
         tensors: dict[str, Tensor] = {}
         for name, value in state.items():
             file_names = self.file_names(name)
-            chunks = value.chunk(3) if len(file_names) == 3 else [value]
-            tensors.update(zip(file_names, chunks, strict=True))
+            tensors.update(zip(file_names, value.chunk(len(file_names)), strict=True))
         return tensors
 
     def from_hf(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
@@ -191,7 +194,7 @@ class Family:
         state = {}
         for name in names:
             chunks = [tensors[file_name] for file_name in self.file_names(name)]
-            state[name] = torch.cat(chunks) if len(chunks) == 3 else chunks[0]
+            state[name] = torch.cat(chunks) if len(chunks) > 1 else chunks[0]
         return state
 
     def file_names(self, name: str) -> list[str]:

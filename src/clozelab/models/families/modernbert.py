@@ -1,0 +1,305 @@
+"""ModernBERT (Warner et al. 2024), and Ettin's encoders (Weller et al. 2025), which are the same.
+
+Norms come first, positions turn query and key, two of three layers see a window, nothing but the
+vocabulary and a task's last matrix has a bias. Every task's head begins as the vocabulary's.
+
+Unusual: a config.json is written with the keys of transformers 5 (layer_types, rope_parameters) and
+those of 4 (global_attn_every_n_layers, global_rope_theta, local_rope_theta). Dropout of the
+embeddings and of the feed-forward half is one number; ours falls on a half's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from clozelab.models import heads
+from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import residual_scale
+from clozelab.models.families.bert import Family
+from clozelab.models.layers import initialise_
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+
+GLOBAL = "full_attention"
+LOCAL = "sliding_attention"
+GLOBAL_EVERY = 3
+MEAN_POOLER = {"_target_": "clozelab.models.encoder.MeanPooler"}
+FULL_ATTENTION = "clozelab.models.attention.FullAttention"
+LOCAL_ATTENTION = "clozelab.models.attention.LocalAttention"
+# What its classes could have and our parts do not -> the one value that is read.
+FIXED: Mapping[str, Any] = {
+    "decoder_bias": True,
+    "classifier_activation": "gelu",
+    "tie_word_embeddings": True,
+    "initializer_cutoff_factor": 2.0,
+}
+BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
+# Heads on the encoder -> their outputs; None: as many as there are labels.
+TASK_HEADS: Mapping[str, int | None] = {
+    "classification": None,
+    "tags": None,
+    "choices": 1,
+    "spans": 2,
+}
+
+
+def task_head_names() -> dict[str, str]:
+    """All tasks have the very same names."""
+    names = {}
+    for kind in TASK_HEADS:
+        names[f"{kind}.transform.dense"] = "head.dense"
+        names[f"{kind}.transform.LayerNorm"] = "head.norm"
+        names[f"{kind}.out_proj"] = "classifier"
+    return names
+
+
+class RenamedFamily(Family):
+    """A family that spells some fields of EncoderConfig in its own way."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
+
+    def own_keys(self, config: EncoderConfig) -> JsonObject:
+        """Fields that are numbers, under their names."""
+        values: JsonObject = {name: getattr(config, name) for name in self.keys}
+        for name, key in self.renamed.items():
+            values[key] = getattr(config, name)
+        return {**values, "model_type": self.model_type}
+
+    def own_fields(self, values: ReadOnlyJson) -> JsonObject:
+        """The same back, and the family's parts."""
+        fields: JsonObject = {name: values[name] for name in self.keys}
+        for name, key in self.renamed.items():
+            fields[name] = values[key]
+        return {**self.parts, **fields, "model_type": self.model_type}
+
+
+class Modernbert(RenamedFamily):
+    model_type = "modernbert"
+    class_name = "ModernBert"
+    prefix = "model."
+    layer_prefix = "layers.{}."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        "attention_norm": "attn_norm",
+        "attention.qkv": "attn.Wqkv",
+        "attention.output.dense": "attn.Wo",
+        "feed_forward_norm": "mlp_norm",
+        "intermediate.dense": "mlp.Wi",
+        "output.dense": "mlp.Wo",
+    }
+    encoder_names: ClassVar[Mapping[str, str]] = {
+        "embeddings.word_embeddings": "embeddings.tok_embeddings",
+        "embeddings.LayerNorm": "embeddings.norm",
+    }
+    head_names: ClassVar[Mapping[str, str]] = {
+        "lm": "decoder",
+        "lm.transform.dense": "head.dense",
+        "lm.transform.LayerNorm": "head.norm",
+        **task_head_names(),
+    }
+    decoder = "decoder"
+    pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
+    renamed: ClassVar[Mapping[str, str]] = {
+        "hidden_act": "hidden_activation",
+        "hidden_dropout_prob": "mlp_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "layer_norm_eps": "norm_eps",
+    }
+    keys = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "initializer_range",
+        "position_embedding_init",
+        "pad_token_id",
+    )
+    parts: ClassVar[Mapping[str, Any]] = {
+        "type_vocab_size": 0,
+        "block": {
+            "_target_": "clozelab.models.encoder.PreNorm",
+            "gated": True,
+            "first_norm": False,
+            "scaled_outputs": True,
+        },
+        "positions": {
+            "_target_": "clozelab.models.embeddings.RotaryPositions",
+            "base": 160_000.0,
+            "window_base": 10_000.0,
+        },
+        "attention": {
+            "_target_": LOCAL_ATTENTION,
+            "window": 64,
+            "global_every": GLOBAL_EVERY,
+        },
+        "norm": {"_target_": "clozelab.models.encoder.LayerNorm", "bias": False},
+        "pooler": None,
+        "use_bias": False,
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden_activation": "gelu",
+        "mlp_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "initializer_range": 0.02,
+        "position_embedding_init": "normal",
+        "pad_token_id": 50283,
+        "local_attention": 128,
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+        "classifier_pooling": "cls",
+        **dict.fromkeys(BIASES, False),
+        **FIXED,
+    }
+    lm_act = "gelu"
+
+    # Heads
+
+    def head(
+        self,
+        kind: str,
+        encoder: Encoder,
+        *,
+        num_labels: int = 2,
+        input_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
+        config = encoder.config
+        # Of the dense matrix before a decoder.
+        dense_range = config.initializer_range * residual_scale(config)
+        if kind in TASK_HEADS and input_size is None:
+            num_outputs = TASK_HEADS[kind] or num_labels
+            return heads.TransformedHead(config, num_outputs, "gelu", dense_range, generator)
+        head = super().head(
+            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+        )
+        if isinstance(head, heads.MaskedLMHead):
+            initialise_(head.transform, dense_range, generator)
+        return head
+
+    # config.json
+
+    def from_hf_config(self, values: ReadOnlyJson) -> EncoderConfig:
+        # Of transformers 4: null stands for the global layers' base.
+        if values.get("local_rope_theta", 0) is None:
+            base = values.get("global_rope_theta", self.defaults["global_rope_theta"])
+            values = {**values, "local_rope_theta": base}
+        return super().from_hf_config(values)
+
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+        positions = {**self.parts["positions"], **dict(config.positions.options)}
+        attention = {**self.parts["attention"], **dict(config.attention.options)}
+        every, first = attention_pattern(config)
+        return {
+            **self.own_keys(config),
+            **dict.fromkeys(BIASES, config.use_bias),
+            **FIXED,
+            "embedding_dropout": config.hidden_dropout_prob,
+            "norm_bias": dict(config.norm.options).get("bias", True),
+            "local_attention": 2 * attention["window"],
+            "layer_types": layer_types(config.num_hidden_layers, every, first),
+            "global_attn_every_n_layers": None if first else every,
+            "rope_parameters": {
+                GLOBAL: {"rope_type": "default", "rope_theta": positions["base"]},
+                LOCAL: {"rope_type": "default", "rope_theta": positions["window_base"]},
+            },
+            "global_rope_theta": positions["base"],
+            "local_rope_theta": positions["window_base"],
+            "classifier_pooling": classifier_pooling(config),
+            # Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
+            **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+        }
+
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        for key, value in FIXED.items():
+            if values[key] != value:
+                raise ValueError(
+                    f"config.json: {key} is {values[key]!r}; only {value!r} can be read"
+                )
+        biases = {values[key] for key in BIASES}
+        if len(biases) > 1:
+            raise ValueError(
+                f"config.json: {', '.join(BIASES)} differ; all matrices have a bias here, or none"
+            )
+        usual = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
+        bases = {
+            "base": rope_base(values, GLOBAL, "global_rope_theta"),
+            "window_base": rope_base(values, LOCAL, "local_rope_theta"),
+        }
+        return {
+            **self.own_fields(values),
+            "use_bias": biases.pop(),
+            "norm": self.parts["norm"] | {"bias": values["norm_bias"]},
+            "attention": attention_part(values, values["local_attention"] // 2, usual),
+            "positions": self.parts["positions"] | bases,
+            "pooler": MEAN_POOLER if values["classifier_pooling"] == "mean" else None,
+        }
+
+
+def classifier_pooling(config: EncoderConfig) -> str:
+    means = config.pooler is not None and config.pooler.node() == MEAN_POOLER
+    return "mean" if means else "cls"
+
+
+def attention_pattern(config: EncoderConfig) -> tuple[int, int]:
+    """Every which layer sees everything (0: none, 1: all), and the first that does."""
+    options = dict(config.attention.options)
+    if config.attention.target == FULL_ATTENTION:
+        return 1, 0
+    return options.get("global_every", 0), options.get("first_global", 0)
+
+
+def layer_types(num_layers: int, every: int, first: int) -> list[str]:
+    """Layers `first`, `first` + n, ... see everything; n = 0: none does."""
+    types = []
+    for layer in range(num_layers):
+        is_global = every > 0 and layer % every == first
+        types.append(GLOBAL if is_global else LOCAL)
+    return types
+
+
+def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) -> JsonObject:
+    """The part of a config.json; `usual`: the pattern (n, first) where layer_types fits several.
+
+    ValueError for layer_types that no pattern gives.
+    """
+    num_layers = values["num_hidden_layers"]
+    given = values.get("layer_types", layer_types(num_layers, *usual))
+    patterns = [usual, (0, 0)]
+    for every in range(1, num_layers + 1):
+        patterns += [(every, first) for first in range(every)]
+    for every, first in patterns:
+        if layer_types(num_layers, every, first) != given:
+            continue
+        if every == 1:
+            return {"_target_": FULL_ATTENTION}
+        part = {"_target_": LOCAL_ATTENTION, "window": window, "global_every": every}
+        return part | ({"first_global": first} if first else {})
+    raise ValueError(
+        f"config.json: layer_types is {', '.join(given)}; only {GLOBAL} at every n-th layer can be"
+        " read"
+    )
+
+
+def rope_base(values: ReadOnlyJson, layer_type: str, old_key: str) -> float:
+    """The wavelengths' base of a kind of layers; ValueError where they are stretched."""
+    rope = (values.get("rope_parameters") or {}).get(layer_type) or {}
+    kind = rope.get("rope_type", "default")
+    if kind != "default" or values.get("rope_scaling"):
+        raise ValueError(
+            f"config.json: the rotary positions of {layer_type} are stretched (rope_type {kind!r});"
+            " only 'default' can be read"
+        )
+    theta = rope.get("rope_theta")
+    return float(values[old_key] if theta is None else theta)
+
+
+FAMILY = Modernbert()

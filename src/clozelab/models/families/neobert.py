@@ -1,0 +1,174 @@
+"""NeoBERT (Le Breton et al. 2025): deep and narrow, RMS norms first, rotary positions, SwiGLU.
+
+transformers has no such class, so nobody but its own code (and we) reads a folder. Its query, key
+and value stand head by head in one matrix, and it turns neighbouring numbers of a query where ours
+turns number i with i + D / 2: rows are put in order when a file is read or written.
+
+Unusual: fresh weights are BERT's truncated normal, where the release draws evenly.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.models import heads
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.modernbert import RenamedFamily
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+
+QKV = ".attention.qkv.weight"
+
+
+class Neobert(RenamedFamily):
+    model_type = "neobert"
+    class_name = "NeoBERT"
+    prefix = "model."
+    layer_prefix = "transformer_encoder.{}."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        "attention.qkv": "qkv",
+        "attention.output.dense": "wo",
+        "feed_forward_norm": "ffn_norm",
+        "intermediate.dense": "ffn.w12",
+        "output.dense": "ffn.w3",
+    }
+    encoder_names: ClassVar[Mapping[str, str]] = {
+        "embeddings.word_embeddings": "encoder",
+        "final_norm": "layer_norm",
+    }
+    head_names: ClassVar[Mapping[str, str]] = {
+        "lm": "decoder",
+        "classification.dense": "dense",
+        "classification.out_proj": "classifier",
+    }
+    decoder = "decoder"
+    pretraining = ((frozenset({"lm"}), "LMHead"),)
+    renamed: ClassVar[Mapping[str, str]] = {
+        "layer_norm_eps": "norm_eps",
+        "initializer_range": "embedding_init_range",
+        "max_position_embeddings": "max_length",
+    }
+    keys = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "position_embedding_init",
+        "pad_token_id",
+    )
+    parts: ClassVar[Mapping[str, Any]] = {
+        "type_vocab_size": 0,
+        "hidden_act": "silu",
+        "block": {
+            "_target_": "clozelab.models.encoder.PreNorm",
+            "gated": True,
+            "embedding_norm": False,
+        },
+        "positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"},
+        "norm": {"_target_": "clozelab.models.encoder.RMSNorm"},
+        "pooler": None,
+        "use_bias": False,
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "position_embedding_init": "normal",
+        "embedding_init_range": 0.02,
+        "norm_eps": 1e-6,
+        "pad_token_id": 0,
+    }
+    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
+    num_heads = 1
+
+    def of(self, config: EncoderConfig) -> Neobert:
+        family = copy.copy(self)
+        family.num_heads = config.num_attention_heads
+        return family
+
+    def head(
+        self,
+        kind: str,
+        encoder: Encoder,
+        *,
+        num_labels: int = 2,
+        input_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
+        if kind == "lm":
+            return heads.UntiedLMHead(encoder.config, nn.Identity(), True, generator)
+        return super().head(
+            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+        )
+
+    def architecture(self, kinds: Any, is_causal: bool = False) -> str:
+        return super().architecture(kinds, is_causal).removesuffix("Model")
+
+    def kinds(self, architecture: str) -> frozenset[str]:
+        if architecture.endswith(self.class_name):
+            return frozenset()
+        return super().kinds(architecture)
+
+    # Tensors
+
+    def to_hf(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        ordered = {}
+        for name, value in state.items():
+            ordered[name] = self._by_head(value) if name.endswith(QKV) else value
+        return super().to_hf(ordered)
+
+    def from_hf(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+        state = super().from_hf(tensors, names)
+        for name, value in state.items():
+            if name.endswith(QKV):
+                state[name] = self._by_projection(value)
+        return state
+
+    def _by_head(self, weight: Tensor) -> Tensor:
+        """Rows [3, N, 2, D / 2] of query, key and value -> [N, 3, D], query and key in pairs."""
+        width = weight.shape[1]
+        parts = weight.view(3, self.num_heads, 2, -1, width)
+        pairs = parts[:2].transpose(2, 3).reshape(2, self.num_heads, -1, width)
+        value = parts[2].reshape(1, self.num_heads, -1, width)
+        return torch.cat([pairs, value]).transpose(0, 1).reshape(weight.shape)
+
+    def _by_projection(self, weight: Tensor) -> Tensor:
+        """The same back."""
+        width = weight.shape[1]
+        parts = weight.view(self.num_heads, 3, -1, width).transpose(0, 1)  # [3, N, D, H]
+        pairs = parts[:2].reshape(2, self.num_heads, -1, 2, width).transpose(2, 3)
+        halves = pairs.reshape(2, self.num_heads, -1, width)
+        return torch.cat([halves, parts[2:]]).reshape(weight.shape)
+
+    # config.json
+
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+        return {
+            **self.own_keys(config),
+            # Theirs says what a plain layer would have; two thirds of it are used.
+            "intermediate_size": -(-3 * config.intermediate_size // 2),
+            "hidden_act": "SwiGLU",
+            "rope": True,
+            "rms_norm": True,
+        }
+
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        for key, value in {"hidden_act": "SwiGLU", "rope": True, "rms_norm": True}.items():
+            if str(values.get(key, value)).lower() != str(value).lower():
+                raise ValueError(
+                    f"config.json: {key} is {values[key]!r}; only {value!r} can be read"
+                )
+        size = int(2 * values["intermediate_size"] / 3)
+        fields = self.own_fields(values)
+        return {**fields, "intermediate_size": -(-size // 8) * 8}  # a multiple of eight
+
+
+FAMILY = Neobert()

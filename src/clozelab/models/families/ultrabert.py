@@ -1,0 +1,221 @@
+"""UltraBERT (transformers' `ultrabert`): ModernBERT's layers with RMS norms and SwiGLU.
+
+The window is a radius, every third layer from the third sees everything, and the embeddings have no
+norm. The vocabulary has two layers before it and a matrix of its own; a task has one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from clozelab.models import heads
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.modernbert import (
+    GLOBAL,
+    LOCAL,
+    LOCAL_ATTENTION,
+    MEAN_POOLER,
+    RenamedFamily,
+    attention_part,
+    attention_pattern,
+    classifier_pooling,
+    layer_types,
+    rope_base,
+)
+from clozelab.models.layers import Linear
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+
+HEAD_SIZE = 768  # between the two layers before the vocabulary
+
+
+class Ultrabert(RenamedFamily):
+    model_type = "ultrabert"
+    class_name = "Ultrabert"
+    prefix = "ultrabert."
+    layer_prefix = "layers.{}."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        "attention_norm": "input_layernorm",
+        "attention.query": "self_attn.q_proj",
+        "attention.key": "self_attn.k_proj",
+        "attention.value": "self_attn.v_proj",
+        "attention.output.dense": "self_attn.o_proj",
+        "feed_forward_norm": "post_attention_layernorm",
+        "intermediate.gate": "mlp.gate_proj",
+        "intermediate.up": "mlp.up_proj",
+        "output.dense": "mlp.down_proj",
+    }
+    encoder_names: ClassVar[Mapping[str, str]] = {
+        "embeddings.word_embeddings": "embed_tokens",
+        "final_norm": "norm",
+    }
+    head_names: ClassVar[Mapping[str, str]] = {
+        "lm": "cls",
+        "lm.transform.0": "head.linear1",
+        "lm.transform.2": "head.linear2",
+    }
+    decoder = "cls"
+    pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
+    renamed: ClassVar[Mapping[str, str]] = {
+        "layer_norm_eps": "rms_norm_eps",
+        "attention_probs_dropout_prob": "attention_dropout",
+    }
+    keys = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "hidden_dropout_prob",
+        "max_position_embeddings",
+        "initializer_range",
+        "position_embedding_init",
+        "pad_token_id",
+    )
+    parts: ClassVar[Mapping[str, Any]] = {
+        "type_vocab_size": 0,
+        "block": {
+            "_target_": "clozelab.models.encoder.PreNorm",
+            "gated": True,
+            "embedding_norm": False,
+        },
+        "positions": {
+            "_target_": "clozelab.models.embeddings.RotaryPositions",
+            "base": 2_560_000.0,
+            "window_base": 10_000.0,
+        },
+        "attention": {
+            "_target_": LOCAL_ATTENTION,
+            "window": 128,
+            "global_every": 3,
+            "first_global": 2,
+        },
+        "norm": {"_target_": "clozelab.models.encoder.RMSNorm"},
+        "pooler": None,
+        "use_bias": False,
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0,
+        "attention_dropout": 0.0,
+        "rms_norm_eps": 1e-6,
+        "initializer_range": 0.02,
+        "position_embedding_init": "normal",
+        "pad_token_id": 0,
+        "sliding_window": 128,
+        "global_base": 2_560_000.0,
+        "local_base": 10_000.0,
+        "classifier_pooling": "cls",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "prediction_head_size": HEAD_SIZE,
+    }
+
+    def head(
+        self,
+        kind: str,
+        encoder: Encoder,
+        *,
+        num_labels: int = 2,
+        input_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
+        if kind != "lm":
+            return super().head(
+                kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+            )
+        width = encoder.config.hidden_size
+        transform = nn.Sequential(
+            Linear(width, HEAD_SIZE, bias=False),
+            nn.GELU("tanh"),
+            Linear(HEAD_SIZE, width, bias=False),
+            nn.GELU("tanh"),
+        )
+        return heads.UntiedLMHead(encoder.config, transform, False, generator)
+
+    def file_names(self, name: str) -> list[str]:
+        if ".intermediate.dense." in name:
+            inner = name.removeprefix("encoder.")
+            halves = [inner.replace(".dense.", f".{half}.") for half in ("gate", "up")]
+            return [self.prefix + self.encoder_name(half) for half in halves]
+        return super().file_names(name)
+
+    # config.json
+
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+        positions = {**self.parts["positions"], **dict(config.positions.options)}
+        attention = {**self.parts["attention"], **dict(config.attention.options)}
+        types = layer_types(config.num_hidden_layers, *attention_pattern(config))
+        return {
+            **self.own_keys(config),
+            "classifier_dropout": config.hidden_dropout_prob,
+            "attention_bias": config.use_bias,
+            "mlp_bias": config.use_bias,
+            "num_key_value_heads": config.num_attention_heads,
+            "prediction_head_size": HEAD_SIZE,
+            "sliding_window": attention["window"],
+            "layer_types": types,
+            "rope_parameters": {
+                GLOBAL: {"rope_type": "default", "rope_theta": positions["base"]},
+                LOCAL: {"rope_type": "default", "rope_theta": positions["window_base"]},
+            },
+            "classifier_pooling": classifier_pooling(config),
+        }
+
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        values = with_layers_spelt_out(values)
+        heads_count = values["num_attention_heads"]
+        expected = {
+            "num_key_value_heads": heads_count,
+            "head_dim": values["hidden_size"] // heads_count,
+            "prediction_head_size": HEAD_SIZE,
+            "mlp_bias": values["attention_bias"],
+        }
+        for key, value in expected.items():
+            if values.get(key, value) != value:
+                raise ValueError(
+                    f"config.json: {key} is {values[key]!r}; only {value!r} can be read here"
+                )
+        bases = {
+            "base": rope_base(values, GLOBAL, "global_base"),
+            "window_base": rope_base(values, LOCAL, "local_base"),
+        }
+        return {
+            **self.own_fields(values),
+            "use_bias": values["attention_bias"],
+            "attention": attention_part(values, values["sliding_window"], (3, 2)),
+            "positions": self.parts["positions"] | bases,
+            "pooler": MEAN_POOLER if values["classifier_pooling"] == "mean" else None,
+        }
+
+
+def with_layers_spelt_out(values: ReadOnlyJson) -> JsonObject:
+    """Older files list each layer's window (0: none) and base, instead of kinds of layers."""
+    values = dict(values)
+    windows = values.get("attention_windows")
+    if windows is None:
+        return values
+    types = [LOCAL if window else GLOBAL for window in windows]
+    bases = values.get("rope_theta") or []
+    used = {window for window in windows if window}
+    kinds = set(zip(types, bases, strict=False))
+    if len(used) > 1 or len(kinds) > len(set(types)):
+        raise ValueError(
+            "config.json: attention_windows or rope_theta has several numbers for layers of one"
+            " kind; only one can be read"
+        )
+    rope = {kind: {"rope_theta": base} for kind, base in kinds}
+    values.setdefault("layer_types", types)
+    values.setdefault("rope_parameters", rope)
+    values["sliding_window"] = max(used, default=values["sliding_window"])
+    return values
+
+
+FAMILY = Ultrabert()
