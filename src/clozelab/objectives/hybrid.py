@@ -43,12 +43,11 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         self.shift = shift
         self.masked = MaskedLanguageModel(weight=weight * (1 - causal_fraction), **masking)
         self.causal = LeftToRight(weight=weight * causal_fraction)
-        parts: dict[str, TokenObjective] = {}
-        for part in (self.masked, self.causal):
-            if part.weight > 0:
-                parts[part.name] = part
-        self.parts: Mapping[str, TokenObjective] = parts
-        self.name = next(iter(parts))
+        terms = (self.masked, self.causal)
+        self.parts: Mapping[str, TokenObjective] = {
+            term.name: term for term in terms if term.weight > 0
+        }
+        self.name = next(iter(self.parts))
         self.is_causal = causal_fraction == 1
         self.predicts_next = bool(shift) and not self.is_causal
 
@@ -91,16 +90,11 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         masked = self.masked.arrays(packed, ids, seed, epoch)
         causal = self.causal.arrays(packed, ids, seed, epoch)
         predictions = {}
-        for name, arrays, has_them in (
-            (self.masked.name, masked, ~is_causal),
-            (self.causal.name, causal, is_causal),
-        ):
-            if name not in self.parts:
-                continue
-            positions = arrays["prediction_positions"]
-            own = has_them[positions // packed.width]
-            shift = self.shift if name == self.masked.name else 0
-            predictions[name] = (positions[own] - shift, arrays["prediction_labels"][own])
+        if self.masked.name in self.parts:
+            predictions[self.masked.name] = predictions_of(masked, ~is_causal, self.shift)
+        if self.causal.name in self.parts:
+            predictions[self.causal.name] = predictions_of(causal, is_causal, 0)
+        # Causal instances keep their text; the others have what the masks left.
         is_causal_slot = np.repeat(is_causal, packed.width)
         batch = {"input_ids": np.where(is_causal_slot, packed.input_ids, masked["input_ids"])}
         # An encoder that is causal itself needs no word of it in the batch.
@@ -118,13 +112,33 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
             return (key <= query) | ~is_causal[query // packed.width]
 
         specs = []
-        for name, part in self.parts.items():
+        for name, objective in self.parts.items():
             numbers = arrays[f"{name}_numbers"]
             positions = arrays["prediction_positions"][numbers]
-            shift = self.shift if part is self.masked else 1
+            # From left to right a state speaks of the next slot.
+            shift = 1
+            if objective is self.masked:
+                shift = self.shift
             specs.append(
                 VisibilitySpec(
-                    name, "encoder", positions, positions + shift, sees, part.own_share, numbers
+                    name,
+                    "encoder",
+                    positions,
+                    positions + shift,
+                    sees,
+                    objective.own_share,
+                    numbers,
                 )
             )
         return specs
+
+
+def predictions_of(arrays: Arrays, is_asked: BoolArray, shift: int) -> tuple[I64, I64]:
+    """Slots and labels of the predictions in some instances; the slots `shift` earlier.
+
+    `is_asked` [B] says which instances.
+    """
+    positions = arrays["prediction_positions"]
+    width = len(arrays["input_ids"]) // len(is_asked)
+    is_kept = is_asked[positions // width]
+    return positions[is_kept] - shift, arrays["prediction_labels"][is_kept]

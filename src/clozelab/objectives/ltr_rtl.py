@@ -108,6 +108,7 @@ class BothDirections(ObjectiveOfParts):
         output = model.states(batch["input_ids"], batch)
         vocab_size = model.encoder.config.vocab_size
         logits = torch.zeros(len(batch["prediction_labels"]), vocab_size)
+        # Each part's rows stand where its predictions do among all.
         for name in self.parts:
             states = self.part_states(name, model, output, part_of(batch, name))
             logits[batch[f"{name}_numbers"]] = model.heads["lm"](states)

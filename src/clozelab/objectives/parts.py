@@ -44,9 +44,9 @@ class ObjectiveOfParts(TokenObjective):
         output = model.states(batch["input_ids"], batch)
         terms = []
         for name, part in self.parts.items():
-            own = part_of(batch, name)
-            states = self.part_states(name, model, output, own)
-            terms.append(part.prediction_term(model, states, own))
+            part_batch = part_of(batch, name)
+            states = self.part_states(name, model, output, part_batch)
+            terms.append(part.prediction_term(model, states, part_batch))
         return output, terms
 
     def part_states(
@@ -71,6 +71,7 @@ def join(parts: Mapping[str, tuple[I64, I64]], width: int) -> Arrays:
     labels = np.concatenate([labels for _, labels in parts.values()])
     sizes = [len(positions) for positions, _ in parts.values()]
     order = np.argsort(positions // width, kind="stable")
+    # [P]: which part each prediction is of.
     owner = np.repeat(np.arange(len(parts)), sizes)[order]
     arrays: Arrays = {
         "prediction_positions": positions[order],
@@ -84,8 +85,9 @@ def join(parts: Mapping[str, tuple[I64, I64]], width: int) -> Arrays:
 def part_of(batch: TorchBatch, name: str) -> TorchBatch:
     """The batch with the predictions of one part alone."""
     numbers = batch[f"{name}_numbers"]
-    own: dict[str, Any] = dict(batch)
-    own.pop("num_predictions", None)
+    part_batch: dict[str, Any] = dict(batch)
+    # It counted all parts, and padding of their number.
+    part_batch.pop("num_predictions", None)
     for key in ("prediction_positions", "prediction_labels"):
-        own[key] = batch[key].index_select(0, numbers)
-    return own
+        part_batch[key] = batch[key].index_select(0, numbers)
+    return part_batch

@@ -87,6 +87,7 @@ def run_ends(positions: I64) -> tuple[I64, I64]:
 
     Positions 3 4 7 are of the runs 3-4, 3-4 and 7-7. Between two instances stands [CLS].
     """
+    # A run begins where the slot before it is not asked for, and ends before the next one begins.
     begins = np.diff(positions, prepend=-2) > 1
     run = np.cumsum(begins) - 1
     firsts = positions[begins]
