@@ -33,7 +33,7 @@ from clozelab.checks.subject import (
     share,
 )
 from clozelab.corpus.instances import source_rule
-from clozelab.corpus.packing import I64, Masking, PackedInstances
+from clozelab.corpus.packing import I64, Masking, PackedInstances, begin_words
 from clozelab.corpus.random import instance_indices
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
@@ -145,8 +145,12 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
     if token.hides_words:
+        if token.unit_texts:
+            begins = token.begins(packed, arm.corpus.ids)
+        else:
+            begins = begin_words(packed, arm.corpus.ids.continues)
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
-        word = np.cumsum(token.begins(packed, arm.corpus.ids), dtype=np.int64)
+        word = np.cumsum(begins, dtype=np.int64)
         wrong += _torn_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:
