@@ -114,8 +114,10 @@ def two_streams(
         scheme: Any = encoder.embeddings.position_embeddings
         if not hasattr(scheme, "relative_attention_bias"):
             return torch.zeros(())
-        numbers = [[bucket(key - query) for key in content] for query in rows]
-        return scheme.relative_attention_bias.weight[torch.tensor(numbers)].permute(2, 0, 1)
+        numbers = torch.empty(len(rows), len(content), dtype=torch.int64)
+        for row, query in enumerate(rows):
+            numbers[row] = torch.tensor([bucket(key - query) for key in content])
+        return scheme.relative_attention_bias.weight[numbers].permute(2, 0, 1)
 
     for layer in encoder.layers():
         queries = attend(layer, q, c, query_mask, bias(order))
@@ -175,7 +177,7 @@ def test_two_streams_are_one(
 
 
 def test_what_is_predicted_and_what_stands_there(shards: Any, ids: Any) -> None:
-    """Choice and replacements are the masked model's; the order is drawn, anew each epoch."""
+    """Choice and replacements are the masked model's; the order is drawn, anew in each epoch."""
     permuted = objective_of()
     masked = Objective(
         input=SegmentPairs(0.5, "corpus"), token=MaskedLanguageModel(**MASKING), pair=None

@@ -220,6 +220,18 @@ SHAPES = {
         },
     ),
     "electra": (("rtd", "classification"), {"model_type": "electra", "pooler": None}),
+    "mpnet": (
+        ("lm",),
+        {
+            "model_type": "mpnet",
+            "type_vocab_size": 0,
+            "pad_token_id": 1,
+            "positions": {
+                "_target_": "clozelab.models.embeddings.BucketedPositions",
+                "after_padding": True,
+            },
+        },
+    ),
 }
 
 

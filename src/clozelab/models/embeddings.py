@@ -106,8 +106,10 @@ class BucketedPositions(LearnedPositions):
 
     def _bias(self, q: None, k: None, positions: Tensor) -> Tensor:  # noqa: ARG002
         """int64 [B, S] -> [B or 1, N, S, S]."""
-        is_host = positions.device.type == "cpu"  # elsewhere the question would wait for the device
-        if is_host and bool((positions == positions[:1]).all()):
+        # Rows of the same positions share one. A device would have to be waited for, and an export
+        # cannot be asked.
+        can_ask = positions.device.type == "cpu" and not torch.compiler.is_compiling()
+        if can_ask and bool((positions == positions[:1]).all()):
             positions = positions[:1]
         by_distance = self.relative_attention_bias(self.buckets)  # [distances, N]
         ahead = positions[:, None, :] - positions[:, :, None] + len(self.buckets) // 2
