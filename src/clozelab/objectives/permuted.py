@@ -51,48 +51,45 @@ class PermutedLanguageModel(MaskedLanguageModel):
         """Slots of a row for each predicted token, behind the text."""
         return 2 if self.sees_every_position else 1
 
+    def _width(self, text_width: int) -> int:
+        """Slots of a row: enough for the most predictions, so that all batches have one width."""
+        length = np.array([text_width])
+        most = int(self.number(length, length - 2, text_width)[0])
+        return text_width + self._slots_each * most
+
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         masked_ids, position, _ = self.apply(packed, ids, seed, epoch)
         position = _permuted(packed, position, seed, epoch)
         instance, slot = np.divmod(position, packed.width)
         rank, number = _ranks(instance, packed.num_instances)
-        length = np.array([packed.width])
-        # The most that an instance can have, so that all batches have one width.
-        most = int(self.number(length, length - 2, packed.width)[0])
-        width = packed.width + self._slots_each * most
         # Behind its text an instance has a block of masks, if any, then one of queries.
+        width = self._width(packed.width)
         begin = instance * width + packed.lengths[instance] + rank
         blocks = [begin + block * number[instance] for block in range(self._slots_each)]
         queries = blocks[-1]
         lengths = packed.lengths + self._slots_each * number
-
-        def widened(values: I64, fill: int) -> I64:
-            """The values of the text [B, S], and at masks and queries those of their tokens."""
-            stream = np.full((packed.num_instances, width), fill)
-            rows = values.reshape(packed.num_instances, packed.width)
-            stream[:, : packed.width] = np.where(is_text, rows, fill)
-            for slots in blocks:
-                stream.reshape(-1)[slots] = values[position]
-            return stream.reshape(-1)
-
-        is_text = packed.is_real.reshape(packed.num_instances, packed.width)
-        input_ids = widened(packed.input_ids, ids.pad)
+        input_ids = _widened(packed, packed.input_ids, width, ids.pad)
+        token_type_ids = _widened(packed, packed.token_type_ids, width, 0)
+        position_ids = _widened(packed, packed.position_ids, width, 0)
         for slots in blocks:
             input_ids[slots] = masked_ids[position]
-        told, known = _steps(len(input_ids), instance * width + slot, queries, rank)
-        told[np.arange(len(told)) % width >= np.repeat(lengths, width)] = _NEVER
+            token_type_ids[slots] = packed.token_type_ids[position]
+            position_ids[slots] = slot
+        told_at, heard_until = _steps(len(input_ids), instance * width + slot, queries, rank)
+        told_at[np.arange(len(told_at)) % width >= np.repeat(lengths, width)] = _NEVER
+        # A mask stands for its token until that is told; without masks this is of the queries.
         hidden_from = np.full(len(input_ids), _NEVER)
         hidden_from[blocks[0]] = rank + 1
-        told, known, hidden_from = (x.reshape(-1, width) for x in (told, known, hidden_from))
-        step = known[:, :, None]
+        step = heard_until.reshape(-1, width, 1)
+        is_told = told_at.reshape(-1, 1, width) <= step
         return {
             "input_ids": input_ids,
-            "token_type_ids": widened(packed.token_type_ids, 0),
-            "position_ids": widened(packed.position_ids, 0),
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
             "lengths": lengths,
             "text_lengths": packed.lengths.tolist(),
             "width": width,
-            "visibility": (told[:, None] <= step) & (step < hidden_from[:, None]),
+            "visibility": is_told & (step < hidden_from.reshape(-1, 1, width)),
             "prediction_positions": queries,
             "prediction_labels": packed.input_ids[position],
         }
@@ -104,10 +101,10 @@ class PermutedLanguageModel(MaskedLanguageModel):
         slot = arrays["position_ids"][queries]
         rank, _ = _ranks(instance, packed.num_instances)
         text = instance * arrays["width"] + slot
-        told, known = _steps(len(arrays["input_ids"]), text, queries, rank)
+        told_at, heard_until = _steps(len(arrays["input_ids"]), text, queries, rank)
 
         def sees(query: I64, key: I64) -> np.ndarray:
-            return (told[key] <= known[query]) | (query == key)
+            return (told_at[key] <= heard_until[query]) | (query == key)
 
         about = instance * packed.width + slot
         return [VisibilitySpec(self.name, "encoder", queries, about, sees, self.own_share)]
@@ -143,10 +140,18 @@ def _steps(num_slots: int, text: I64, queries: I64, rank: I64) -> tuple[np.ndarr
     What is not predicted is told at step 0, and hears nothing after it. The predicted token of rank
     r is told at step r + 1, itself included, and its query hears all before that.
     """
-    told = np.zeros(num_slots, dtype=np.int16)
-    known = np.zeros(num_slots, dtype=np.int16)
-    told[text] = rank + 1
-    known[text] = rank + 1
-    told[queries] = _NEVER
-    known[queries] = rank
-    return told, known
+    told_at = np.zeros(num_slots, dtype=np.int16)
+    heard_until = np.zeros(num_slots, dtype=np.int16)
+    told_at[text] = rank + 1
+    heard_until[text] = rank + 1
+    told_at[queries] = _NEVER
+    heard_until[queries] = rank
+    return told_at, heard_until
+
+
+def _widened(packed: PackedInstances, values: I64, width: int, fill: int) -> I64:
+    """The values of the text [T] in rows of `width` slots, and `fill` behind it."""
+    stream = np.full((packed.num_instances, width), fill)
+    real = packed.is_real.reshape(packed.num_instances, packed.width)
+    stream[:, : packed.width][real] = values.reshape(real.shape)[real]
+    return stream.reshape(-1)
