@@ -194,9 +194,9 @@ def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
     assert caught(replace(subject, arms=[student])) == set()
     assert student.flops > arm.flops
     leaky = copy(token)
-    leaky.arrays = lambda packed, ids, seed, epoch: token.arrays(packed, ids, seed, epoch) | {
-        "input_ids": packed.input_ids
-    }
+    leaky.arrays = lambda packed, ids, seed, epoch: (
+        token.arrays(packed, ids, seed, epoch) | {"input_ids": packed.input_ids}
+    )
     unmasked = Objective(input=objective.input, token=leaky, pair=None)
     assert "own label" in caught(replace(subject, arms=[replace(student, objective=unmasked)]))
 

@@ -65,7 +65,9 @@ def read(folder: Path, kind: str) -> tuple[Encoder, nn.Module]:
     return encoder, head
 
 
-def batch(side: str = "right", first_id: int = 0) -> tuple[dict[str, Tensor], dict[str, Any], Tensor]:
+def batch(
+    side: str = "right", first_id: int = 0
+) -> tuple[dict[str, Tensor], dict[str, Any], Tensor]:
     """Their padded batch, our stream of the same texts, and bool [B, S]: where theirs has text.
 
     The padding id, 0, may stand inside a text: it is a word like any other.

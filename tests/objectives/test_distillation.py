@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.corpus.instances import SegmentPairs
@@ -270,9 +269,7 @@ def test_a_start_from_chosen_layers(setup, teacher, layers, chosen):
     student = ours.models["encoder"]
     short = copy.deepcopy(ours.models["teacher"])
     short.encoder.layer = torch.nn.ModuleList(short.encoder.layer[n - 1] for n in chosen)
-    short.encoder.config = replace(
-        short.encoder.config, num_hidden_layers=2, num_hidden_groups=2
-    )
+    short.encoder.config = replace(short.encoder.config, num_hidden_layers=2, num_hidden_groups=2)
     short.encoder.masks = short.encoder.masks[:2]
     # A student without token types leaves the teacher's out.
     short.encoder.embeddings.token_type_embeddings.weight.zero_()
@@ -313,7 +310,9 @@ def test_both_models_are_counted(setup, student_config, teacher_config):
     scores = 2 * (WIDTH * 2 * WIDTH + SLOTS * WIDTH) * SLOTS
     expected = 3 * (flops["encoder"] + head) + flops["teacher"] + 3 * maps + 2 * 4 * scores
     token = ours.objective.token
-    assert token.flops_per_token(student_config, SLOTS, 5 / SLOTS) * SLOTS == pytest.approx(expected)
+    assert token.flops_per_token(student_config, SLOTS, 5 / SLOTS) * SLOTS == pytest.approx(
+        expected
+    )
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         ours.objective.terms(ours.models, batch)
     # The same of a forward as it runs: the student's products once instead of three times.
@@ -327,7 +326,7 @@ def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student
     alone = objective_of(tmp_path / "nowhere", **nothing).token
     once = alone.flops_per_token(student_config, SLOTS, 0.0)
     assert token.flops_per_token(student_config, SLOTS, 0.0) == pytest.approx(once * 4 / 3)
-    with pytest.raises(ValueError, match="nowhere/config.json does not exist"):
+    with pytest.raises(ValueError, match=r"nowhere/config\.json does not exist"):
         PretrainingModel(Encoder(student_config), [objective_of(tmp_path / "nowhere")])
 
 
@@ -358,7 +357,11 @@ def test_settings_that_are_refused(teacher, student_config, settings, words):
         ({"is_causal": True}, {}, "it reads from left to right"),
         ({"max_position_embeddings": 16}, {}, "it has 16 positions, and instances have 32"),
         ({"hidden_size": 8}, {}, "its hidden_size is 8, the student's 16"),
-        ({"intermediate_size": 8}, {"teacher_layers": "even"}, "needs its intermediate_size, 8, and"),
+        (
+            {"intermediate_size": 8},
+            {"teacher_layers": "even"},
+            "needs its intermediate_size, 8, and",
+        ),
         ({"num_attention_heads": 4}, {"score_layers": [[1, 1]]}, "it has 4 heads, the student 2"),
     ],
 )
@@ -378,7 +381,7 @@ def test_a_teacher_without_what_is_asked(teacher, teacher_config, student_config
         token.check(student_config, SLOTS)
     rotary = {"_target_": "clozelab.models.embeddings.RotaryPositions"}
     token = objective_of(teacher, score_layers=[[1, 1]]).token
-    with pytest.raises(ValueError, match="scores of .*RotaryPositions are not compared"):
+    with pytest.raises(ValueError, match=r"scores of .*RotaryPositions are not compared"):
         token.check(replace(student_config, positions=rotary), SLOTS)
     larger = Encoder(replace(student_config, vocab_size=70))
     with pytest.raises(ValueError, match="embeddings for 60 ids, and the student for 70"):

@@ -429,7 +429,11 @@ def test_what_a_student_keeps_of_its_teacher(tmp_path: Path) -> None:
     table = build_table(load_experiment(tmp_path), Runs(Path("x"), runs))
     (column,) = table.columns
     notes = {row: table.retained(row, column) for row in ("teacher", "student", "random")}
-    assert notes == {"teacher": "", "student": "97 % of Teacher, 88 % above the floor", "random": ""}
+    assert notes == {
+        "teacher": "",
+        "student": "97 % of Teacher, 88 % above the floor",
+        "random": "",
+    }
     without_floor = build_table(load_experiment(tmp_path), Runs(Path("x"), runs[:2]))
     assert without_floor.retained("student", without_floor.columns[0]) == "97 % of Teacher"
     alone = build_table(load_experiment(tmp_path), Runs(Path("x"), runs[1:]))

@@ -303,7 +303,9 @@ def test_another_teacher_is_another_run(
     before = state(tmp_path / "run")
     run_here(workplace, tmp_path / "run", **distilled(moved))
     assert state(tmp_path / "run")["fingerprint"] == before["fingerprint"]
-    run_here(workplace, tmp_path / "other", objective="mlm", seed=2, **{"model.num_hidden_layers": 4})
+    run_here(
+        workplace, tmp_path / "other", objective="mlm", seed=2, **{"model.num_hidden_layers": 4}
+    )
     with pytest.raises(ValueError, match="teacher"):
         run_here(workplace, tmp_path / "run", **distilled(tmp_path / "other" / "encoder"))
 

@@ -246,8 +246,8 @@ class Family:
         for name, value in config.to_dict().items():
             if value != read_back[name]:
                 extra[name] = value
-        # Their classes have token types where they have a key for them, leave out a BiLSTM, and pool
-        # the first token, which sees only itself under a causal mask.
+        # Their classes have token types where they have a key for them, leave out a BiLSTM, and
+        # pool the first token, which sees only itself under a causal mask.
         is_misread = (
             (not config.type_vocab_size and "type_vocab_size" in self.keys)
             or not set(kinds) <= set(COMMON_HEADS)
