@@ -94,8 +94,8 @@ def student_config(teacher_config: Any) -> Any:
     )
 
 
-def objective_of(teacher: Path, **changes: Any) -> Objective:
-    token = Distillation(**SETTINGS | {"teacher": teacher} | changes)
+def objective_of(folder: Path, **changes: Any) -> Objective:
+    token = Distillation(**SETTINGS | {"teacher": folder} | changes)
     return Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
 
 
