@@ -55,8 +55,9 @@ def test_a_job_that_reads_another_ones_folder_waits_for_it() -> None:
         Job(str(one["run_dir"]), [], Path("log"), folder=str(one["run_dir"])) for one in settings
     ]
     wait_for_what_they_read(jobs, [composing.given("pretrain", one) for one in settings])
-    waits = [[other.name for other in job.waits_for] for job in jobs]
-    assert waits == [[], [], ["runs/teacher/seed-1"], ["runs/teacher/seed-10"]]
+    teacher, tenth, first, second = jobs
+    assert teacher.waits_for == tenth.waits_for == []
+    assert first.waits_for == [teacher] and second.waits_for == [tenth]
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ def student_config(teacher_config: Any) -> Any:
     )
 
 
-def objective_of(teacher: Path, **changes: Any) -> Objective:
-    token = Distillation(**SETTINGS | {"teacher": teacher} | changes)
+def objective_of(folder: Path, **changes: Any) -> Objective:
+    token = Distillation(**SETTINGS | {"teacher": folder} | changes)
     return Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
 
 
@@ -327,7 +327,7 @@ def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student
     alone = objective_of(tmp_path / "nowhere", **nothing).token
     once = alone.flops_per_token(student_config, SLOTS, 0.0)
     assert token.flops_per_token(student_config, SLOTS, 0.0) == pytest.approx(once * 4 / 3)
-    with pytest.raises(ValueError, match="nowhere/config.json does not exist"):
+    with pytest.raises(ValueError, match=r"nowhere/config\.json does not exist"):
         PretrainingModel(Encoder(student_config), [objective_of(tmp_path / "nowhere")])
 
 
@@ -382,7 +382,7 @@ def test_a_teacher_without_what_is_asked(teacher, teacher_config, student_config
         token.check(student_config, SLOTS)
     rotary = {"_target_": "clozelab.models.embeddings.RotaryPositions"}
     token = objective_of(teacher, score_layers=[[1, 1]]).token
-    with pytest.raises(ValueError, match="scores of .*RotaryPositions are not compared"):
+    with pytest.raises(ValueError, match=r"scores of .*RotaryPositions are not compared"):
         token.check(replace(student_config, positions=rotary), SLOTS)
     larger = Encoder(replace(student_config, vocab_size=70))
     with pytest.raises(ValueError, match="embeddings for 60 ids, and the student for 70"):

@@ -392,15 +392,17 @@ def wait_for_what_they_read(jobs: Sequence[Job], composed: Sequence[Composed]) -
     """
     job_of = {job.folder: job for job in jobs if job.folder}
     for job, config in zip(jobs, composed, strict=True):
-        waits_for = []
-        for value in flatten(config.values).values():
-            if not isinstance(value, str) or "/" not in value:
-                continue
-            for folder in PurePath(value).parents:
-                other = job_of.get(str(folder))
-                if other is not None and other is not job:
-                    waits_for.append(other)
-        job.waits_for = waits_for
+        named = job_of.keys() & _folders_named(config) - {job.folder}
+        job.waits_for = [job_of[folder] for folder in sorted(named)]
+
+
+def _folders_named(config: Composed) -> set[str]:
+    """Every folder that a text of a configuration may lie in: `a` and `a/b` of `a/b/c`."""
+    folders = set()
+    for value in flatten(config.values).values():
+        if isinstance(value, str) and "/" in value:
+            folders.update(map(str, PurePath(value).parents))
+    return folders
 
 
 def _is_part_of_reproduction() -> bool:

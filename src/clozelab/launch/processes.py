@@ -143,6 +143,10 @@ class Job:
     first_step: StepTime | None = None
     last_step: StepTime | None = None
 
+    def may_begin(self) -> bool:
+        """Whether no job is left whose results it reads."""
+        return not any(job.state.is_left for job in self.waits_for)
+
     @property
     def is_working(self) -> bool:
         return self.state == JobState.RUNNING and not self.is_in_line

@@ -159,8 +159,8 @@ class Distillation(MaskedLanguageModel):
         )
         self._require(
             not self.teacher_weights["cosine"] or teacher.hidden_size == student.hidden_size,
-            f"the cosine compares states of one width: its hidden_size is {teacher.hidden_size}, the"
-            f" student's {student.hidden_size}; set objective.token.cosine_weight=0",
+            f"the cosine compares states of one width: its hidden_size is {teacher.hidden_size},"
+            f" the student's {student.hidden_size}; set objective.token.cosine_weight=0",
         )
         if self.teacher_layers:
             self._check_start(student, teacher)
@@ -177,8 +177,8 @@ class Distillation(MaskedLanguageModel):
         self._require(
             len(layers) == student.num_hidden_layers == student.num_hidden_groups,
             f"teacher_layers names {len(layers)} layers, and the student has"
-            f" {student.num_hidden_layers} with {student.num_hidden_groups} sets of weights: name one"
-            " layer for each",
+            f" {student.num_hidden_layers} with {student.num_hidden_groups} sets of weights: name"
+            " one layer for each",
         )
         self._require(
             min(layers) >= 1 and max(layers) <= teacher.num_hidden_layers,
@@ -189,10 +189,12 @@ class Distillation(MaskedLanguageModel):
         if student.type_vocab_size:
             names.append("type_vocab_size")
         for name in names:
-            own, other = getattr(student, name), getattr(teacher, name)
+            expected = getattr(teacher, name)
+            actual = getattr(student, name)
             self._require(
-                own == other,
-                f"to start from its layers the student needs its {name}, {other}, and has {own}",
+                actual == expected,
+                f"to start from its layers the student needs its {name}, {expected}, and has"
+                f" {actual}",
             )
 
     def _check_pair(
