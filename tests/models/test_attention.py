@@ -184,7 +184,7 @@ def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
 
 @pytest.mark.parametrize("width", [1, 10])
 def test_the_cpus_own_attention_turns_query_and_key(width):
-    """As the rotation itself does, each row at positions of its own; what came in stays as it is."""
+    """As the rotation itself does, each row at positions of its own; what came in stays."""
     torch.manual_seed(0)
     layout = Layout.rectangle([1] if width == 1 else [10, 7, 3], width)
     qkv = torch.randn(layout.num_slots, 3, 1 if width == 1 else 3, 6, requires_grad=True)

@@ -32,6 +32,25 @@ GLOBAL_EVERY = 3
 MEAN_POOLER = {"_target_": "clozelab.models.encoder.MeanPooler"}
 FULL_ATTENTION = "clozelab.models.attention.FullAttention"
 LOCAL_ATTENTION = "clozelab.models.attention.LocalAttention"
+POSITIONS = {
+    "_target_": "clozelab.models.embeddings.RotaryPositions",
+    "base": 160_000.0,
+    "window_base": 10_000.0,
+}
+BLOCK = {
+    "_target_": "clozelab.models.encoder.PreNorm",
+    "gated": True,
+    "first_norm": False,
+    "scaled_outputs": True,
+}
+ATTENTION = {"_target_": LOCAL_ATTENTION, "window": 64, "global_every": GLOBAL_EVERY}
+NORM = {"_target_": "clozelab.models.encoder.LayerNorm", "bias": False}
+# How weights begin, where a file does not say it.
+FRESH = {"initializer_range": 0.02, "position_embedding_init": "normal"}
+# transformers 4 has a key for each base.
+OLD_BASES = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+# Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
+UNSAID_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 # What its classes could have and our parts do not -> the one value that is read.
 FIXED: Mapping[str, Any] = {
     "decoder_bias": True,
@@ -123,41 +142,26 @@ class Modernbert(RenamedFamily):
     )
     parts: ClassVar[Mapping[str, Any]] = {
         "type_vocab_size": 0,
-        "block": {
-            "_target_": "clozelab.models.encoder.PreNorm",
-            "gated": True,
-            "first_norm": False,
-            "scaled_outputs": True,
-        },
-        "positions": {
-            "_target_": "clozelab.models.embeddings.RotaryPositions",
-            "base": 160_000.0,
-            "window_base": 10_000.0,
-        },
-        "attention": {
-            "_target_": LOCAL_ATTENTION,
-            "window": 64,
-            "global_every": GLOBAL_EVERY,
-        },
-        "norm": {"_target_": "clozelab.models.encoder.LayerNorm", "bias": False},
+        "block": BLOCK,
+        "positions": POSITIONS,
+        "attention": ATTENTION,
+        "norm": NORM,
         "pooler": None,
         "use_bias": False,
     }
     defaults: ClassVar[Mapping[str, Any]] = {
+        **FIXED,
+        **OLD_BASES,
+        **dict.fromkeys(BIASES, False),
         "hidden_activation": "gelu",
         "mlp_dropout": 0.0,
         "attention_dropout": 0.0,
         "norm_eps": 1e-5,
         "norm_bias": False,
-        "initializer_range": 0.02,
-        "position_embedding_init": "normal",
+        **FRESH,
         "pad_token_id": 50283,
         "local_attention": 128,
-        "global_rope_theta": 160_000.0,
-        "local_rope_theta": 10_000.0,
         "classifier_pooling": "cls",
-        **dict.fromkeys(BIASES, False),
-        **FIXED,
     }
     lm_act = "gelu"
 
@@ -195,28 +199,19 @@ class Modernbert(RenamedFamily):
         return super().from_hf_config(values)
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
-        positions = {**self.parts["positions"], **dict(config.positions.options)}
-        attention = {**self.parts["attention"], **dict(config.attention.options)}
+        attention = {**ATTENTION, **dict(config.attention.options)}
         every, first = attention_pattern(config)
-        return {
-            **self.own_keys(config),
-            **dict.fromkeys(BIASES, config.use_bias),
-            **FIXED,
-            "embedding_dropout": config.hidden_dropout_prob,
-            "norm_bias": dict(config.norm.options).get("bias", True),
-            "local_attention": 2 * attention["window"],
-            "layer_types": layer_types(config.num_hidden_layers, every, first),
-            "global_attn_every_n_layers": None if first else every,
-            "rope_parameters": {
-                GLOBAL: {"rope_type": "default", "rope_theta": positions["base"]},
-                LOCAL: {"rope_type": "default", "rope_theta": positions["window_base"]},
-            },
-            "global_rope_theta": positions["base"],
-            "local_rope_theta": positions["window_base"],
-            "classifier_pooling": classifier_pooling(config),
-            # Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
-            **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
-        }
+        values = self.own_keys(config) | FIXED | layer_keys(config, POSITIONS)
+        values |= dict.fromkeys(UNSAID_IDS)
+        values |= dict.fromkeys(BIASES, config.use_bias)
+        values["embedding_dropout"] = config.hidden_dropout_prob
+        values["norm_bias"] = dict(config.norm.options).get("bias", True)
+        values["local_attention"] = 2 * attention["window"]
+        # Of transformers 4.
+        values["global_attn_every_n_layers"] = None if first else every
+        values["global_rope_theta"] = values["rope_parameters"][GLOBAL]["rope_theta"]
+        values["local_rope_theta"] = values["rope_parameters"][LOCAL]["rope_theta"]
+        return values
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         for key, value in FIXED.items():
@@ -230,18 +225,35 @@ class Modernbert(RenamedFamily):
                 f"config.json: {', '.join(BIASES)} differ; all matrices have a bias here, or none"
             )
         usual = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
-        bases = {
-            "base": rope_base(values, GLOBAL, "global_rope_theta"),
-            "window_base": rope_base(values, LOCAL, "local_rope_theta"),
-        }
-        return {
-            **self.own_fields(values),
-            "use_bias": biases.pop(),
-            "norm": self.parts["norm"] | {"bias": values["norm_bias"]},
-            "attention": attention_part(values, values["local_attention"] // 2, usual),
-            "positions": self.parts["positions"] | bases,
-            "pooler": MEAN_POOLER if values["classifier_pooling"] == "mean" else None,
-        }
+        fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(OLD_BASES))
+        fields["use_bias"] = biases.pop()
+        fields["norm"] = NORM | {"bias": values["norm_bias"]}
+        fields["attention"] = attention_part(values, values["local_attention"] // 2, usual)
+        return fields
+
+
+def layer_keys(config: EncoderConfig, usual: ReadOnlyJson) -> JsonObject:
+    """What config.json says of kinds of layers; `usual`: the family's positions."""
+    positions = {**usual, **dict(config.positions.options)}
+    rope = {}
+    for layer_type, option in ((GLOBAL, "base"), (LOCAL, "window_base")):
+        rope[layer_type] = {"rope_type": "default", "rope_theta": positions[option]}
+    return {
+        "layer_types": layer_types(config.num_hidden_layers, *attention_pattern(config)),
+        "rope_parameters": rope,
+        "classifier_pooling": classifier_pooling(config),
+    }
+
+
+def layer_fields(
+    values: ReadOnlyJson, usual: ReadOnlyJson, old_keys: tuple[str, ...]
+) -> JsonObject:
+    """Positions and pooler of a config.json; `old_keys` name the bases where nothing newer does."""
+    positions = dict(usual)
+    positions["base"] = rope_base(values, GLOBAL, old_keys[0])
+    positions["window_base"] = rope_base(values, LOCAL, old_keys[1])
+    pools_mean = values["classifier_pooling"] == "mean"
+    return {"positions": positions, "pooler": MEAN_POOLER if pools_mean else None}
 
 
 def classifier_pooling(config: EncoderConfig) -> str:

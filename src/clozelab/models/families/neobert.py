@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.modernbert import RenamedFamily
+from clozelab.models.families.ultrabert import BLOCK
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -68,11 +69,7 @@ class Neobert(RenamedFamily):
     parts: ClassVar[Mapping[str, Any]] = {
         "type_vocab_size": 0,
         "hidden_act": "silu",
-        "block": {
-            "_target_": "clozelab.models.encoder.PreNorm",
-            "gated": True,
-            "embedding_norm": False,
-        },
+        "block": BLOCK,
         "positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"},
         "norm": {"_target_": "clozelab.models.encoder.RMSNorm"},
         "pooler": None,

@@ -15,16 +15,14 @@ from torch import nn
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.modernbert import (
+    FRESH,
     GLOBAL,
     LOCAL,
     LOCAL_ATTENTION,
-    MEAN_POOLER,
     RenamedFamily,
     attention_part,
-    attention_pattern,
-    classifier_pooling,
-    layer_types,
-    rope_base,
+    layer_fields,
+    layer_keys,
 )
 from clozelab.models.layers import Linear
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -33,6 +31,18 @@ if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
 HEAD_SIZE = 768  # between the two layers before the vocabulary
+BASES = {"global_base": 2_560_000.0, "local_base": 10_000.0}
+POSITIONS = {
+    "_target_": "clozelab.models.embeddings.RotaryPositions",
+    "base": BASES["global_base"],
+    "window_base": BASES["local_base"],
+}
+BLOCK = {
+    "_target_": "clozelab.models.encoder.PreNorm",
+    "gated": True,
+    "embedding_norm": False,
+}
+ATTENTION = {"_target_": LOCAL_ATTENTION, "window": 128, "global_every": 3, "first_global": 2}
 
 
 class Ultrabert(RenamedFamily):
@@ -81,41 +91,25 @@ class Ultrabert(RenamedFamily):
     )
     parts: ClassVar[Mapping[str, Any]] = {
         "type_vocab_size": 0,
-        "block": {
-            "_target_": "clozelab.models.encoder.PreNorm",
-            "gated": True,
-            "embedding_norm": False,
-        },
-        "positions": {
-            "_target_": "clozelab.models.embeddings.RotaryPositions",
-            "base": 2_560_000.0,
-            "window_base": 10_000.0,
-        },
-        "attention": {
-            "_target_": LOCAL_ATTENTION,
-            "window": 128,
-            "global_every": 3,
-            "first_global": 2,
-        },
+        "block": BLOCK,
+        "positions": POSITIONS,
+        "attention": ATTENTION,
         "norm": {"_target_": "clozelab.models.encoder.RMSNorm"},
         "pooler": None,
         "use_bias": False,
     }
     defaults: ClassVar[Mapping[str, Any]] = {
+        **BASES,
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
         "attention_dropout": 0.0,
         "rms_norm_eps": 1e-6,
-        "initializer_range": 0.02,
-        "position_embedding_init": "normal",
+        **FRESH,
         "pad_token_id": 0,
         "sliding_window": 128,
-        "global_base": 2_560_000.0,
-        "local_base": 10_000.0,
         "classifier_pooling": "cls",
         "attention_bias": False,
         "mlp_bias": False,
-        "prediction_head_size": HEAD_SIZE,
     }
 
     def head(
@@ -150,24 +144,15 @@ class Ultrabert(RenamedFamily):
     # config.json
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
-        positions = {**self.parts["positions"], **dict(config.positions.options)}
-        attention = {**self.parts["attention"], **dict(config.attention.options)}
-        types = layer_types(config.num_hidden_layers, *attention_pattern(config))
-        return {
-            **self.own_keys(config),
-            "classifier_dropout": config.hidden_dropout_prob,
-            "attention_bias": config.use_bias,
-            "mlp_bias": config.use_bias,
-            "num_key_value_heads": config.num_attention_heads,
-            "prediction_head_size": HEAD_SIZE,
-            "sliding_window": attention["window"],
-            "layer_types": types,
-            "rope_parameters": {
-                GLOBAL: {"rope_type": "default", "rope_theta": positions["base"]},
-                LOCAL: {"rope_type": "default", "rope_theta": positions["window_base"]},
-            },
-            "classifier_pooling": classifier_pooling(config),
-        }
+        attention = {**ATTENTION, **dict(config.attention.options)}
+        values = self.own_keys(config) | layer_keys(config, POSITIONS)
+        values["classifier_dropout"] = config.hidden_dropout_prob
+        values["attention_bias"] = config.use_bias
+        values["mlp_bias"] = config.use_bias
+        values["num_key_value_heads"] = config.num_attention_heads
+        values["prediction_head_size"] = HEAD_SIZE
+        values["sliding_window"] = attention["window"]
+        return values
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         values = with_layers_spelt_out(values)
@@ -183,17 +168,10 @@ class Ultrabert(RenamedFamily):
                 raise ValueError(
                     f"config.json: {key} is {values[key]!r}; only {value!r} can be read here"
                 )
-        bases = {
-            "base": rope_base(values, GLOBAL, "global_base"),
-            "window_base": rope_base(values, LOCAL, "local_base"),
-        }
-        return {
-            **self.own_fields(values),
-            "use_bias": values["attention_bias"],
-            "attention": attention_part(values, values["sliding_window"], (3, 2)),
-            "positions": self.parts["positions"] | bases,
-            "pooler": MEAN_POOLER if values["classifier_pooling"] == "mean" else None,
-        }
+        fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(BASES))
+        fields["use_bias"] = values["attention_bias"]
+        fields["attention"] = attention_part(values, values["sliding_window"], (3, 2))
+        return fields
 
 
 def with_layers_spelt_out(values: ReadOnlyJson) -> JsonObject:
