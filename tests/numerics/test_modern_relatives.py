@@ -84,7 +84,9 @@ def ultrabert(suffix: str, folder: Path, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("suffix", ["Model", *CLASSES])
-def test_ultrabert_there_and_back(suffix, pooling, tmp_path, hf_gradients):
+def test_ultrabert_there_and_back(
+    suffix: str, pooling: str, tmp_path: Path, hf_gradients: Any
+) -> None:
     """States, outputs and gradients; and what we write loads in its class with no other tensor."""
     model = ultrabert(suffix, tmp_path / "theirs", classifier_pooling=pooling)
     encoder = load_encoder(tmp_path / "theirs").eval()
@@ -131,7 +133,7 @@ def test_ultrabert_there_and_back(suffix, pooling, tmp_path, hf_gradients):
     assert read_config(tmp_path / "ours") == encoder.config
 
 
-def test_an_ultrabert_file_with_a_window_a_layer():
+def test_an_ultrabert_file_with_a_window_a_layer() -> None:
     """As the released files say it; two windows are refused, and a head that is not there."""
     new = transformers.UltrabertConfig(**ULTRABERT).to_dict()
     old = {key: value for key, value in ULTRABERT.items() if key != "sliding_window"}
@@ -223,7 +225,7 @@ def neobert(tmp_path: Path) -> tuple[dict[str, Tensor], Encoder, nn.Module]:
     return tensors, encoder, head
 
 
-def test_neobert_equals_a_plain_one(neobert, hf_gradients):
+def test_neobert_equals_a_plain_one(neobert: Any, hf_gradients: Any) -> None:
     tensors, encoder, head = neobert
     batch = our_batch()
     output = encoder(**batch, output_hidden_states=True)
@@ -247,7 +249,7 @@ def test_neobert_equals_a_plain_one(neobert, hf_gradients):
         assert_equal(gradients[name], value.grad, f"gradient of {name}")
 
 
-def test_a_neobert_folder_is_written_as_it_was_read(neobert, tmp_path):
+def test_a_neobert_folder_is_written_as_it_was_read(neobert: Any, tmp_path: Path) -> None:
     tensors, encoder, head = neobert
     save_encoder_folder(
         tmp_path / "ours", encoder, heads={"lm": head}, tokenizer_files={}, extra_config={}

@@ -516,7 +516,8 @@ class _CpuAttention(torch.autograd.Function):
         torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
         by_head = gradient.view(3, batch_size, num_heads, width, head_dim)
         if ctx.turning is not None:
-            turn_(by_head[:2], *ctx.turning, -1.0)
+            cos, sin = ctx.turning
+            turn_(by_head[:2], cos, sin, -1.0)
         by_slot = by_head.permute(1, 3, 0, 2, 4)
         grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
         return grad_qkv, None, None, grad_bias, None, None

@@ -69,6 +69,8 @@ class MaskedLMHead(nn.Module):
 
     # Empty for a projection apart (folders.load_head).
     tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
+    transform: nn.Module
+    bias: Tensor
     # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
     reads_hidden_states: ClassVar[bool] = False
 
@@ -166,7 +168,6 @@ class UntiedLMHead(MaskedLMHead):
     """Prediction of tokens by a matrix of its own, behind `transform` [P, H] -> [P, H]."""
 
     tied_parameters: tuple[str, ...] = ()
-    bias: Tensor
 
     def __init__(
         self,
