@@ -79,8 +79,10 @@ class ContrastKey:
 def seeds_in_words(seeds: Iterable[Seeds]) -> str:
     """`1 2 3/1 2`: pre-training and fine-tuning seeds, as the analysis log has them."""
     pairs = list(seeds)
-    sides = [sorted({pair[side] for pair in pairs}) for side in (0, 1)]
-    return "/".join(" ".join(map(str, side)) for side in sides if side)
+    pretraining = sorted({seed for seed, _ in pairs})
+    finetuning = sorted({seed for _, seed in pairs})
+    sides = [" ".join(map(str, side)) for side in (pretraining, finetuning)]
+    return "/".join(filter(None, sides))
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,10 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
     a task may have several, and pairs would leave out all but one. Such cells are averaged over
     those fine-tuning seeds that each data set's cells have in common.
     """
-    finetune_seeds = {frozenset(seed for _, seed in cell.scores) for cell in cells if cell.scores}
+    finetune_seeds: set[frozenset[int]] = set()
+    for cell in cells:
+        if cell.scores:
+            finetune_seeds.add(frozenset(seed for _, seed in cell.scores))
     is_one_dataset = all(term.column == terms[0].column for term in terms)
     if len(finetune_seeds) < 2 or is_one_dataset:
         return list(cells)

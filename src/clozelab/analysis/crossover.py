@@ -170,7 +170,9 @@ def _leads(
 ) -> NDArray[np.float64]:
     """[seeds, amounts]: what the first line is ahead of the second, by pre-training seed."""
     # [lines][points]: scores by seeds
-    scores = [[table.cells[row, column.key].scores for _, row in curve.points] for curve in curves]
+    scores = []
+    for curve in curves:
+        scores.append([table.cells[row, column.key].scores for _, row in curve.points])
     seeds = sorted(set.intersection(*map(set, scores[0] + scores[1])))
 
     def line(number: int, pretrain_seed: int) -> NDArray[np.float64]:

@@ -193,13 +193,11 @@ class WordPieceTokenizer(VocabularyTokenizer):
         """
         normalizer = rules.get("normalizer") or {}
         lowercase = normalizer.get("lowercase")
-        is_berts = (
-            _has(rules["model"], type="WordPiece", continuing_subword_prefix="##")
-            and _has(normalizer, type="BertNormalizer", clean_text=True, handle_chinese_chars=True)
-            and type_of(rules.get("pre_tokenizer")) == "BertPreTokenizer"
-            and normalizer.get("strip_accents") in (None, lowercase)
-        )
-        if not is_berts or lowercase is None:
+        has_pieces = _has(rules["model"], type="WordPiece", continuing_subword_prefix="##")
+        cleans = _has(normalizer, type="BertNormalizer", clean_text=True, handle_chinese_chars=True)
+        strips = normalizer.get("strip_accents") in (None, lowercase)
+        splits = type_of(rules.get("pre_tokenizer")) == "BertPreTokenizer"
+        if lowercase is None or not (has_pieces and cleans and strips and splits):
             return None
         return _or_none(cls, rules, lowercase=lowercase)
 

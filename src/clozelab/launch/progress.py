@@ -76,14 +76,12 @@ class Outlook:
         except (OSError, ValueError, KeyError, TypeError):
             return NO_OUTLOOK
         # A plan of a sweep on its own has that part alone.
+        this = parts[index]
         after = parts[index + 1 :]
-        return cls(
-            parts[index].jobs,
-            jobs_before=sum(len(part.jobs) for part in parts[:index]),
-            jobs_after=sum(len(part.jobs) for part in after),
-            seconds_after=sum(part.seconds for part in after),
-            is_relative=parts[index].is_relative,
-        )
+        jobs_before = sum(len(part.jobs) for part in parts[:index])
+        jobs_after = sum(len(part.jobs) for part in after)
+        seconds_after = sum(part.seconds for part in after)
+        return cls(this.jobs, jobs_before, jobs_after, seconds_after, this.is_relative)
 
 
 NO_OUTLOOK = Outlook()

@@ -71,7 +71,6 @@ class FineTuning(TrainingModule):
         bilstm_...: only for that head; its size is a direction's, None: the encoder's.
         input_size: width of what represents a token; None: the encoder's hidden size.
         metric: key of the score that selects the best checkpoint, one of the module's own.
-        score_keys: the keys the module computes, without "validation/".
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
         log_interval_steps: optimizer steps between two published averages.
         base: what TrainingModule takes.
@@ -81,7 +80,7 @@ class FineTuning(TrainingModule):
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
     # arguments that a subclass gives, never a configuration
-    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
+    set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
 
     def __init__(
         self,
@@ -92,7 +91,6 @@ class FineTuning(TrainingModule):
         bilstm_hidden_size: int | None,
         bilstm_dropout_prob: float,
         metric: str,
-        score_keys: Sequence[str],
         keep_best_weights: bool,
         log_interval_steps: int,
         input_size: int | None = None,
@@ -100,7 +98,6 @@ class FineTuning(TrainingModule):
     ) -> None:
         super().__init__(**base)
         self.check_head(head)
-        check_metric(metric, score_keys)
         self.encoder = encoder
         self.metric = metric
         self.keep_best_weights = keep_best_weights

@@ -29,7 +29,7 @@ from clozelab.datamodules.examples import ragged_positions
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning
+from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, check_metric
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
@@ -240,8 +240,9 @@ class SpanExtraction(FineTuning):
         with_unanswerable: bool,
         **training: Any,
     ) -> None:
+        super().__init__(encoder=encoder, **training)
         keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
-        super().__init__(encoder=encoder, score_keys=keys, **training)
+        check_metric(self.metric, keys)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split

@@ -21,7 +21,14 @@ from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
+from clozelab.modules.finetuning import (
+    Batch,
+    BatchValues,
+    Evaluation,
+    FineTuning,
+    check_metric,
+    in_order,
+)
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
@@ -34,8 +41,9 @@ class TokenClassification(FineTuning):
     head_kind: ClassVar[str] = "tags"
 
     def __init__(self, *, encoder: Encoder, validation: TaggedSplit, **training: Any) -> None:
+        super().__init__(encoder=encoder, **training)
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
-        super().__init__(encoder=encoder, score_keys=keys, **training)
+        check_metric(self.metric, keys)
         self.validation = validation
         self.put_head("tags", len(validation.label_names))
 

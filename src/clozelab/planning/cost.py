@@ -27,6 +27,7 @@ from clozelab.planning.jobs import (
     NO_SAMPLES,
     Arm,
     Corpus,
+    ExampleLengths,
     Features,
     JobGroup,
     Request,
@@ -391,22 +392,13 @@ def _task_job(
         task=task["name"],
         head=settings["head"],
         encoder=encoder,
-        train=samples.train,
-        validation=samples.validation,
-        tokens_per_example=lengths.tokens,
-        inputs_per_example=lengths.inputs,
+        samples=samples,
+        lengths=lengths,
         longest=longest,
         features=Features.of(settings, encoder),
         settings=settings,
         jobs=jobs,
     )
-
-
-class ExampleLengths(NamedTuple):
-    """Of an example of a task."""
-
-    tokens: float
-    inputs: float  # windows of a passage, or choices; 1 for other tasks
 
 
 def _lengths_of(data: ReadOnlyJson, train: Sample | None, longest: int) -> ExampleLengths:

@@ -272,19 +272,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    # What the data module asks of a tokenizer: no text is read.
-    tokenizer = SimpleNamespace(
-        pad_id=0,
-        unk_id=1,
-        cls_id=2,
-        sep_id=3,
-        mask_id=4,
-        vocab_size=config.vocab_size,
-        pair_separators=1,
-        has_token_types=True,
-        undrawn_ids=(),
-        continues=lambda: np.zeros(config.vocab_size, dtype=np.bool_),
-    )
+    tokenizer = _made_up_tokenizer(config.vocab_size)
     prepared: Any = SimpleNamespace(
         tokenizer=tokenizer, train=text.train, validation=text.validation
     )
@@ -301,15 +289,35 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     module = PretrainingModule(
         Encoder(config),
         [objective],
-        optimizer_factory=build("optimizer", request["optimizer"]),
-        schedule_factory=build("schedule", request["schedule"]),
-        total_steps=phase["steps"],
-        gradient_clip_norm=1.0,
-        seed=1,
         matmul_ceiling=0.0,
-        log_interval_steps=request["steps_a_tick"],
+        **_training_options(request, phase["steps"]),
     )
     return _fit(module, data, hardware, request)
+
+
+def _made_up_tokenizer(vocab_size: int) -> SimpleNamespace:
+    """What the data module asks of a tokenizer: no text is read."""
+    special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
+    return SimpleNamespace(
+        **special_ids,
+        vocab_size=vocab_size,
+        pair_separators=1,
+        has_token_types=True,
+        undrawn_ids=(),
+        continues=lambda: np.zeros(vocab_size, dtype=np.bool_),
+    )
+
+
+def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]:
+    """What a module of any stage is told of its training."""
+    return {
+        "total_steps": total_steps,
+        "optimizer_factory": build("optimizer", request["optimizer"]),
+        "schedule_factory": build("schedule", request["schedule"]),
+        "gradient_clip_norm": 1.0,
+        "seed": 1,
+        "log_interval_steps": request["steps_a_tick"],
+    }
 
 
 def _fit(module: Any, data: Any, hardware: Hardware, request: ReadOnlyJson) -> list[Tick]:
@@ -378,16 +386,18 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
 
     config = EncoderConfig(**request["model"])
     no_ids = np.zeros(0, dtype=np.int32)
+    no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     labels = LabelledSplit(
-        sequences=TokenSequences(no_ids, np.zeros(1, np.int64), no_ids),
+        sequences=no_sequences,
         ids=np.zeros(0, np.str_),
         labels=np.zeros(0),
         label_names=["no", "yes"],
         num_available=0,
         num_bad_rows=0,
     )
+    encoder = Encoder(config)
     module = SequenceClassification(
-        encoder=Encoder(config),
+        encoder=encoder,
         head=request["head"],
         validation=labels,
         metrics=["accuracy"],
@@ -397,12 +407,7 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         bilstm_dropout_prob=0.0,
         metric="validation/accuracy",
         keep_best_weights=False,
-        log_interval_steps=request["steps_a_tick"],
-        optimizer_factory=build("optimizer", request["optimizer"]),
-        schedule_factory=build("schedule", request["schedule"]),
-        total_steps=MADE_UP_STEPS,
-        gradient_clip_norm=1.0,
-        seed=1,
+        **_training_options(request, MADE_UP_STEPS),
     )
     return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
 

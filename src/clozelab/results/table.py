@@ -253,7 +253,8 @@ class _Arrangement:
             return order.index(column.column.name) if column.column else len(order)
 
         columns = tuple(sorted(self.columns, key=place))
-        empty = {(row, column.key): Cell() for row in self.rows for column in columns}
+        keys = product(self.rows, (column.key for column in columns))
+        empty = {key: Cell() for key in keys}
         return ResultTable(
             spec=self.experiment,
             columns=columns,
@@ -429,7 +430,9 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
 
 def _mean_of_groups(groups: Sequence[tuple[tuple[DataColumn, Cell], ...]]) -> Cell:
     """The mean of groups, each of which is the mean of its cells."""
-    means = [_mean_cell([cell for _, cell in group]) for group in groups]
+    means = []
+    for group in groups:
+        means.append(_mean_cell([cell for _, cell in group]))
     return replace(_mean_cell(means), groups=tuple(groups))
 
 
@@ -437,7 +440,9 @@ def _mean_cell(parts: Sequence[Cell]) -> Cell:
     """A mean for every pair of seeds that all parts have."""
     common = sorted(set.intersection(*(set(part.scores) for part in parts)))
     healthy = sorted(set.intersection(*(set(part.healthy) for part in parts)))
-    scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in common}
+    scores = {}
+    for seeds in common:
+        scores[seeds] = sum(part.scores[seeds] for part in parts) / len(parts)
     seen = set(chain.from_iterable((*part.scores, *part.missing) for part in parts))
     return Cell(
         scores=scores,

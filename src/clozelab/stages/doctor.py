@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.planning.steps import SWEEPS
 from clozelab.results.experiment import find_experiment
-from clozelab.terminal import ParsedArgs, make_console, parse
+from clozelab.terminal import Grammar, ParsedArgs, make_console, parse
 
 if TYPE_CHECKING:  # it imports torch: not for --help and mistakes
     from clozelab.checks.subject import Subject
@@ -43,9 +43,8 @@ def main(words: Sequence[str]) -> int:
     options: tuple[str, ...] = ()
     if set(SWEEPS) & set(words):
         options = ("config-dir", "config-name")
-    args = parse(
-        "doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True
-    )
+    grammar = Grammar(names=(0, 1), options=options, flags=("all",), takes_overrides=True)
+    args = parse("doctor", words, grammar)
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     is_tuned = tune_allocator()  # before torch and lightning are imported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -156,7 +157,8 @@ def print_status(status: ExperimentStatus, console: Console) -> None:
 
 def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
     """Print how many jobs of each stage are in which state, and how long the rest takes."""
-    states = [state for state in STATUSES if any(sweep.counts.get(state) for sweep in sweeps)]
+    total = sum((sweep.counts for sweep in sweeps), Counter[str]())
+    states = [state for state in STATUSES if total[state]]
     has_others = any(sweep.others for sweep in sweeps)
     rows = []
     for sweep in sweeps:

@@ -317,8 +317,10 @@ class Prefetched:
         pool = ThreadPoolExecutor(1, "prefetch")
         try:
             waiting = deque(pool.submit(make) for _ in range(DEPTH))
-            while (batch := waiting.popleft().result()) is not end:  # an error comes in its place
+            batch = waiting.popleft().result()  # an error comes in its place
+            while batch is not end:
                 waiting.append(pool.submit(make))
                 yield batch
+                batch = waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
