@@ -173,18 +173,18 @@ def check_targets(config: ReadOnlyJson, *, signatures: bool = True) -> None:
         config: plain values, resolved; may be a part, under its dotted name.
         signatures: without them nothing is imported, and no key looked at.
     """
-    for place, node in _nodes(config, ""):
-        known_targets = allowed().get(WITHOUT_PLACE.sub("", place), [])
+    for key_path, node in _nodes(config, ""):
+        known_targets = allowed().get(WITHOUT_PLACE.sub("", key_path), [])
         for key in NAMING:
             if key in node:
-                _check_target(place, node[key], known_targets)
+                _check_target(key_path, node[key], known_targets)
         if "_args_" in node:
             raise ValueError(
-                f"{place}._args_: positional arguments are not allowed; give every argument its"
+                f"{key_path}._args_: positional arguments are not allowed; give every argument its"
                 " name"
             )
         if signatures:
-            _check_keys(place, node)
+            _check_keys(key_path, node)
 
 
 def _check_target(place: str, target: object, known_targets: Sequence[str]) -> None:

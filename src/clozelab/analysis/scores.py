@@ -267,8 +267,8 @@ class ScoreTable:
         frequent label.
         """
         about = self.spec.row(row)
-        own = self.cells[row, column.key].estimate
-        if about.arm is None or own is None or not column.tasks:
+        estimate = self.cells[row, column.key].estimate
+        if about.arm is None or estimate is None or not column.tasks:
             return ""
         least = column.majority
         name = "one fixed answer"
@@ -277,9 +277,12 @@ class ScoreTable:
             least = floor.mean
             name = "the same head on random weights"
         sign = -1.0 if column.falls else 1.0
-        if least is None or sign * own.mean >= sign * least:
+        if least is None or sign * estimate.mean >= sign * least:
             return ""
-        return f"{about.label} has {own.mean:.1f} on {column.heading}, where {name} has {least:.1f}"
+        return (
+            f"{about.label} has {estimate.mean:.1f} on {column.heading},"
+            f" where {name} has {least:.1f}"
+        )
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""

@@ -300,16 +300,16 @@ class Tokenizer:
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
         plain: list[int] = []
-        words: list[str] = []
+        all_words: list[str] = []
         for index, text in enumerate(texts):
             if self._cut is None or (self._uncut is not None and self._uncut.search(text)):
                 continue
             plain.append(index)
             if self._spaced and text and text[0] != " ":
                 text = f" {text}"
-            words += self._cut(text)
-            words.append("")
-        plain_ids, plain_lengths = self._caches[False].encode(words)
+            all_words += self._cut(text)
+            all_words.append("")
+        plain_ids, plain_lengths = self._caches[False].encode(all_words)
         if len(plain) == len(texts):
             return plain_ids, plain_lengths
         # The others go to the library as they are, and each text back to its place.

@@ -559,8 +559,8 @@ class LabelledDataModule(FinetuningDataModule):
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
-        kind = self.train.kind
-        names = kind.names or None
+        label_kind = self.train.kind
+        names = label_kind.names or None
         train = self._read(self.train_path, "training", names).limited(self.limit("training"))
         # Prefix of a score's name -> the validation set that it is of.
         paths = {"": self.validation_path}
@@ -572,13 +572,13 @@ class LabelledDataModule(FinetuningDataModule):
         for examples in validation.values():
             validation_pairs += _pairs(examples)
         # All sets are guessed at once, behind each other: the words are learnt once.
-        guesses = kind.guess(_pairs(train), train.label_values(kind), validation_pairs)
+        guesses = label_kind.guess(_pairs(train), train.label_values(label_kind), validation_pairs)
         scores: dict[str, float] = {}
         start = 0
         for prefix, examples in validation.items():
             end = start + len(examples)
-            labels = examples.label_values(kind)
-            set_scores = kind.score(kind.baseline_metrics, guesses[start:end], labels)
+            labels = examples.label_values(label_kind)
+            set_scores = label_kind.score(label_kind.baseline_metrics, guesses[start:end], labels)
             scores |= {f"{prefix}{name}": value for name, value in set_scores.items()}
             start = end
         return {BAG: scores}

@@ -189,13 +189,13 @@ class LabelColumn:
             warn_of_odd_classes(where, self._seen)
 
     def _describe_problems(self) -> str:
-        (problem, advice), places = next(iter(self._problems.items()))
-        message = f"{self.path}:{places.lines[0]}: {self.noun} {problem}"
-        if places.count > 1:
-            message += f" ({places})"
+        (problem, advice), occurrences = next(iter(self._problems.items()))
+        message = f"{self.path}:{occurrences.lines[0]}: {self.noun} {problem}"
+        if occurrences.count > 1:
+            message += f" ({occurrences})"
         # The first problem is described, the others are counted.
         num_wrong = sum(wrong.count for wrong in self._problems.values())
-        num_others = num_wrong - places.count
+        num_others = num_wrong - occurrences.count
         if num_others:
             message += f"; {num_others} rows have other wrong {self.noun}s"
         if advice:
@@ -230,12 +230,12 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
 
     The same where two labels are the same number.
     """
-    for label, places in seen.items():
+    for label, occurrences in seen.items():
         number = _number(label)
         # "0.5" is no class; "1" and "1.0" are one, as the twins below show
         if number is not None and not number.is_integer():
             raise ValueError(
-                f"{where}: {label!r} ({places}) is a number with a fraction: "
+                f"{where}: {label!r} ({occurrences}) is a number with a fraction: "
                 f"task.data.numeric_labels=true predicts numbers; {instead}"
             )
     for first, second in _twins(seen, _number):

@@ -310,14 +310,14 @@ class TaggedSequences(Sequences):
         """
         arrays = self.sequences.gather(index)
         counts = self.word_offsets[index + 1] - self.word_offsets[index]
-        _, words = ragged_positions(self.word_offsets[index], counts)
+        _, word_index = ragged_positions(self.word_offsets[index], counts)
         # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
         starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
-        word_slots = np.repeat(starts, counts) + self.word_positions[words]
+        word_slots = np.repeat(starts, counts) + self.word_positions[word_index]
         return arrays | {
             "word_slots": word_slots,
-            "word_index": words,
-            "labels": self.labels[words],
+            "word_index": word_index,
+            "labels": self.labels[word_index],
         }
 
 
@@ -549,11 +549,11 @@ class TagDataModule(FinetuningDataModule):
         sequences = TaggedSequences(
             tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]
         )
-        words = arrays["words"].tobytes().decode().split("\n")
+        word_strings = arrays["words"].tobytes().decode().split("\n")
         return TaggedSplit(
             sequences=sequences,
             sentence_offsets=arrays["sentence_offsets"],
-            words=words,
+            words=word_strings,
             ids=arrays["ids"],
             label_names=facts["label_names"],
             entity_tags=self.entity_tags,

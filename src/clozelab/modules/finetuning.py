@@ -448,14 +448,14 @@ def save_model(
     remembered.pop("texts_per_example", None)
     remembered |= facts | module.remembered()
     labels = getattr(module.validation, "label_names", None) or ()
-    kind = getattr(module.validation, "kind", None)
+    label_kind = getattr(module.validation, "kind", None)
     write_model(
         folder,
         module.encoder,
         module.heads(),
         tokenizer,
         labels=labels,
-        problem_type=getattr(kind, "problem_type", None),
+        problem_type=getattr(label_kind, "problem_type", None),
         max_length=max_positions(encoder_folder),
         extra_config={"clozelab": remembered},
     )

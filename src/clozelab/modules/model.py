@@ -129,17 +129,17 @@ def _read_heads(
     input_size = None
     if lstm is not None:
         input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size
-    for kind in kinds:
-        size = input_size if kind in TASK_KINDS else None
-        head = family.head(kind, encoder, num_labels=max(1, num_labels), input_size=size)
+    for head_kind in kinds:
+        size = input_size if head_kind in TASK_KINDS else None
+        head = family.head(head_kind, encoder, num_labels=max(1, num_labels), input_size=size)
         reads_states = lstm is not None or getattr(head, "reads_token_states", False)
-        reads_pooler = kind in POOLED_KINDS and not reads_states
+        reads_pooler = head_kind in POOLED_KINDS and not reads_states
         lacks_pooler = reads_pooler and "pooler" in untrained
-        if folders.has_head(family, kind, head, stored) and not lacks_pooler:
-            folders.load_head(folder, kind, head, stored)
-            heads[kind] = head
+        if folders.has_head(family, head_kind, head, stored) and not lacks_pooler:
+            folders.load_head(folder, head_kind, head, stored)
+            heads[head_kind] = head
         else:
-            untrained.append(kind)
+            untrained.append(head_kind)
     return heads, untrained
 
 
@@ -234,10 +234,10 @@ def _kinds(
     """The heads that the folder's configuration names, and those that its tensors' names say."""
     # Some heads' tensors say what they are; `classifier` may be of several kinds.
     kinds = set()
-    for kind in NAMED_KINDS:
-        prefix = family.head_name(kind, "")
+    for head_kind in NAMED_KINDS:
+        prefix = family.head_name(head_kind, "")
         if any(name.startswith(prefix) for name in stored):
-            kinds.add(kind)
+            kinds.add(head_kind)
     architectures = config.get("architectures")
     if architectures:
         try:
@@ -252,7 +252,7 @@ def _kinds(
                 f'for example "architectures": ["{family.class_name}ForSequenceClassification"]'
             )
         kinds.add("classification")  # that of Google's run_classifier.py
-    return [kind for kind in COMMON_HEADS if kind in kinds]
+    return [head_kind for head_kind in COMMON_HEADS if head_kind in kinds]
 
 
 def _labels(

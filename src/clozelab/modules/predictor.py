@@ -417,12 +417,12 @@ class Predictor(ModelRunner):
                 reasons.append(item.reason)
                 continue
             text = item if isinstance(item, str) else " ".join(item)
-            words = Words(text, word_spans(item))
-            ids = self.tokenizer.encode_words(words.strings())[0]
+            sentence_words = Words(text, word_spans(item))
+            ids = self.tokenizer.encode_words(sentence_words.strings())[0]
             reason = unread_reason(ids, self.tokenizer)
             reasons.append(reason)
             if reason is None:
-                readable.append(words)
+                readable.append(sentence_words)
         _refuse(reasons, given, errors)
         results: list[answers.Tagged] = []
         if readable:

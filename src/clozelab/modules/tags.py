@@ -83,14 +83,14 @@ class TokenClassification(FineTuning):
         split = self.validation
         predicted = in_order(outputs, len(split.labels))
         tags = self._tags(predicted)
-        words = split.by_sentence(split.words)
+        words_by_sentence = split.by_sentence(split.words)
         labels = self._tags(split.labels)
         records = []
         for number, sentence_id in enumerate(split.ids):
             records.append(
                 {
                     "id": str(sentence_id),
-                    "words": words[number],
+                    "words": words_by_sentence[number],
                     "prediction": tags[number],
                     "label": labels[number],
                 }

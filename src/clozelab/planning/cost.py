@@ -582,24 +582,24 @@ def parts_of(
     # How many times `opening` a verb takes besides its jobs.
     times = constants()["times_of_opening"]
     is_reproduction = len(steps) > 1
-    parts = []
+    plan = []
     for step in steps:
         if not step.is_sweep:
-            parts.append(Part("prepare", preparing))
+            plan.append(Part("prepare", preparing))
             continue
         # The pre-flight is before the first sweep.
-        if is_reproduction and not any(part.name == "doctor" for part in parts):
-            parts.append(Part("doctor", times["doctor"] * opening))
+        if is_reproduction and not any(part.name == "doctor" for part in plan):
+            plan.append(Part("doctor", times["doctor"] * opening))
         seconds = costing.wall(step.verb, only_left=True)
         if seconds is None:
             return None
         start = times[step.verb] * opening
         if costing.pools[step.verb].forks and costing.left(step.verb):
             start = max(start, start_seconds("server", forks=True))
-        parts.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
+        plan.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
     if is_reproduction:
-        parts.append(Part("report", times["report"] * opening))
-    return parts
+        plan.append(Part("report", times["report"] * opening))
+    return plan
 
 
 def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:

@@ -403,15 +403,15 @@ class Sample(NamedTuple):
         num_examples = max(1, split.num_examples)
         inputs = 1.0
         characters = 0.0
-        words = 0.0
+        words_per_text = 0.0
         for texts in split.texts.values():
             if not len(texts):
                 continue
             # Texts by part, such as a question and its endings: each ending is an input.
             inputs = max(inputs, len(texts) / num_examples)
             characters += sum(map(len, texts)) / len(texts)
-            words += sum(text.count(" ") + 1 for text in texts) / len(texts)
-        return cls(split.num_examples, inputs, characters, words)
+            words_per_text += sum(text.count(" ") + 1 for text in texts) / len(texts)
+        return cls(split.num_examples, inputs, characters, words_per_text)
 
 
 class Samples(NamedTuple):

@@ -200,15 +200,15 @@ def _timed(request: Request, hardware: Hardware) -> Speed:
     step_seconds = ceiling_seconds / USUAL_SHARE
     if step_seconds > MAX_STEP_SECONDS:
         return Speed(request.step_tokens / step_seconds, is_estimated=True)
-    asked = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
+    question = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
     if 2 * step_seconds > SECONDS:
-        asked |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
+        question |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
-        asked |= {"steps_a_tick": STEPS_A_TICK}
+        question |= {"steps_a_tick": STEPS_A_TICK}
 
     started = time.perf_counter()
     waited = waited_seconds()
-    rate = _rate(TICKS_OF[asked["kind"]](asked, hardware))
+    rate = _rate(TICKS_OF[question["kind"]](question, hardware))
     busy_seconds = (time.perf_counter() - started) * torch.get_num_threads()
     return Speed(rate, is_busy=waited_seconds() - waited > BUSY_SHARE * busy_seconds)
 

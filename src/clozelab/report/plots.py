@@ -279,7 +279,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
     size = (WIDTH, 0.9 + 2.9 * down)
     figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
     sizes = encoder_sizes(table)
-    places = _places_by_size(rows, sizes)
+    x_positions = _places_by_size(rows, sizes)
     styles: dict[str, JsonObject] = {}
     for index, row in enumerate(rows):
         marker = MARKERS[index % len(MARKERS)]
@@ -288,7 +288,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
         for row in rows:
             cell = table.cells[row.name, column.key]
             if cell.estimate is not None:
-                x = places[row.name]
+                x = x_positions[row.name]
                 style = styles[row.name]
                 _draw_point(axes, x, cell.estimate, is_collapsed=cell.is_collapsed, **style)
         _finish_panel(axes, column)
@@ -307,11 +307,11 @@ def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str
     by_size: dict[float, list[str]] = {}
     for row in rows:
         by_size.setdefault(sizes[str(row.arm)], []).append(row.name)
-    places: dict[str, float] = {}
+    x_positions: dict[str, float] = {}
     for size, names in by_size.items():
         for index, name in enumerate(names):
-            places[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
-    return places
+            x_positions[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
+    return x_positions
 
 
 def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:

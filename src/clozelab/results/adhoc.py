@@ -48,21 +48,24 @@ def infer_table(runs: Runs) -> ResultTable:
 
     ValueError: there is no run.
     """
-    known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
-    if not known:
+    recorded = []
+    for run in runs.records:
+        if run.fingerprint and run.config.get("seed") is not None:
+            recorded.append(run)
+    if not recorded:
         raise ValueError(
             f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment"
         )
-    tuned = [run for run in known if run.stage != "pretrain"]
-    shown = tuned if tuned else known
+    tuned = [run for run in recorded if run.stage != "pretrain"]
+    row_runs = tuned if tuned else recorded
     pretrained = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
 
-    keys = _row_keys(shown)
+    keys = _row_keys(row_runs)
     short = _short_names(keys)
-    named = _named_by_values(shown, short, "row" if tuned else "arm")
+    named = _named_by_values(row_runs, short, "row" if tuned else "arm")
     experiment = _infer_experiment(runs.root, named, list(short.values()))
     # Whatever the rows are named by is what they are about.
-    swept = [*(_differing(overrides_of(shown)) or keys), *_differing(overrides_of(pretrained))]
+    swept = [*(_differing(overrides_of(row_runs)) or keys), *_differing(overrides_of(pretrained))]
     experiment = experiment.model_copy(update={"differ_in": tuple(swept)})
     return build_table(experiment, replace(runs, records=[*pretrained, *named]))
 

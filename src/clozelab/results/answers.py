@@ -260,14 +260,14 @@ def _count_tags(predicted: Sequence[str], label: Sequence[str], metric: str) -> 
     if metric == "accuracy":
         hits = sum(tag == right for tag, right in zip(predicted, label, strict=True))
         return hits, len(label)
-    found = set(entities(predicted))
+    predicted_entities = set(entities(predicted))
     expected = set(entities(label))
-    hits = len(found & expected)
+    hits = len(predicted_entities & expected)
     if metric == "precision":
-        return hits, len(found)
+        return hits, len(predicted_entities)
     if metric == "recall":
         return hits, len(expected)
-    return 2 * hits, len(found) + len(expected)
+    return 2 * hits, len(predicted_entities) + len(expected)
 
 
 # -- questions -------------------------------------------------------------------------------------

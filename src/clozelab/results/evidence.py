@@ -60,7 +60,7 @@ def evidence_of(run: Record) -> RunEvidence:
         encoder_arm = str(encoder_arm)
     is_finetuning = run.stage == "finetune"
     seeds = seeds_of(run)
-    known = settings(run)
+    run_settings = settings(run)
     code = of_all_sessions("modules", run)
     environment = made_with(run)
     delta = delta_of(run)
@@ -71,7 +71,7 @@ def evidence_of(run: Record) -> RunEvidence:
         place=run.place,
         is_finetuning=is_finetuning,
         seeds=seeds,
-        settings=known,
+        settings=run_settings,
         code=code,
         environment=environment,
         delta=delta,
@@ -147,16 +147,16 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
     if not first or not second:
         return frozenset()
     run = first[0]
-    other = second[0]
+    other_run = second[0]
     lines = delta_of(run)
-    other_lines = delta_of(other)
+    other_lines = delta_of(other_run)
     references = dict(derived_settings())
     factors: set[str] = set()
     for key in lines.keys() | other_lines.keys():
         if lines.get(key, NO_LINE) == other_lines.get(key, NO_LINE):
             references[key] = _references_in(key, lines.get(key, ""))
         elif key.startswith("/"):
-            factors |= _choices_apart(key.removeprefix("/"), run, other)
+            factors |= _choices_apart(key.removeprefix("/"), run, other_run)
         else:
             factors.add(key)
 

@@ -274,12 +274,12 @@ class _Arrangement:
 
     def _task_cell(self, row: str, column: DataColumn) -> Cell:
         runs = self.scored.get((row, column.task, column.is_measured), [])
-        chosen, note = _best_learning_rate(runs)
+        best_runs, note = _best_learning_rate(runs)
         seeds = self.finetune_seeds
         if column.is_measured:
             seeds = {run.seed for run in self.task_runs if run.task == column.task}
         expected = product(self.pretrain_seeds, sorted(seeds))
-        return _cell(chosen, column.metric, expected, note)
+        return _cell(best_runs, column.metric, expected, note)
 
     def _add_facts(self, column: Column) -> None:
         """A fact of the rows' pre-training; held-out text is ours, so it stands beside the
@@ -529,12 +529,12 @@ def _amounts_of_run(run: Record, fractions: Iterable[float], unit: str) -> Mappi
     logged: dict[int, float] = {}
     for row in read_rows(run.folder / "metrics.csv"):
         logged[row.step] = float(row.seconds if unit == "seconds" else row.tokens)
-    known = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))
+    amount_of_step = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))
 
     amounts: dict[float, float] = {}
     for fraction in fractions:
         step = round(fraction * steps)
-        if len(known) > 2 or step in known:
-            reached = float(np.interp(step, list(known), list(known.values())))
+        if len(amount_of_step) > 2 or step in amount_of_step:
+            reached = float(np.interp(step, list(amount_of_step), list(amount_of_step.values())))
             amounts[fraction] = amount / total * reached
     return amounts

@@ -101,13 +101,13 @@ def code_of_results() -> dict[str, tuple[str, list[str]]]:
 def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
     # parsed, so that comments, line ends and quotes make no difference
     tree = ast.parse(path.read_bytes())
-    words = list[str]()
-    _append_words(tree, words)
+    code_words = list[str]()
+    _append_words(tree, code_words)
     imports = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             imports += [f"{node.module}.{alias.name}" for alias in node.names]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest(), imports
+    return hashlib.sha256("\n".join(code_words).encode()).hexdigest(), imports
 
 
 def _append_words(node: Any, words: list[str]) -> None:

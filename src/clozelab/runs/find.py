@@ -237,10 +237,10 @@ def select(
 
 def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
     """Say why `select` has found none of some records, and what values there are."""
-    words = []
+    conditions = []
     for field, values in filters.items():
         known_values = sorted({str(getattr(record, field)) for record in records} - {""})
-        words.append(f"{field}={values}")
+        conditions.append(f"{field}={values}")
         if set(known_values).isdisjoint(values.split(",")):
-            words[-1] += f" ({hint(values, known_values)})"
-    return f"none of the {len(records)} runs has {' and '.join(words)}"
+            conditions[-1] += f" ({hint(values, known_values)})"
+    return f"none of the {len(records)} runs has {' and '.join(conditions)}"

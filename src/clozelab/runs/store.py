@@ -475,17 +475,17 @@ def _link(folder: Path, equal_run: Record, config: Composed, inputs: Mapping[str
     """Fill a folder with links to an equal run, and with a record that says so."""
     logger.info("%s: shared from %s, which trained just this", folder, equal_run.folder)
     source = equal_run.folder.resolve()
-    here = folder.resolve()
+    target_folder = folder.resolve()
     # relative, so that a folder of runs may be moved as a whole
     for name in LINKED:
         if (source / name).exists():
-            (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
+            (folder / name).symlink_to(os.path.relpath((source / name).resolve(), target_folder))
     (folder / CONFIG_FILE).write_text(config.yaml, encoding="utf-8")
     record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
     for field in OF_THE_TRAINING:
         setattr(record, field, getattr(equal_run, field))
     record.shared = Shared(
-        run=os.path.relpath(source, here),
+        run=os.path.relpath(source, target_folder),
         fingerprint=equal_run.fingerprint,
         weights=encoder_fingerprint(source / "encoder"),
     )

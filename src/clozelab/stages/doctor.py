@@ -39,12 +39,13 @@ Exit status: 0, or 1 where a finding is an error."""
 
 def main(words: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
-    words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
+    # A sweep's command line may be given as it is.
+    arguments = [word for word in words if word not in ("-m", "--multirun")]
     options: tuple[str, ...] = ()
-    if set(SWEEPS) & set(words):
+    if set(SWEEPS) & set(arguments):
         options = ("config-dir", "config-name")
     grammar = Grammar(names=(0, 1), options=options, flags=("all",), takes_overrides=True)
-    args = parse("doctor", words, grammar)
+    args = parse("doctor", arguments, grammar)
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     is_tuned = tune_allocator()  # before torch and lightning are imported

@@ -195,13 +195,15 @@ def check_records(archive: RunArchive) -> CheckResult:
     """Hold each configuration against its fingerprint, its file and its command."""
     wrong = []
     for record in archive.records:
-        place = record.place
+        run_name = record.place
         fingerprint = fingerprint_of(record.config, record.inputs, record.results_version)
         if fingerprint != record.fingerprint:
-            wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
-        wrong += (f"{place}: {mismatch}" for mismatch in config_mismatches(record))
+            wrong.append(
+                f"{run_name}: its configuration or inputs are not those of its fingerprint"
+            )
+        wrong += (f"{run_name}: {mismatch}" for mismatch in config_mismatches(record))
         if not (record.folder / CONFIG_FILE).is_file():
-            wrong.append(f"{place} has no {CONFIG_FILE}, as every run has")
+            wrong.append(f"{run_name} has no {CONFIG_FILE}, as every run has")
     return CheckResult(f"{len(archive.records)} configurations", wrong)
 
 
@@ -276,20 +278,20 @@ def _kept_encoders(archive: RunArchive) -> Iterator[tuple[Record, Path]]:
 
 def encoder_mismatches(record: Record, folder: Path) -> Iterator[str]:
     """Say which files of an encoder are not those of its checksums, and whose run it is of."""
-    place = f"{record.place}/{folder.name}"
+    encoder_name = f"{record.place}/{folder.name}"
     if not (folder / CHECKSUMS_FILE).is_file():
-        yield f"{place} has no {CHECKSUMS_FILE}, as every encoder has"
+        yield f"{encoder_name} has no {CHECKSUMS_FILE}, as every encoder has"
         return
     for name, checksum in _read_json(folder / CHECKSUMS_FILE).items():
         path = folder / name
         if path.is_file() and file_sha256(path) != checksum:
-            yield f"{place}: {path.name} is not that of {CHECKSUMS_FILE}"
+            yield f"{encoder_name}: {path.name} is not that of {CHECKSUMS_FILE}"
     fingerprint = record.fingerprint
     if record.shared:
         fingerprint = record.shared.fingerprint
     about = _read_json(folder / "config.json").get("clozelab", {})
     if about.get("run_fingerprint", fingerprint) != fingerprint:
-        yield f"{place}: it is of another run"
+        yield f"{encoder_name}: it is of another run"
 
 
 # Scores
