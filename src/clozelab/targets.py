@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from clozelab.schema import IDENTITY, meanings
 from clozelab.text.did_you_mean import hint, key_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
@@ -202,7 +202,7 @@ def _check_target(place: str, target: object, known_targets: Sequence[str]) -> N
     raise ValueError(f"{place}._target_: {target!r} is not allowed; {reason}")
 
 
-def build(place: str, node: Any) -> Any:
+def build(place: str, node: Json) -> Any:
     """Return what the node of a place, or the nodes below it, name.
 
     Hydra makes it, once its addresses are looked at.

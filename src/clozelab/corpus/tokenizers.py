@@ -96,7 +96,7 @@ class VocabularyTokenizer(Tokenizer):
         """The rules in the library's terms, without special tokens in text."""
 
     @abstractmethod
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         """What stands around texts and pairs, in the library's terms."""
 
     def _roles(self) -> dict[str, str]:
@@ -219,7 +219,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
     def _rules_for_words(self) -> Library:
         return _wordpiece(self._ids, self.lowercase)
 
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         second_type = 1 if self.has_token_types else 0
         return processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
@@ -434,7 +434,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         model = models.BPE(self._ids, self.merges)
         return _byte_bpe(model, self.lowercase, self.add_prefix_space)
 
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         return processors.RobertaProcessing(
             ("</s>", self._ids["</s>"]),
             ("<s>", self._ids["<s>"]),

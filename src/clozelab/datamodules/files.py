@@ -137,7 +137,7 @@ def fingerprint_of(parts: ReadOnlyJson) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def content_key(parts: Mapping[str, Any]) -> str:
+def content_key(parts: ReadOnlyJson) -> str:
     """16 hex digits that name everything which decides the content."""
     return fingerprint_of(parts)[:16]
 

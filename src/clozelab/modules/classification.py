@@ -18,19 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.modules.finetuning import (
-    Batch,
-    BatchValues,
-    Evaluation,
-    FineTuning,
-    check_metric,
-    in_order,
-)
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from clozelab.corpus.files import write_whole
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.finetuning import Batch
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
@@ -34,12 +35,11 @@ from clozelab.models.registry import family_of
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.text.plain import JsonObject, ReadOnlyJson
-from clozelab.training.checkpoints import seed_forward
+from clozelab.training.checkpoints import Checkpoint, seed_forward
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 log = logging.getLogger(__name__)
-Batch = dict[str, Any]
 # (numbers, values) of one batch, on the host: which examples (or words) they are, and what the
 # model says of each.
 BatchValues = tuple[Tensor, Tensor]
@@ -211,7 +211,7 @@ class FineTuning(TrainingModule):
     def on_fit_start(self) -> None:
         self._loss_sum = self._loss_sum.to(self.device)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_save_checkpoint(checkpoint)
         record = None
         weights = None
@@ -232,7 +232,7 @@ class FineTuning(TrainingModule):
             "best_weights": weights,
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint["finetuning"]
         self._loss_sum = saved["loss_sum"]

@@ -30,7 +30,7 @@ from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_of
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
@@ -222,7 +222,7 @@ def write_model(
     )
 
 
-def with_max_length(files: Mapping[str, Any], length: int) -> dict[str, Any]:
+def with_max_length(files: Mapping[str, str | bytes], length: int) -> dict[str, str | bytes]:
     """A tokenizer's files, saying the longest sequence that is good for the encoder."""
     rules = json.loads(files["tokenizer_config.json"]) | {"model_max_length": length}
     return {**files, "tokenizer_config.json": json.dumps(rules, indent=2) + "\n"}
@@ -335,7 +335,7 @@ def _refuse_contradiction(
             )
 
 
-def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[str]:
+def renamed_labels(labels: Sequence[str], names: Json, path: Path | str) -> list[str]:
     """A model's labels, some under other names (label -> name).
 
     ValueError for what is no such mapping, for a label that the model lacks, and for two labels of

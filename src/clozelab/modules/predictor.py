@@ -29,6 +29,7 @@ from torch import Tensor
 
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import TokenSequences
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
     Texts,
     Unreadable,
@@ -42,7 +43,7 @@ from clozelab.models.attention_maps import noted_attention
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, trained_pooling
 from clozelab.modules.runner import ModelRunner, mean_of_windows
 from clozelab.modules.spans import NBestSettings

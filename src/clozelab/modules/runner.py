@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from clozelab.datamodules import examples
 from clozelab.datamodules.encoded import Encoded
 from clozelab.datamodules.examples import Ints
-from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.finetuning import Batch, make_batch
 from clozelab.modules.classification import sequence_states
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.model import Model
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,

@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.datamodules.examples import ragged_positions
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, check_metric
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)

@@ -17,18 +17,12 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
-from clozelab.modules.finetuning import (
-    Batch,
-    BatchValues,
-    Evaluation,
-    FineTuning,
-    check_metric,
-    in_order,
-)
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")

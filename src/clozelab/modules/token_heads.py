@@ -22,10 +22,11 @@ from torch import Tensor
 from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences
+from clozelab.datamodules.finetuning import Batch
 from clozelab.models.heads import feature_layers
 from clozelab.models.layout import Layout
 from clozelab.modules import answers
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import ModelRunner

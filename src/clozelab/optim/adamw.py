@@ -15,7 +15,13 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from clozelab.optim.groups import GroupNodes, NamedParameters, decay_groups, match_groups
+from clozelab.optim.groups import (
+    GroupNodes,
+    NamedParameters,
+    OptimizerGroup,
+    decay_groups,
+    match_groups,
+)
 from clozelab.optim.muon import Muon
 from clozelab.text.plain import ReadOnlyJson
 
@@ -73,7 +79,7 @@ def _is_layer_matrix(name: str, parameter: nn.Parameter) -> bool:
 
 
 def _adamw(
-    groups: list[dict[str, Any]],
+    groups: list[OptimizerGroup],
     learning_rate: float,
     betas: tuple[float, float],
     eps: float,
@@ -199,7 +205,7 @@ class UncorrectedAdamW(Optimizer):
             self._update(group)
         return loss
 
-    def _update(self, group: dict[str, Any]) -> None:
+    def _update(self, group: OptimizerGroup) -> None:
         """One update of a group, in torch's loops over lists of tensors."""
         params = [p for p in group["params"] if p.grad is not None]
         if not params:  # those loops take no empty list

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -45,13 +45,13 @@ from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
 # of a planned job; `check`: complete, most likely of the same inputs
 DONE = ("complete", "check", "shared", "shared?")
-MEASURE_OF_TASK: dict[str, Any] = {
+MEASURE_OF_TASK: JsonObject = {
     "hub": None,
     "epochs": 1,
     "global_batch_size": 1,
@@ -305,7 +305,7 @@ def measure_jobs(
     groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
-    alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     for group in groups:
         try:
             encoder = _encoder_of(group.settings, arms)
@@ -341,7 +341,7 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
 
-    alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
     passes: set[Words] = set()
     num_readers = 0

@@ -6,7 +6,7 @@ part of the corpus.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -219,7 +219,7 @@ def _of_task(measure: ReadOnlyJson, samples: Samples, *, is_probe: bool) -> Read
     )
 
 
-def _fitted_states(measure: Mapping[str, Any], train: Sample, layers: int) -> float:
+def _fitted_states(measure: ReadOnlyJson, train: Sample, layers: int) -> float:
     """Of all classifiers of a probe of a task's labels.
 
     Of words there are as many states as words, and control labels beside the real ones; of texts

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from clozelab.corpus.files import digest
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.examples import TokenSequences, offsets_of
-from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
+from clozelab.datamodules.finetuning import Batch, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -369,7 +369,7 @@ class MadeUpTask(LightningDataModule):
             loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
         )
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self) -> DataLoader[Batch]:
         return DataLoader(TrainingBatches(self.data, range(MADE_UP_STEPS), 0, 1), batch_size=None)
 
 
@@ -476,7 +476,7 @@ def _repeated(
     return ticks
 
 
-TICKS_OF: Mapping[str, Callable[[dict[str, Any], Hardware], list[Tick]]] = {
+TICKS_OF: Mapping[str, Callable[[JsonObject, Hardware], list[Tick]]] = {
     "pretrain": pretraining_ticks,
     "finetune": finetuning_ticks,
     "features": feature_ticks,

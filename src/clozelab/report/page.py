@@ -57,6 +57,7 @@ from clozelab.text.formatting import (
     span,
     with_direction,
 )
+from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 
 DATA_SETS = "Data sets"
@@ -281,7 +282,7 @@ def templates(*, is_markdown: bool = False) -> Environment:
     )
 
 
-def _without_html(value: Any) -> Any:
+def _without_html(value: Json) -> Json:
     """A text with every "<" escaped that begins HTML, unless a template says that it is safe."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
@@ -186,14 +186,14 @@ class Experiment(TableSpec):
         return frozenset(keys)
 
 
-def _column_with_defaults(entry: Any, split: JsonObject) -> Json:
+def _column_with_defaults(entry: Json, split: JsonObject) -> Json:
     """`MNLI` is a column of that name and task; a column has the table's split."""
     if isinstance(entry, str):
         entry = {"name": entry, "task": entry}
     return split | entry if isinstance(entry, dict) else entry
 
 
-def _row_with_defaults(entry: Any, num_columns: int) -> Json:
+def _row_with_defaults(entry: Json, num_columns: int) -> Json:
     """A row without cells has empty ones, and one without a label its name."""
     if not isinstance(entry, dict):
         return entry

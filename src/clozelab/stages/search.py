@@ -149,7 +149,7 @@ def note_of(
     return {"made_by": made_by, "file": source}
 
 
-def load_or_compute(path: Path, note: dict[str, Any], compute: Callable[[], list[Any]]) -> Any:
+def load_or_compute(path: Path, note: JsonObject, compute: Callable[[], list[Any]]) -> Any:
     """float32 [rows, H]; a row of NaN for one that cannot be read.
 
     The kept vectors are taken where they are of these lines and this model.

@@ -22,6 +22,8 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from clozelab.text.plain import ReadOnlyJson
+
 log = logging.getLogger(__name__)
 
 WINDOW = 100  # norms that are remembered
@@ -56,7 +58,7 @@ def require_finite_state(trainer: Trainer) -> None:
     One pass over all of them, and one wait for the device.
     """
     device = trainer.strategy.root_device
-    values: list[Any] = list(trainer.lightning_module.parameters())
+    values: list[Tensor] = list(trainer.lightning_module.parameters())
     for optimizer in trainer.optimizers:
         for state in optimizer.state.values():
             values += state.values()
@@ -154,11 +156,11 @@ class SpikeWatch:
         self.left_out.append(step)
         log.warning("%s: %s", text, consequence)
 
-    def state(self) -> dict[str, list[Any]]:
+    def state(self) -> ReadOnlyJson:
         """For a checkpoint, after a look."""
         return {"logs": list(self._logs), "left_out": list(self.left_out)}
 
-    def load(self, state: dict[str, list[Any]]) -> None:
+    def load(self, state: ReadOnlyJson) -> None:
         self._logs = list(state["logs"])
         self.left_out = list(state["left_out"])
         self._unread = []

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -141,7 +141,7 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
     return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
 
 
-def least_seconds(act: Callable[[], Any], device: torch.device, seconds: float) -> float:
+def least_seconds(act: Callable[[], object], device: torch.device, seconds: float) -> float:
     """Of one call on a device, the best of those that fit in `seconds`."""
     end = time.perf_counter() + seconds
     best = float("inf")
@@ -183,7 +183,9 @@ def largest_that_fits(attempt: Callable[[int], None], requested: int) -> int:
     )
 
 
-def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, precision: str) -> None:
+def try_step(
+    model: nn.Module, batch: Mapping[str, object], device: torch.device, precision: str
+) -> None:
     """Forward and backward of one micro-batch, without an update.
 
     Empty tensors take the room of Adam's moments of each parameter.
