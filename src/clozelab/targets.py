@@ -142,7 +142,7 @@ def _check_names(plain: ReadOnlyJson) -> None:
     identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
     for key in ("corpus.name", *identity_keys):
         # by its dotted key; None where this configuration has no such key
-        name: Any = plain
+        name: Json = plain
         for key_part in key.split("."):
             name = name.get(key_part) if isinstance(name, dict) else None
         if UPWARDS.search(str(name)) or not str(name).isprintable():

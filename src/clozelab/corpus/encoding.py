@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus import tokenizer_files as files
@@ -451,7 +452,9 @@ class Tokenizer:
         return config
 
 
-def _special_tokens_around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
+def _special_tokens_around(
+    encoding: Encoding, number: int
+) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
     first = [index for index, owner in enumerate(owners) if owner == 0]

@@ -75,7 +75,9 @@ class Instances(ABC):
 
     shortest: ClassVar[int] = 8
 
-    def __init__(self, layout: Any, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+    def __init__(
+        self, layout: object, shards: TokenShards, ids: SpecialIds, seq_length: int
+    ) -> None:
         if seq_length < self.shortest:
             raise ValueError(
                 f"seq_length {seq_length} is too short for this format; use at least"

@@ -58,7 +58,7 @@ from clozelab.datamodules.labels import (
 )
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class NamedClasses:
     labels: frozenset[str]  # those that are known; empty: none are
     numbers: set[int] = field(default_factory=set)  # that were read
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> Json:
         """The name of a class's number.
 
         None for -1, by which the datasets library means that a row has no label.

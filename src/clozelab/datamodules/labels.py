@@ -67,12 +67,12 @@ class Places:
         return f"{self.count} rows, lines {numbers}{more}"
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a cell holds nothing: null, or the number NaN that pandas writes for it."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def cell_text(value: Any) -> str:
+def cell_text(value: object) -> str:
     """A cell as text: a number or a truth as JSON writes it, a date as ISO does.
 
     ValueError for a list or the like.
@@ -86,7 +86,7 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, bytes):
@@ -129,7 +129,7 @@ class LabelColumn:
         self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
         self._seen: dict[str, Places] = {}
 
-    def add(self, line: int, value: Any) -> str:
+    def add(self, line: int, value: object) -> str:
         """The label of this line as text, whatever it is."""
         # Nearly every label was seen and found right before.
         if isinstance(value, str) and value in self._seen:
@@ -142,7 +142,7 @@ class LabelColumn:
             self._seen.setdefault(label, Places()).add(line)
         return label
 
-    def _read(self, value: Any) -> tuple[str, str, str]:
+    def _read(self, value: object) -> tuple[str, str, str]:
         """(label, what is wrong with it, what to do)."""
         one_each = f"give each row one {self.noun}, or leave the row out"
         label = ""

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,7 @@ from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = 10
 # UPOS and XPOS, of which every word has one; in others `_` is an answer
@@ -482,7 +483,7 @@ class TaggedSplit:
     def labels(self) -> Ints:
         return self.sequences.labels
 
-    def by_sentence(self, values: Sequence[Any]) -> list[list[Any]]:
+    def by_sentence(self, values: Sequence[T]) -> list[list[T]]:
         """[W] -> one list a sentence."""
         bounds = itertools.pairwise(self.sentence_offsets.tolist())
         return [list(values[begin:end]) for begin, end in bounds]

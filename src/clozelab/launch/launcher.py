@@ -376,7 +376,7 @@ def is_grid(config: Composed) -> bool:
     return str(config.of_hydra("sweeper._target_")).endswith(".GridSweeper")
 
 
-def require_positive(name: str, value: Any, *, instead: str = "") -> None:
+def require_positive(name: str, value: object, *, instead: str = "") -> None:
     """Raise ValueError for a launcher's setting that is no whole number above zero."""
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -154,7 +153,7 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
     return list(_dotted_names(keys, ""))
 
 
-def _dotted_names(value: Any, prefix: str) -> Iterator[str]:
+def _dotted_names(value: object, prefix: str) -> Iterator[str]:
     if not isinstance(value, dict):
         return
     for key, child in value.items():

@@ -90,7 +90,7 @@ class SlurmLauncher(SweepLauncher):
         console.print(
             f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}"
         )
-        asking: AbstractContextManager[Any] = nullcontext()
+        asking: AbstractContextManager[object] = nullcontext()
         if self.cluster == "slurm":
             say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
             self.queue = SlurmQueue(self.poll_seconds, report=say)

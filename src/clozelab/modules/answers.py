@@ -152,7 +152,7 @@ class Scored(Result):
         return {"prediction": self.log_probability} | tokens
 
 
-def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[str, list[Any]]:
+def columns_of(results: Sequence[object], array_name: str = "embedding") -> dict[str, list[Any]]:
     """The columns that a table gets: name -> a value of each row, None where a row has none.
 
     A result is a `Result`, or an array that stands in the column `array_name`. `error` comes last.

@@ -222,7 +222,7 @@ class TrainingModule(LightningModule):
         datamodule = getattr(self.trainer, "datamodule", None)
         return getattr(datamodule, "epoch_ends", [self.total_steps])
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         if self.trainer.global_step >= self.total_steps and not self.trainer.should_stop:
             self.trainer.should_stop = True  # after a validation
             rank_zero_info(

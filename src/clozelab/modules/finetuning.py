@@ -175,7 +175,7 @@ class FineTuning(TrainingModule):
 
     @abstractmethod
     def prediction_files(
-        self, name: str, split: Any, outputs: Sequence[BatchValues]
+        self, name: str, split: object, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """Predictions for the test set `name` in the benchmark's format: file name -> lines."""
 
@@ -262,7 +262,7 @@ class FineTuning(TrainingModule):
         self.throughput.add(tokens, flops)
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: Any, batch_idx: int) -> None:
         if self.trainer.global_step % self.log_interval_steps == 0:
             self._publish_training()
         super().on_train_batch_end(outputs, batch, batch_idx)

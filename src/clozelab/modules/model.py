@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -361,7 +360,7 @@ def renamed_labels(labels: Sequence[str], names: Json, path: Path | str) -> list
 
 def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: ReadOnlyJson) -> JsonObject:
     """What stands between encoder and output layer, in the sizes of its tensors."""
-    between: dict[str, Any] = {}
+    between: dict[str, nn.Module] = {}
     # For example bilstm.layers.0.forward_direction.weight_ih_l0.
     tensors = _without_prefix(stored, "bilstm.")
     if tensors:

@@ -97,7 +97,7 @@ class Predictor(ModelRunner):
 
     def fill_mask(
         self,
-        texts: Any,
+        texts: object,
         top_k: int = 5,
         *,
         columns: str | Sequence[str] | None = None,
@@ -139,7 +139,7 @@ class Predictor(ModelRunner):
 
     def classify(
         self,
-        texts: Any,
+        texts: object,
         stride: int | None = None,
         *,
         columns: str | Sequence[str] | None = None,
@@ -166,7 +166,7 @@ class Predictor(ModelRunner):
 
     def next_sentence(
         self,
-        pairs: Any,
+        pairs: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -182,7 +182,7 @@ class Predictor(ModelRunner):
 
     def embed(
         self,
-        texts: Any,
+        texts: object,
         pooling: str | None = None,
         layer: int | None = None,
         stride: int | None = None,
@@ -219,7 +219,7 @@ class Predictor(ModelRunner):
 
     def embed_each(
         self,
-        texts: Any,
+        texts: object,
         pooling: str | None = None,
         layer: int | None = None,
         stride: int | None = None,
@@ -255,7 +255,7 @@ class Predictor(ModelRunner):
 
     def score(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -276,7 +276,7 @@ class Predictor(ModelRunner):
 
     def hidden_states(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -313,7 +313,7 @@ class Predictor(ModelRunner):
 
     def attention(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -356,7 +356,7 @@ class Predictor(ModelRunner):
 
     def answer_all(
         self,
-        questions: Any,
+        questions: object,
         *,
         top_k: int = 1,
         null_answer: bool | None = None,
@@ -399,7 +399,7 @@ class Predictor(ModelRunner):
 
     def tag(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -432,7 +432,7 @@ class Predictor(ModelRunner):
 
     # Between texts and sequences
 
-    def sequences_of(self, texts: Sequence[Any]) -> TokenSequences:
+    def sequences_of(self, texts: Sequence[object]) -> TokenSequences:
         """Sequences of texts, whose masks are masks where the model fills them.
 
         ValueError for what cannot be read.
@@ -442,7 +442,7 @@ class Predictor(ModelRunner):
         )
         return self._encode(given, "raise", has_masks=self._may_have_masks(given.items)).sequences
 
-    def require_kind(self, items: Sequence[Any]) -> None:
+    def require_kind(self, items: Sequence[object]) -> None:
         """ValueError for single texts given to a classifier of pairs, and the other way round."""
         expected = self.model.texts_per_example
         for number, item in enumerate(items, 1):
@@ -459,7 +459,7 @@ class Predictor(ModelRunner):
                     " give one text"
                 )
 
-    def _may_have_masks(self, items: Sequence[Any]) -> bool:
+    def _may_have_masks(self, items: Sequence[object]) -> bool:
         if "lm" not in self.heads:
             return False
         return any(isinstance(item, str) and self.tokenizer.has_mask(item) for item in items)
@@ -499,7 +499,9 @@ class Predictor(ModelRunner):
         _refuse(encoded.reasons, given, errors)
         return encoded
 
-    def _returned(self, given: Texts, reasons: Sequence[str | None], results: Sequence[Any]) -> Any:
+    def _returned(
+        self, given: Texts, reasons: Sequence[str | None], results: Sequence[object]
+    ) -> Any:
         """Results in the form that the texts came in; `results` are those of the readable ones."""
         merged = self._merged(reasons, results)
         if given.is_single:
@@ -508,7 +510,7 @@ class Predictor(ModelRunner):
             return merged
         return with_columns(given.table, answers.columns_of(merged))
 
-    def _merged(self, reasons: Sequence[str | None], results: Sequence[Any]) -> list[Any]:
+    def _merged(self, reasons: Sequence[str | None], results: Sequence[object]) -> list[Any]:
         """A result for each text, `Unanswered` for those with a reason; a warning counts these."""
         remaining = iter(results)
         merged: list[Any] = []
@@ -593,7 +595,7 @@ def _readable(given: Texts, reasons: Sequence[str | None]) -> list[Any]:
     return [item for item, reason in pairs if reason is None]
 
 
-def _whole_number(name: str, value: Any) -> int:
+def _whole_number(name: str, value: object) -> int:
     """A setting that counts something, as int.
 
     ValueError for text, a fraction, a truth value.

@@ -123,7 +123,7 @@ class ModelRunner:
                 f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged"
             )
 
-    def sequence_logits(self, head: Any, encoded: Encoded) -> NDArray[np.float32]:
+    def sequence_logits(self, head: nn.Module, encoded: Encoded) -> NDArray[np.float32]:
         """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
         sequences = encoded.sequences
         has_bilstm = "bilstm" in self.heads

@@ -395,7 +395,7 @@ class SpanExtraction(FineTuning):
         return 100.0 * num_unanswerable / len(questions)
 
 
-def _json_lines(content: Any) -> list[str]:
+def _json_lines(content: object) -> list[str]:
     return [json.dumps(content, indent=1, ensure_ascii=False)]
 
 

@@ -246,7 +246,7 @@ class StepClock(DummyLogger):
         super().__init__()
         self.ticks: list[Tick] = []
 
-    def log_metrics(self, metrics: ReadOnlyJson, *_: Any, **__: Any) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, *_: object, **__: object) -> None:
         if TOKENS_KEY in metrics:
             self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 

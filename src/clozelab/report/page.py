@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, product
-from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
@@ -289,7 +288,7 @@ def _without_html(value: Json) -> Json:
     return HTML_START.sub("&lt;", value)
 
 
-def _paragraphs(name: str, **values: Any) -> list[str]:
+def _paragraphs(name: str, **values: object) -> list[str]:
     """The paragraphs of a text template, each as one line."""
     text = templates().get_template(name).render(values)
     lines = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]

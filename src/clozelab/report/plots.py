@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
@@ -74,7 +75,7 @@ class Picture:
     svg: bytes
 
 
-def look(style: str) -> Any:
+def look(style: str) -> AbstractContextManager[None]:
     """The context that every picture is drawn in: STYLE.mplstyle has the colours."""
     return plt.style.context(STYLE_FOLDER / f"{style}.mplstyle")
 

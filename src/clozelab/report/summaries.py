@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, product
-from typing import Any
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough
@@ -35,13 +34,13 @@ def _facts(runs: Iterable[Record], key: str) -> list[Json]:
     return [run.facts.get(key) for run in runs]
 
 
-def _average(values: Iterable[Any]) -> float | None:
+def _average(values: Iterable[object]) -> float | None:
     """The mean of those values that are numbers; None where none is."""
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def _shown_mean(values: Iterable[Any], shape: str = "") -> str:
+def _shown_mean(values: Iterable[object], shape: str = "") -> str:
     """The mean in this shape, without one to three digits; a dash where there is no number."""
     mean = _average(values)
     if mean is None:

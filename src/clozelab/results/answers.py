@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -194,7 +193,7 @@ def _task(run: Record) -> ReadOnlyJson:
     return run.config.get("task") or measure.get("task") or {}
 
 
-def _as_numbers(run: Record, *answers: Sequence[Any]) -> list[np.ndarray]:
+def _as_numbers(run: Record, *answers: Sequence[object]) -> list[np.ndarray]:
     """Answers and, last, right ones as numbers; labels by their place in the task's order, or else
     sorted.
 

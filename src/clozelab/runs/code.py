@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from clozelab.corpus.files import digest
 from clozelab.runs.identity import flatten
@@ -110,7 +109,7 @@ def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
     return hashlib.sha256("\n".join(code_words).encode()).hexdigest(), imports
 
 
-def _append_words(node: Any, words: list[str]) -> None:
+def _append_words(node: object, words: list[str]) -> None:
     """Append what a part of a syntax tree says, in order, without docstrings.
 
     Unset fields are left out: versions of Python differ in how many of them there are.

@@ -22,7 +22,6 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -52,7 +51,7 @@ from clozelab.runs.record import (
 from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -206,12 +205,12 @@ class Run:
         run._write()
         return run
 
-    def record(self, **facts: Any) -> None:
+    def record(self, **facts: Json) -> None:
         """Add facts (JSON values) to run.json at once."""
         self.facts.update(facts)
         self._write()
 
-    def complete(self, results: ReadOnlyJson | None = None, **facts: Any) -> None:
+    def complete(self, results: ReadOnlyJson | None = None, **facts: Json) -> None:
         """Mark the run as finished; `results` as scores.json has them.
 
         ValueError where a score is no number.
@@ -237,7 +236,7 @@ class Run:
         self.content.finished = now()
         self._write()
 
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._inside.close()
         try:
             if self.is_leader and self.content.status == "running":

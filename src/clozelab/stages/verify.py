@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
@@ -168,7 +167,7 @@ def verify_archive(path: Path, values: Mapping[str, str], console: Console) -> i
     return 0
 
 
-def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
+def _run_check(check: Callable[..., CheckResult], *arguments: object) -> CheckResult:
     """Run a check; what it cannot read is a finding, for the file may be forged."""
     try:
         return check(*arguments)

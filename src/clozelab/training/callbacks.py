@@ -351,7 +351,7 @@ class GradientStatistics(Callback):
     """
 
     def on_before_optimizer_step(
-        self, trainer: Any, pl_module: LightningModule, optimizer: Any
+        self, trainer: Any, pl_module: LightningModule, optimizer: object
     ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
@@ -431,7 +431,9 @@ class PositionGrowth(Callback):
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: object, **__: object) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: object, *_: object, **__: object
+    ) -> None:
         if trainer.global_step not in self.growth:
             return
         trained, needed = self.growth[trainer.global_step]

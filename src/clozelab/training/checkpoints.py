@@ -103,7 +103,7 @@ def _write_with_tail(content: Checkpoint, path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def size_of(content: Any) -> int:
+def size_of(content: object) -> int:
     """Bytes that torch.save makes of it, and a little more."""
     leaves = tree_leaves(content)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -187,12 +187,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
 
     def save_checkpoint(
-        self, checkpoint: Checkpoint, path: str | Path, storage_options: Any | None = None
+        self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
     ) -> None:
         save_file(checkpoint, Path(path), Path(path).with_name(PREVIOUS))
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: Any = None
+        self, path: str | Path, map_location: object = None, weights_only: object = None
     ) -> Checkpoint:
         return load_file(Path(path), map_location or "cpu")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from lightning.pytorch import Trainer
@@ -166,6 +166,6 @@ class SpikeWatch:
         self._unread = []
 
 
-def watch_of(module: Any) -> SpikeWatch:
+def watch_of(module: object) -> SpikeWatch:
     """The module's own, or one that sees nothing."""
     return getattr(module, "spikes", SpikeWatch())

@@ -248,7 +248,7 @@ def batch_loader(
     return loader
 
 
-def _same(batch: Any) -> Any:
+def _same(batch: object) -> object:
     return batch
 
 
@@ -286,7 +286,7 @@ def device_type(trainer: Trainer | None) -> str:
     return device.type if device is not None else "cpu"
 
 
-def pinned(batch: Any) -> Any:
+def pinned(batch: object) -> Any:
     """The same batch in page-locked memory.
 
     From there a copy to the device runs beside the work on it.
@@ -301,7 +301,7 @@ def pinned(batch: Any) -> Any:
 class Prefetched:
     """`loader` with up to DEPTH batches made ahead of its reader, each passed through `prepare`."""
 
-    def __init__(self, loader: Iterable[Any], prepare: Callable[[Any], Any]) -> None:
+    def __init__(self, loader: Iterable[object], prepare: Callable[[Any], Any]) -> None:
         self.loader = loader
         self.prepare = prepare
 

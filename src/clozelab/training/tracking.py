@@ -76,7 +76,7 @@ class MetricsCsv(Logger):
                 writer.writerow(Row._fields)
             writer.writerows(rows)
 
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration is in config.yaml and run.json, not here."""
 
     @rank_zero_only
@@ -144,14 +144,16 @@ class WandbTracker(Logger):
         values = {key: float(value) for key, value in metrics.items()}
         self._tell(lambda _, run: run.log({**values, "step": step}))
 
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration goes along when the run starts."""
 
     @rank_zero_only
     def summarise(self, scores: ReadOnlyJson) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
-    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(
+        self, name: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
         data = [list(row) for row in rows]
         self._tell(
             lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)})
