@@ -333,6 +333,10 @@ def make_contrast(
     return replace(contrast, design=design, interim=_interim(contrast, design, paired))
 
 
+def _finetune_seeds(cell: Cell) -> frozenset[int]:
+    return frozenset(finetune_seed for _, finetune_seed in cell.scores)
+
+
 def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[Cell]:
     """The cells as a difference pairs them by seed.
 
@@ -340,10 +344,7 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
     a task may have several, and pairs would leave out all but one. Such cells are averaged over
     those fine-tuning seeds that each data set's cells have in common.
     """
-    finetune_seeds: set[frozenset[int]] = set()
-    for cell in cells:
-        if cell.scores:
-            finetune_seeds.add(frozenset(seed for _, seed in cell.scores))
+    finetune_seeds = {_finetune_seeds(cell) for cell in cells if cell.scores}
     is_one_dataset = all(term.column == terms[0].column for term in terms)
     if len(finetune_seeds) < 2 or is_one_dataset:
         return list(cells)
