@@ -81,7 +81,9 @@ def seeds_in_words(seeds: Iterable[Seeds]) -> str:
     pairs = list(seeds)
     pretraining = sorted({seed for seed, _ in pairs})
     finetuning = sorted({seed for _, seed in pairs})
-    sides = [" ".join(map(str, side)) for side in (pretraining, finetuning)]
+    sides = []
+    for side in (pretraining, finetuning):
+        sides.append(" ".join(map(str, side)))
     return "/".join(filter(None, sides))
 
 
@@ -144,7 +146,9 @@ class Contrast:
 
     @cached_property
     def key(self) -> ContrastKey:
-        terms = [(term.weight, term.row, term.column.key) for term in self.terms]
+        terms = []
+        for term in self.terms:
+            terms.append((term.weight, term.row, term.column.key))
         return ContrastKey.of(terms, self.margin)
 
     @cached_property
@@ -300,7 +304,9 @@ def make_contrast(
     table: ScoreTable, terms: tuple[ContrastTerm, ...], *, label: str = "", margin: float = 0.0
 ) -> Contrast:
     """A contrast with all that is known of its cells."""
-    cells = [table.cells[term.row, term.column.key] for term in terms]
+    cells = []
+    for term in terms:
+        cells.append(table.cells[term.row, term.column.key])
     paired = _paired_cells(terms, cells)
     has_collapsed = any(cell.num_collapsed for cell in cells)
     difference, without_collapsed = _estimates(terms, paired)
@@ -570,14 +576,15 @@ def _interim(
     analyses: list[Contrast] = []
     for count in range(design.first, min(len(seeds), design.most) + 1):
         first_seeds = seeds[:count]
-        of_seeds = [
-            replace(
-                cell,
-                scores=_of_seeds(cell.scores, first_seeds),
-                healthy=_of_seeds(cell.healthy, first_seeds),
+        of_seeds = []
+        for cell in cells:
+            of_seeds.append(
+                replace(
+                    cell,
+                    scores=_of_seeds(cell.scores, first_seeds),
+                    healthy=_of_seeds(cell.healthy, first_seeds),
+                )
             )
-            for cell in cells
-        ]
         difference, without_collapsed = _estimates(contrast.terms, of_seeds)
         if not contrast.has_collapsed:
             without_collapsed = None

@@ -99,7 +99,9 @@ class WordCache:
 
     def _learn(self, missing: list[str]) -> None:
         """Remember the ids of words that are not remembered yet."""
-        calls = [missing[i : i + WORDS_PER_CALL] for i in range(0, len(missing), WORDS_PER_CALL)]
+        calls = []
+        for i in range(0, len(missing), WORDS_PER_CALL):
+            calls.append(missing[i : i + WORDS_PER_CALL])
         encodings = self._library.encode_batch(
             calls,
             is_pretokenized=True,

@@ -255,7 +255,10 @@ def _added_token(value: Json, special: bool | None = None) -> AddedToken:
     """From a name, or the node of a JSON file."""
     if not isinstance(value, dict):
         return AddedToken(value, special=True)
-    flags = {key: flag for key, flag in value.items() if key not in ("__type", "id", "content")}
+    flags = {}
+    for key, flag in value.items():
+        if key not in ("__type", "id", "content"):
+            flags[key] = flag
     if special is not None:
         flags["special"] = special
     return AddedToken(value["content"], **flags)

@@ -125,7 +125,9 @@ class VocabularyTokenizer(Tokenizer):
 
     def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
         # RoBERTa's takes the blanks before it along.
-        split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
+        split = []
+        for text in texts:
+            split.append(re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token))
         encoded = iter(self.encode_batch(list(itertools.chain.from_iterable(split))))
         mask = np.array([self.mask_id], dtype=np.int32)
         rows = []
@@ -604,7 +606,10 @@ def _of_vocab_txt(folder: Path, config: ReadOnlyJson) -> Tokenizer:
     if lowercase is None and (folder / "bert_config.json").is_file():
         # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
         text = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt")
-        entries = [entry for entry in text.split("\n") if not entry.startswith("[")]
+        entries = []
+        for entry in text.split("\n"):
+            if not entry.startswith("["):
+                entries.append(entry)
         lowercase = all(entry == entry.lower() for entry in entries)
     if lowercase is None:
         raise ValueError(

@@ -384,7 +384,9 @@ class LabelledDataModule(FinetuningDataModule):
 
     @property
     def reading(self) -> JsonObject:
-        extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
+        extra = {}
+        for name, path in self.extra_paths.items():
+            extra[name] = file_sha256(path)
         layout = [asdict(self.layout), self.labels, self.numeric_labels]
         windows = None
         if self.window_stride is not None:
@@ -403,9 +405,9 @@ class LabelledDataModule(FinetuningDataModule):
         self.train = self._load(self.train_path, "training", self.labels)
         self._check_classes()
         names = self.train.label_names
-        extra = {
-            name: self._load(path, "validation", names) for name, path in self.extra_paths.items()
-        }
+        extra = {}
+        for name, path in self.extra_paths.items():
+            extra[name] = self._load(path, "validation", names)
         validation = self._load(self.validation_path, "validation", names)
         self.validation = replace(validation, extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
@@ -460,9 +462,9 @@ class LabelledDataModule(FinetuningDataModule):
         return sequences
 
     def splits(self) -> list[tuple[str, Path, Any]]:
-        extra = [
-            (name, self.extra_paths[name], split) for name, split in self.validation.extra.items()
-        ]
+        extra = []
+        for name, split in self.validation.extra.items():
+            extra.append((name, self.extra_paths[name], split))
         return super().splits() + extra
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:

@@ -278,7 +278,10 @@ class SpanExtraction(FineTuning):
             "null_odds": "null_odds",
         }
         for name, key in keys.items():
-            values = {record["id"]: record[key] for record in best.predictions if key in record}
+            values = {}
+            for record in best.predictions:
+                if key in record:
+                    values[record["id"]] = record[key]
             if values:
                 files[f"{name}.json"] = _json_lines(values)
         return files

@@ -67,9 +67,9 @@ class TokenClassification(FineTuning):
         self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """The test file itself with a column of predictions (entities in IOB2)."""
-        tags = [
-            self.validation.label_names[number] for number in in_order(outputs, len(split.words))
-        ]
+        tags = []
+        for number in in_order(outputs, len(split.words)):
+            tags.append(self.validation.label_names[number])
         suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
         return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
 

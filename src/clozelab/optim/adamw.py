@@ -50,10 +50,14 @@ def build_adamw(
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
     named = dict(named_parameters)
     matches = match_groups(named, groups)
-    matrices = {}
-    if matrix_learning_rate is not None:
-        matrices = {name: p for name, p in named.items() if _is_layer_matrix(name, p)}
-    remaining = [(name, p) for name, p in named.items() if name not in matrices]
+    # With a rate of their own the matrices of layers are another optimizer's.
+    matrices: dict[str, nn.Parameter] = {}
+    remaining: list[tuple[str, nn.Parameter]] = []
+    for name, parameter in named.items():
+        if matrix_learning_rate is not None and _is_layer_matrix(name, parameter):
+            matrices[name] = parameter
+        else:
+            remaining.append((name, parameter))
     param_groups = decay_groups(remaining, weight_decay, learning_rate, matches)
     adamw = _adamw(param_groups, learning_rate, (beta1, beta2), eps, bias_correction)
     if matrix_learning_rate is None:

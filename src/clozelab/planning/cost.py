@@ -431,7 +431,11 @@ def _encoders_read(group: JobGroup) -> Iterator[Words]:
     keys = ("encoder_arm", "encoder_fraction", "initialisation")
     common = (settings["task"]["name"], *(str(settings[key]) for key in keys))
     for words in group.jobs:
-        seeds = [word.partition("=")[2] for word in words if key_of(word) == "pretrain_seed"]
+        # A job without an override of the seed has the sweep's own.
+        seeds = []
+        for word in words:
+            if key_of(word) == "pretrain_seed":
+                seeds.append(word.partition("=")[2])
         if not seeds:
             seeds = [str(settings["pretrain_seed"])]
         yield (*common, *seeds)

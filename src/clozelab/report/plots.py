@@ -109,7 +109,10 @@ def _row_colour(table: ResultTable, row: Row) -> str:
     """The colour of the arm that a row takes; grey for a row without one."""
     if row.arm is None:
         return str(plt.rcParams[FAINT])
-    arms = [known.arm for known in table.experiment.rows if known.arm is not None]
+    arms = []
+    for known in table.experiment.rows:
+        if known.arm is not None:
+            arms.append(known.arm)
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
@@ -329,7 +332,10 @@ def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:
 
 def draw_curves(table: ResultTable) -> Picture | None:
     """Draw the held-out loss of each pre-training run against tokens; None without a curve."""
-    runs = [run for run in table.runs.pretrain if run.curves.get("validation/loss")]
+    runs = []
+    for run in table.runs.pretrain:
+        if run.curves.get("validation/loss"):
+            runs.append(run)
     if not runs:
         return None
     labels = arm_labels(table)
@@ -471,7 +477,9 @@ def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
     lines: list[_Line] = []
     for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
         shift = APART * furthest * (index - (len(series) - 1) / 2)
-        places = {fraction: amount + shift for fraction, amount in ({0.0: 0.0} | known).items()}
+        places = {}
+        for fraction, amount in ({0.0: 0.0} | known).items():
+            places[fraction] = amount + shift
         lines.append(_Line(one_arm, _row_colour(table, first_rows[one_arm.arm]), places))
     return lines
 
@@ -539,7 +547,9 @@ def _draw_differences(
 def _line_entries(
     lines: Sequence[_Line], columns: Sequence[DataColumn], table: ResultTable
 ) -> list[Line2D]:
-    entries = [_entry(line.series.name, color=line.colour, marker="o") for line in lines]
+    entries = []
+    for line in lines:
+        entries.append(_entry(line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
         hollow: JsonObject = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}

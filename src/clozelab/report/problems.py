@@ -30,9 +30,9 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
     baselines = [_below_baseline(column, table) for column in table.with_results]
-    floors = [
-        table.below_floor(row, column) for column, row in product(table.with_results, table.rows)
-    ]
+    floors = []
+    for column, row in product(table.with_results, table.rows):
+        floors.append(table.below_floor(row, column))
     troubles: dict[str, Iterable[str]] = {}
     troubles["Another data set"] = table.excluded
     troubles["Another results version"] = _outdated_runs(table)

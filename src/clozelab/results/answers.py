@@ -84,7 +84,9 @@ def read_answers(path: Path) -> Answers:
         if questions.is_file():
             texts = json.loads(questions.read_text(encoding="utf-8"))
             return Answers(list(texts), list(texts.values()))
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(json.loads(line))
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -354,7 +356,9 @@ def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
     texts = dict(zip(answers.ids, answers.predictions, strict=True))
     has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
     scorer = squad.score_v2 if has_unanswerable else squad.score_v1
-    scores = {f"validation/{key}": value for key, value in scorer(right_answers, texts).items()}
+    scores = {}
+    for key, value in scorer(right_answers, texts).items():
+        scores[f"validation/{key}"] = value
     return {key: value for key, value in scores.items() if key in run.scores}
 
 

@@ -289,7 +289,10 @@ def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    own = {key: file[key] for key in ("claims", "stopping") if key in file}
+    own = {}
+    for key in ("claims", "stopping"):
+        if key in file:
+            own[key] = file[key]
     try:
         known = TableSpec.model_validate({"columns": [], "claims": []} | own)
     except ValidationError as error:

@@ -91,7 +91,10 @@ class ResultTable(ScoreTable):
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
-        tuned = {run.pretrain_seed for run in self.current.finetune if run.name in self.rows}
+        tuned = set()
+        for run in self.current.finetune:
+            if run.name in self.rows:
+                tuned.add(run.pretrain_seed)
         return tuple(sorted({run.seed for run in self.current.pretrain} | tuned))
 
     def evidence(self, first: str, second: str, tasks: Sequence[str]) -> Pair | None:
@@ -196,7 +199,10 @@ def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     """Arrange the runs of the experiment's rows; each column is of one results version."""
     outdated = find_outdated(runs.runs, experiment.free_keys)
     table = _Arrangement(experiment, without_outdated(runs, outdated)).table()
-    left_out = [(run.name, run.task) for run in runs.runs if run.folder in outdated]
+    left_out = []
+    for run in runs.runs:
+        if run.folder in outdated:
+            left_out.append((run.name, run.task))
     cells = dict(table.cells)
     for row, column in product(table.rows, table.columns):
         count = left_out.count((row, column.task))
@@ -294,7 +300,10 @@ class _Arrangement:
         for row in self.experiment.rows:
             # Of an encoder on the way no such figure is known.
             is_at_end = float(row.delta.get(POINT, 1.0)) == 1.0
-            runs = [run for run in self.runs.pretrain if run.name == row.arm and is_at_end]
+            runs = []
+            for run in self.runs.pretrain:
+                if run.name == row.arm and is_at_end:
+                    runs.append(run)
             complete = [run for run in runs if run.is_complete]
             expected = [seeds_of(run) for run in runs]
             self.cells[row.name, ours.key] = _cell(complete, column.metric, expected)
@@ -314,7 +323,9 @@ class _Arrangement:
             self.columns.append(paper_column(column))
         self.columns.append(ours)
         for row in self.rows:
-            cells = {part: (data, self._task_cell(row, data)) for part, data in datasets.items()}
+            cells = {}
+            for part, data in datasets.items():
+                cells[part] = (data, self._task_cell(row, data))
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
             for group in column.parts:
                 groups.append(tuple(cells[part] for part in group))
@@ -361,7 +372,10 @@ def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None])
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    having = {seeds_of(run): scored_run(run) for run in runs if metric in run.figures}
+    having = {}
+    for run in runs:
+        if metric in run.figures:
+            having[seeds_of(run)] = scored_run(run)
     scores = {seeds_of(run): float(run.figures[metric]) for run in runs if metric in run.figures}
     num_unscored = len(runs) - len(having)
     lacking = ""

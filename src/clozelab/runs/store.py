@@ -354,12 +354,14 @@ def _change_layout(old: Record, fresh: Record) -> None:
     """
     before = flatten(old.config)
     after = flatten(fresh.config)
-    layout = {key: before.get(key) for key in before | after if meaning_of(key) == LAYOUT}
-    changed = [
-        f"{key} was {layout[key]} and is {after.get(key)}"
-        for key in sorted(layout)
-        if layout[key] != after.get(key)
-    ]
+    layout = {}
+    for key in before | after:
+        if meaning_of(key) == LAYOUT:
+            layout[key] = before.get(key)
+    changed = []
+    for key in sorted(layout):
+        if layout[key] != after.get(key):
+            changed.append(f"{key} was {layout[key]} and is {after.get(key)}")
     if not changed:
         return
     text = ", ".join(changed)

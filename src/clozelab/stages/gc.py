@@ -69,9 +69,9 @@ def print_items(items: Sequence[Garbage], console: Console) -> None:
         Heading("why", drop=1),
         Heading("path", folds=True),
     ]
-    rows = [
-        [item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)] for item in items
-    ]
+    rows = []
+    for item in items:
+        rows.append([item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)])
     console.print(make_table(headings, rows, console.width))
     for item_kind, description in KINDS.items():
         sizes = [item.num_bytes for item in items if item.kind == item_kind]

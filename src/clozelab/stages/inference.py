@@ -78,7 +78,10 @@ def load_predictor(args: ParsedArgs) -> Predictor:
 
     from clozelab.modules.predictor import load
 
-    machine: Any = {key: values[key] for key in ("device", "precision") if key in values}
+    machine: Any = {}
+    for key in ("device", "precision"):
+        if key in values:
+            machine[key] = values[key]
     predictor = load(
         folder,
         label_names=parse_label_names(values),

@@ -59,10 +59,9 @@ def main(args: ParsedArgs) -> int:
     """Put the runs of packs where they belong; returns the exit status."""
     runs_dir = Path(path_of("runs_dir", args.values))
     with tempfile.TemporaryDirectory(prefix="clozelab-pool-") as folder:
-        archives = [
-            open_whole_archive(name, Path(folder) / str(number))
-            for number, name in enumerate(args.names)
-        ]
+        archives = []
+        for number, name in enumerate(args.names):
+            archives.append(open_whole_archive(name, Path(folder) / str(number)))
         new_files = check_archives(archives, runs_dir)
         copy_files(new_files, runs_dir)
         merge_notes(archives, runs_dir)

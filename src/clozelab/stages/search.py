@@ -181,7 +181,11 @@ def is_current(path: Path, note_path: Path, note: ReadOnlyJson) -> bool:
     """
     try:
         kept = json.loads(note_path.read_text(encoding="utf-8"))
-        changed = [key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]]
+        # What made the kept vectors otherwise: the model, or how texts are pooled and cut.
+        changed = []
+        for key in note["made_by"]:
+            if kept["made_by"][key] != note["made_by"][key]:
+                changed.append(key)
     except (OSError, ValueError, LookupError, TypeError):
         raise ValueError(
             f"{path} is there, and nothing of search's beside it: name another, output=FILE"

@@ -333,9 +333,9 @@ def rescore(record: Record, data_dir: str) -> tuple[dict[str, float], list[str]]
             return {}, [f"all figures of {record.task}: no predictions give them"]
         return {}, [f"scores on {record.task}: {error}"]
     # Those of numbered layers and the like as one, without "validation".
-    figures = {
-        re.sub(r"\d+$", "*", key.partition("/")[2]) for key in record.values.keys() - scores.keys()
-    }
+    figures = set()
+    for key in record.values.keys() - scores.keys():
+        figures.add(re.sub(r"\d+$", "*", key.partition("/")[2]))
     if not figures:
         return scores, []
     return scores, [f"{listed(sorted(figures))}: no predictions give them"]
@@ -431,10 +431,10 @@ def check_one_run(
     Args:
         local_paths: the overrides that say where data and cache are on this machine.
     """
-    encoders = {
-        encoder_fingerprint(path.parent): path.parent
-        for path in sorted(archive.folder.rglob("model.safetensors"))
-    }
+    # Copies of one encoder have one fingerprint.
+    encoders = {}
+    for path in sorted(archive.folder.rglob("model.safetensors")):
+        encoders[encoder_fingerprint(path.parent)] = path.parent
     candidates = [
         record for record in archive.records if _is_trainable(record, archive, encoders.keys())
     ]

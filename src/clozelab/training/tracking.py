@@ -62,11 +62,10 @@ class MetricsCsv(Logger):
     def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         self._tokens = int(metrics.get(TOKENS_KEY, self._tokens))
         self._seconds = float(metrics.get(SECONDS_KEY, self._seconds))
-        rows = [
-            (step, self._tokens, f"{self._seconds:.3f}", key, repr(float(value)))
-            for key, value in metrics.items()
-            if key not in (TOKENS_KEY, SECONDS_KEY, "epoch")
-        ]
+        rows = []
+        for key, value in metrics.items():
+            if key not in (TOKENS_KEY, SECONDS_KEY, "epoch"):
+                rows.append((step, self._tokens, f"{self._seconds:.3f}", key, repr(float(value))))
         # For example 100,51200,12.500,train/loss,6.9314
         is_new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
