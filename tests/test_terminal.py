@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from tests.screens import Screens
 
-from clozelab.terminal import Heading, fitting, make_console, make_table, parse
+from clozelab.terminal import Grammar, Heading, fitting, make_console, make_table, parse
 from clozelab.text.did_you_mean import hint, key_of, nearest
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
@@ -74,15 +74,17 @@ def test_hydra_s_words_are_passed_on_as_they_are() -> None:
         "~task.data={a: 1}",
         "hydra/launcher=slurm",
     ]
-    said = parse("doctor", ["pretrain", *words], names=(0, 1), takes_overrides=True)
-    assert said.names == ["pretrain"] and said.overrides == words
+    grammar = Grammar(names=(0, 1), takes_overrides=True)
+    args = parse("doctor", ["pretrain", *words], grammar)
+    assert args.names == ["pretrain"] and args.overrides == words
 
 
 def test_a_path_may_have_a_sign_in_it(screen: Screens) -> None:
-    said = parse("submit", ["glue", "runs/lr=1e-3", "out=there"], names=(1, 2), keys=["out"])
-    assert said.names == ["glue", "runs/lr=1e-3"] and said.values == {"out": "there"}
+    grammar = Grammar(names=(1, 2), keys=["out"])
+    args = parse("submit", ["glue", "runs/lr=1e-3", "out=there"], grammar)
+    assert args.names == ["glue", "runs/lr=1e-3"] and args.values == {"out": "there"}
     with screen.refuses(ValueError):
-        parse("submit", ["glue", "ot=there"], names=(1, 2), keys=["out"])
+        parse("submit", ["glue", "ot=there"], grammar)
 
 
 @pytest.mark.parametrize("word", ["seed=1", "+seed=1", "++seed=1", "~seed"])

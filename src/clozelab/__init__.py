@@ -159,7 +159,7 @@ def _words(overrides: Mapping[str, object], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}={_hydra_value(value)}"
 
 
-def _hydra_value(value: Any) -> str:
+def _hydra_value(value: object) -> str:
     """Write a value in Hydra's grammar."""
     if isinstance(value, Mapping):
         items = [f"{key}:{_hydra_value(child)}" for key, child in value.items()]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -144,6 +144,7 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (
 """Known to configurations by their own names (config.register)."""
 
 
+T = TypeVar("T")
 MISSING_VALUE = "???"
 UNRESOLVED = re.compile(r"^\?{3}$|\$\{")
 """A value that is missing, or not resolved."""
@@ -333,7 +334,9 @@ class Composed:
         for source in hydra.runtime.config_sources:
             schema = str(source.schema or "")
             sources.append(ConfigSource(str(source.provider), schema, str(source.path)))
-        choices = {str(group): choice for group, choice in hydra.runtime.choices.items()}
+        choices = {}
+        for group, choice in hydra.runtime.choices.items():
+            choices[str(group)] = choice
         return Origin(
             config_name=str(hydra.job.config_name),
             overrides=list(hydra.overrides.task),
@@ -402,7 +405,7 @@ class Composed:
         return alone
 
 
-def _plain_value(value: Any) -> Json:
+def _plain_value(value: object) -> Json:
     if isinstance(value, Container):
         return OmegaConf.to_container(value, resolve=True)
     return value
@@ -550,7 +553,7 @@ def _resolved_texts(
                     yield key, content, value
 
 
-def copied(value: Any) -> Any:
+def copied(value: T) -> T:
     """Return a copy, in a fifth of the time that OmegaConf's own takes."""
     return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 

@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from clozelab.schema import IDENTITY, meanings
 from clozelab.text.did_you_mean import hint, key_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
@@ -142,7 +142,7 @@ def _check_names(plain: ReadOnlyJson) -> None:
     identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
     for key in ("corpus.name", *identity_keys):
         # by its dotted key; None where this configuration has no such key
-        name: Any = plain
+        name: Json = plain
         for key_part in key.split("."):
             name = name.get(key_part) if isinstance(name, dict) else None
         if UPWARDS.search(str(name)) or not str(name).isprintable():
@@ -173,18 +173,18 @@ def check_targets(config: ReadOnlyJson, *, signatures: bool = True) -> None:
         config: plain values, resolved; may be a part, under its dotted name.
         signatures: without them nothing is imported, and no key looked at.
     """
-    for place, node in _nodes(config, ""):
-        known_targets = allowed().get(WITHOUT_PLACE.sub("", place), [])
+    for key_path, node in _nodes(config, ""):
+        known_targets = allowed().get(WITHOUT_PLACE.sub("", key_path), [])
         for key in NAMING:
             if key in node:
-                _check_target(place, node[key], known_targets)
+                _check_target(key_path, node[key], known_targets)
         if "_args_" in node:
             raise ValueError(
-                f"{place}._args_: positional arguments are not allowed; give every argument its"
+                f"{key_path}._args_: positional arguments are not allowed; give every argument its"
                 " name"
             )
         if signatures:
-            _check_keys(place, node)
+            _check_keys(key_path, node)
 
 
 def _check_target(place: str, target: object, known_targets: Sequence[str]) -> None:
@@ -202,7 +202,7 @@ def _check_target(place: str, target: object, known_targets: Sequence[str]) -> N
     raise ValueError(f"{place}._target_: {target!r} is not allowed; {reason}")
 
 
-def build(place: str, node: Any) -> Any:
+def build(place: str, node: Json) -> Any:
     """Return what the node of a place, or the nodes below it, name.
 
     Hydra makes it, once its addresses are looked at.

@@ -38,23 +38,11 @@ class ParsedArgs:
     overrides: list[str] = field(default_factory=list)
 
 
-def parse(
-    verb: str,
-    words: Sequence[str],
-    *,
-    names: tuple[int, int | None],
-    keys: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    options: Sequence[str] = (),
-    takes_overrides: bool = False,
-) -> ParsedArgs:
-    """Sort the words of a command line after its verb.
+@dataclass(frozen=True, kw_only=True)
+class Grammar:
+    """What may stand after a verb.
 
-    ValueError for a wrong word; it names the nearest that there is.
-
-    Args:
-        verb: for messages.
-        words: of the command line.
+    Attributes:
         names: how many words may stand without `=` and dashes: (at least, at most; None: any
             number).
         keys: of `key=value`.
@@ -62,49 +50,58 @@ def parse(
         options: of `--option VALUE` and `--option=VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
     """
+
+    names: tuple[int, int | None]
+    keys: Sequence[str] = ()
+    flags: Sequence[str] = ()
+    options: Sequence[str] = ()
+    takes_overrides: bool = False
+
+
+def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
+    """Sort the words of a command line after its verb, whose name is for messages.
+
+    ValueError for a wrong word; it names the nearest that there is.
+    """
     args = ParsedArgs(words=list(words))
     remaining = iter(words)  # an option takes the next word for its value
     for word in remaining:
         if word.startswith("-"):
-            _add_option(args, word, remaining, verb=verb, flags=flags, options=options)
+            _add_option(args, word, remaining, verb, grammar)
             continue
         key, equals, value = word.partition("=")
-        if takes_overrides and word.startswith("~"):
+        if grammar.takes_overrides and word.startswith("~"):
             args.overrides.append(word)
-        elif not equals or ("/" in key and not takes_overrides):
+        elif not equals or ("/" in key and not grammar.takes_overrides):
             args.names.append(word)  # a path may have a sign in it
-        elif key in keys:
+        elif key in grammar.keys:
             args.values[key] = value
-        elif takes_overrides:
+        elif grammar.takes_overrides:
             args.overrides.append(word)
         else:
-            raise ValueError(f"{verb} has no key {key!r}; {hint(key, keys)}")
-    _check_number(verb, args.names, names)
+            raise ValueError(f"{verb} has no key {key!r}; {hint(key, grammar.keys)}")
+    _check_number(verb, args.names, grammar.names)
     return args
 
 
 def _add_option(
-    args: ParsedArgs,
-    word: str,
-    remaining: Iterator[str],
-    *,
-    verb: str,
-    flags: Sequence[str],
-    options: Sequence[str],
+    args: ParsedArgs, word: str, remaining: Iterator[str], verb: str, grammar: Grammar
 ) -> None:
     """Add `--flag`, `--option=VALUE`, or `--option` with the next word; ValueError for others."""
+    # A word with one dash is no option: it has no name here.
     name, equals, value = "", "", ""
     if word.startswith("--"):
         name, equals, value = word.removeprefix("--").partition("=")
-    if name in options:
+    if name in grammar.options:
         following = value if equals else next(remaining, None)
         if following is None:
             raise ValueError(f"{verb}: --{name} needs a value")
         args.options[name] = following
-    elif name in flags and not equals:
+    elif name in grammar.flags and not equals:
         args.flags.add(name)
     else:
-        meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
+        known = [*grammar.flags, *grammar.options]
+        meant = hint(word.lstrip("-").partition("=")[0], known, prefix="--")
         raise ValueError(f"{verb} has no option {word}; {meant}")
 
 
@@ -135,9 +132,10 @@ def verb(
     Args:
         name: the verb.
         text: its help.
-        grammar: what `parse` is told of its words.
+        grammar: the fields of `Grammar`.
     """
-    least, _ = grammar["names"]
+    rules = Grammar(**grammar)
+    least, _ = rules.names
 
     def verb_of(act: Callable[[ParsedArgs], int]) -> Callable[[Sequence[str]], int]:
         @wraps(act)
@@ -145,7 +143,7 @@ def verb(
             if not words and least > 0:
                 print(fitted(text))
                 return 0
-            return act(parse(name, words, **grammar))
+            return act(parse(name, words, rules))
 
         return run
 

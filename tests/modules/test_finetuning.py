@@ -55,7 +55,6 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         bilstm_hidden_size=None,
         bilstm_dropout_prob=0.0,
         metric="validation/score",
-        score_keys=["score"],
         keep_best_weights=False,
         log_interval_steps=1,
         optimizer_factory=None,  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     # layers of 128.
     per_word = 2 * 4 * 2 * 128 * ((512 + 128) + (256 + 128))
     training = 3 * per_word * 10 * 300 * 2  # ten epochs of 300 sentences of two words
-    per_token = training_flops_per_token(job.encoder, round(job.tokens_per_example), 0.0) / 3
+    per_token = training_flops_per_token(job.encoder, round(job.lengths.tokens), 0.0) / 3
     seeds = set()
     for words in job.jobs:
         for word in words:
@@ -82,10 +82,10 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
                 seeds.add(word)
     runs = sum(len(one.jobs) for one in jobs if one.features)
     # both splits, once an encoder
-    encoding = 400 * job.tokens_per_example * per_token * len(seeds) / runs
+    encoding = 400 * job.lengths.tokens * per_token * len(seeds) / runs
     assert job.flops == pytest.approx(training + encoding)
     # not ten epochs of the encoder
-    assert job.flops < 10 * 300 * job.tokens_per_example * 3 * per_token + training
+    assert job.flops < 10 * 300 * job.lengths.tokens * 3 * per_token + training
 
 
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
@@ -99,7 +99,7 @@ def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
 
 def test_seconds_of_a_whole_encoder_by_hand(jobs: list[TaskJob]) -> None:
     job = replace(jobs[0], speeds=[Speed(1000.0), Speed(5000.0)], start=2.0)
-    tokens = job.tokens_per_example
+    tokens = job.lengths.tokens
     training = job.trained_examples * tokens / 1000.0
     assert job.seconds == pytest.approx(2.0 + training + job.validations * 100 * tokens / 5000.0)
 

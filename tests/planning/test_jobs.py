@@ -242,7 +242,9 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     # Six equal runs, two at a time: three in a row,
     # but for the heads that they save.
     assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0), rel=1e-3)
-    assert sum(job.count for job in found.tasks) == 48 and not any(job.train for job in found.tasks)
+    assert sum(job.count for job in found.tasks) == 48 and not any(
+        job.samples.train for job in found.tasks
+    )
     assert found.disk_usage(tmp_path, ()).run_bytes > 2 * sum(
         arm.checkpoint_bytes for arm in found.arms
     )
@@ -251,7 +253,10 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes
         for arm in found.arms
     )
-    tuned = [replace(job, validation=Sample(1000, 1.0, 50.0, 10.0)) for job in found.tasks]
+    validation = Sample(1000, 1.0, 50.0, 10.0)
+    tuned = []
+    for job in found.tasks:
+        tuned.append(replace(job, samples=job.samples._replace(validation=validation)))
     # which every fine-tuning keeps
     models = {job.task: FLOAT_BYTES * parameter_count(job.encoder) for job in tuned}
     sizes = {job.task: (job.result_bytes - RECORD_BYTES - models[job.task]) / 1000 for job in tuned}

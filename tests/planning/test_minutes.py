@@ -46,7 +46,7 @@ def timed(shape: Shape, speed: float = 1000.0) -> Any:
 def test_a_world_that_is_not_there_yet_is_counted_on_a_small_one(costing: Costing) -> None:
     pairs = next(job for job in costing.tasks if job.task == "dials_pairs")
     tags = next(job for job in costing.tasks if job.task == "dials_tags")
-    assert pairs.train and pairs.train_examples == 125 and tags.train_examples == 1000
+    assert pairs.samples.train and pairs.train_examples == 125 and tags.train_examples == 1000
     assert pairs.validation_examples == 800
     arm = costing.arms[0]
     assert arm.corpus.folder is None and arm.corpus.sampled == 12.0

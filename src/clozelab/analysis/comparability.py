@@ -182,7 +182,10 @@ def arms_are_pretrained_alike(pair: Pair) -> Reason | None:
 
 
 def rows_are_finetuned_alike(pair: Pair) -> Reason | None:
-    factors = {key for key in pair.row_factors if key.split(".")[0] not in PROTOCOL}
+    factors = set()
+    for key in pair.row_factors:
+        if key.split(".")[0] not in PROTOCOL:
+            factors.add(key)
     allowed = pair.free_keys | factors
     for task, runs in pair.first.by_task.items():
         reason = _other_protocol("fine-tuned", runs, pair.second.by_task[task], allowed)
@@ -252,7 +255,9 @@ RULES: tuple[Rule, ...] = (
 
 def _unmatched(pair: Pair, amount: str) -> Reason | None:
     name = "training time (seconds x devices)" if amount == "training_seconds" else amount
-    means = {str(side.arm): _mean_amount(side.pretraining, amount) for side in pair.sides}
+    means = {}
+    for side in pair.sides:
+        means[str(side.arm)] = _mean_amount(side.pretraining, amount)
     unknown = " and ".join(arm for arm, mean in means.items() if mean is None)
     if unknown:
         return Reason(
@@ -289,7 +294,10 @@ def _several_versions(name: str, kind: str, runs: Runs) -> Reason | None:
 
 def _wrong_encoder(side: RowEvidence, runs: Runs) -> Reason | None:
     """Runs of a row began from the encoder of another arm than paper.yaml says."""
-    strangers = [run for run in runs if side.arm and run.encoder_arm not in (side.arm, None)]
+    strangers = []
+    for run in runs:
+        if side.arm and run.encoder_arm not in (side.arm, None):
+            strangers.append(run)
     if not strangers:
         return None
     example = strangers[0]
@@ -315,7 +323,10 @@ def _other_protocol(stage: str, first: Runs, second: Runs, allowed: Iterable[str
     """What two rows' settings differ in for seeds that both have: a difference is paired."""
     allowed = list(allowed)
     differences = _differences(_settings_by_seeds(first), _settings_by_seeds(second))
-    unmeant = {key: apart for key, apart in differences.items() if not is_within(key, allowed)}
+    unmeant = {}
+    for key, apart in differences.items():
+        if not is_within(key, allowed):
+            unmeant[key] = apart
     if RATE_KEYS[0] in unmeant:
         # The optimizer's rate repeats the run's own.
         unmeant.pop(RATE_KEYS[1], None)
@@ -348,7 +359,9 @@ def _known_differences(
 
     What one does not know is no difference.
     """
-    different = {tuple(sorted(facts_of(run).items())) for run in (*first, *second)}
+    different = set()
+    for run in (*first, *second):
+        different.add(tuple(sorted(facts_of(run).items())))
     if len(different) < 2:
         return {}
     sides = (_by_seeds(first, facts_of), _by_seeds(second, facts_of))

@@ -79,8 +79,12 @@ class ContrastKey:
 def seeds_in_words(seeds: Iterable[Seeds]) -> str:
     """`1 2 3/1 2`: pre-training and fine-tuning seeds, as the analysis log has them."""
     pairs = list(seeds)
-    sides = [sorted({pair[side] for pair in pairs}) for side in (0, 1)]
-    return "/".join(" ".join(map(str, side)) for side in sides if side)
+    pretraining = sorted({seed for seed, _ in pairs})
+    finetuning = sorted({seed for _, seed in pairs})
+    sides = []
+    for side in (pretraining, finetuning):
+        sides.append(" ".join(map(str, side)))
+    return "/".join(filter(None, sides))
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,9 @@ class Contrast:
 
     @cached_property
     def key(self) -> ContrastKey:
-        terms = [(term.weight, term.row, term.column.key) for term in self.terms]
+        terms = []
+        for term in self.terms:
+            terms.append((term.weight, term.row, term.column.key))
         return ContrastKey.of(terms, self.margin)
 
     @cached_property
@@ -298,7 +304,9 @@ def make_contrast(
     table: ScoreTable, terms: tuple[ContrastTerm, ...], *, label: str = "", margin: float = 0.0
 ) -> Contrast:
     """A contrast with all that is known of its cells."""
-    cells = [table.cells[term.row, term.column.key] for term in terms]
+    cells = []
+    for term in terms:
+        cells.append(table.cells[term.row, term.column.key])
     paired = _paired_cells(terms, cells)
     has_collapsed = any(cell.num_collapsed for cell in cells)
     difference, without_collapsed = _estimates(terms, paired)
@@ -331,6 +339,10 @@ def make_contrast(
     return replace(contrast, design=design, interim=_interim(contrast, design, paired))
 
 
+def _finetune_seeds(cell: Cell) -> frozenset[int]:
+    return frozenset(finetune_seed for _, finetune_seed in cell.scores)
+
+
 def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[Cell]:
     """The cells as a difference pairs them by seed.
 
@@ -338,7 +350,7 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
     a task may have several, and pairs would leave out all but one. Such cells are averaged over
     those fine-tuning seeds that each data set's cells have in common.
     """
-    finetune_seeds = {frozenset(seed for _, seed in cell.scores) for cell in cells if cell.scores}
+    finetune_seeds = {_finetune_seeds(cell) for cell in cells if cell.scores}
     is_one_dataset = all(term.column == terms[0].column for term in terms)
     if len(finetune_seeds) < 2 or is_one_dataset:
         return list(cells)
@@ -564,14 +576,15 @@ def _interim(
     analyses: list[Contrast] = []
     for count in range(design.first, min(len(seeds), design.most) + 1):
         first_seeds = seeds[:count]
-        of_seeds = [
-            replace(
-                cell,
-                scores=_of_seeds(cell.scores, first_seeds),
-                healthy=_of_seeds(cell.healthy, first_seeds),
+        of_seeds = []
+        for cell in cells:
+            of_seeds.append(
+                replace(
+                    cell,
+                    scores=_of_seeds(cell.scores, first_seeds),
+                    healthy=_of_seeds(cell.healthy, first_seeds),
+                )
             )
-            for cell in cells
-        ]
         difference, without_collapsed = _estimates(contrast.terms, of_seeds)
         if not contrast.has_collapsed:
             without_collapsed = None

@@ -123,18 +123,18 @@ def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | Non
     if not len(leads):
         return None
 
-    places = np.log(amounts)
+    log_amounts = np.log(amounts)
     means = leads.mean(axis=0)
     is_tested = len(leads) > 1 and all(contrast.is_tested for contrast in placed.contrasts)
     if len(leads) == 1:
         # A single seed has sign changes, and no test.
         leads = leads.repeat(2, axis=0)
-    changes = find_sign_changes(places.tolist(), leads)
-    point = _last_rise(changes.points, places, means)
+    changes = find_sign_changes(log_amounts.tolist(), leads)
+    point = _last_rise(changes.points, log_amounts, means)
     stretches: list[Interval] = []
     if is_tested:
         # The ends are the lines' own numbers, not those that come back from a logarithm.
-        ends = {float(places[0]): start, float(places[-1]): end}
+        ends = {float(log_amounts[0]): start, float(log_amounts[-1]): end}
         for low, high in changes.level_stretches:
             low_amount = ends.get(low, float(np.exp(low)))
             stretches.append((low_amount, ends.get(high, float(np.exp(high)))))
@@ -170,7 +170,9 @@ def _leads(
 ) -> NDArray[np.float64]:
     """[seeds, amounts]: what the first line is ahead of the second, by pre-training seed."""
     # [lines][points]: scores by seeds
-    scores = [[table.cells[row, column.key].scores for _, row in curve.points] for curve in curves]
+    scores = []
+    for curve in curves:
+        scores.append([table.cells[row, column.key].scores for _, row in curve.points])
     seeds = sorted(set.intersection(*map(set, scores[0] + scores[1])))
 
     def line(number: int, pretrain_seed: int) -> NDArray[np.float64]:
@@ -191,13 +193,13 @@ def _mean_over(scores: Scores, seeds: Sequence[Seeds]) -> float:
 
 
 def _last_rise(
-    changes: Sequence[float], places: NDArray[np.float64], means: NDArray[np.float64]
+    changes: Sequence[float], log_amounts: NDArray[np.float64], means: NDArray[np.float64]
 ) -> float | None:
     """The last place where the mean goes from below zero to above it, as an amount."""
     rises: list[float] = []
-    for place in changes:
-        before = np.interp(place - 1e-9, places, means)
-        after = np.interp(place + 1e-9, places, means)
+    for log_amount in changes:
+        before = np.interp(log_amount - 1e-9, log_amounts, means)
+        after = np.interp(log_amount + 1e-9, log_amounts, means)
         if before < 0.0 < after:
-            rises.append(place)
+            rises.append(log_amount)
     return float(np.exp(rises[-1])) if rises else None

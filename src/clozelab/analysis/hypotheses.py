@@ -208,11 +208,11 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
     def without(code: str, text: str) -> ClaimOnDataset:
         return ClaimOnDataset(claim, dataset, dataset.heading, missing=Reason(code, text))
 
-    lines = [
-        next((line for line in table.checkpoint_series if row in line.rows.values()), None)
-        for row in claim.rows
-    ]
-    first, second = lines
+    def line_of(row: str) -> CheckpointSeries | None:
+        series = table.checkpoint_series
+        return next((line for line in series if row in line.rows.values()), None)
+
+    first, second = map(line_of, claim.rows)
     if first is None or second is None:
         return without("no checkpoints", "no runs at two or more fractions of both arms' steps")
     fractions = _common_fractions(claim, first, second, dataset, table)

@@ -78,19 +78,19 @@ def simulate_decided(
     """
     p_values = _simulated_p_values(effects, seeds, analyses)
     corrected = np.ones(p_values.shape)
-    *primary_families, others = [list(family) for family in families]
+    *primary_families, secondary = [list(family) for family in families]
 
     # Each primary family needs all before it: its p is at least the largest of theirs.
-    primary_share = 1.0 - SECONDARY_SHARE if others else 1.0
+    primary_share = 1.0 - SECONDARY_SHARE if secondary else 1.0
     largest = np.zeros((SIMULATED, 1))
     for family in primary_families:
         adjusted = holm_adjust(p_values[:, family]) / primary_share
         corrected[:, family] = np.maximum(adjusted, largest)
         largest = corrected[:, family].max(axis=1, keepdims=True)
 
-    alone = holm_adjust(p_values[:, others])
+    alone = holm_adjust(p_values[:, secondary])
     after_primary = np.maximum(alone, largest)
-    corrected[:, others] = np.minimum(alone / SECONDARY_SHARE, after_primary)
+    corrected[:, secondary] = np.minimum(alone / SECONDARY_SHARE, after_primary)
     return corrected < 1.0 - CONFIDENCE
 
 

@@ -233,11 +233,11 @@ class BaseClaim(Entry):
             raise ValueError(
                 f"compare is [row, row, column] or [row, [row, row], column], not {compare!r}"
             )
-        first, others, column = compare
-        if not isinstance(others, list):
-            others = [others]
+        first, other_rows, column = compare
+        if not isinstance(other_rows, list):
+            other_rows = [other_rows]
         without_compare = {key: value for key, value in entry.items() if key != "compare"}
-        return without_compare | {"rows": [first, *others], "column": column}
+        return without_compare | {"rows": [first, *other_rows], "column": column}
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:

@@ -137,10 +137,12 @@ def make_score_table(
     for line in lines:
         scores.setdefault((line.arm, line.column), {})[line.seeds] = line.score
     arms = dict.fromkeys(arm for arm, _ in scores)
-    columns = [Column(name=name, task=name) for name in dict.fromkeys(name for _, name in scores)]
+    column_names = dict.fromkeys(name for _, name in scores)
+    columns = [Column(name=name, task=name) for name in column_names]
+    rows = [Row(row=arm, label=arm, arm=arm) for arm in arms]
     spec = TableSpec(
         columns=tuple(columns),
-        rows=tuple(Row(row=arm, label=arm, arm=arm) for arm in arms),
+        rows=tuple(rows),
         claims=tuple(claims),
         stopping=design,
     )

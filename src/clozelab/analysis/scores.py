@@ -238,7 +238,10 @@ class ScoreTable:
     @cached_property
     def usual_basis(self) -> str:
         """What most intervals can be over; cells of another basis say so themselves."""
-        bases = {cell.estimate.basis for cell in self.cells.values() if cell.estimate}
+        bases = set()
+        for cell in self.cells.values():
+            if cell.estimate:
+                bases.add(cell.estimate.basis)
         return next(
             (basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN
         )
@@ -267,8 +270,8 @@ class ScoreTable:
         frequent label.
         """
         about = self.spec.row(row)
-        own = self.cells[row, column.key].estimate
-        if about.arm is None or own is None or not column.tasks:
+        estimate = self.cells[row, column.key].estimate
+        if about.arm is None or estimate is None or not column.tasks:
             return ""
         least = column.majority
         name = "one fixed answer"
@@ -277,9 +280,12 @@ class ScoreTable:
             least = floor.mean
             name = "the same head on random weights"
         sign = -1.0 if column.falls else 1.0
-        if least is None or sign * own.mean >= sign * least:
+        if least is None or sign * estimate.mean >= sign * least:
             return ""
-        return f"{about.label} has {own.mean:.1f} on {column.heading}, where {name} has {least:.1f}"
+        return (
+            f"{about.label} has {estimate.mean:.1f} on {column.heading},"
+            f" where {name} has {least:.1f}"
+        )
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus import tokenizer_files as files
@@ -98,7 +99,9 @@ class WordCache:
 
     def _learn(self, missing: list[str]) -> None:
         """Remember the ids of words that are not remembered yet."""
-        calls = [missing[i : i + WORDS_PER_CALL] for i in range(0, len(missing), WORDS_PER_CALL)]
+        calls = []
+        for i in range(0, len(missing), WORDS_PER_CALL):
+            calls.append(missing[i : i + WORDS_PER_CALL])
         encodings = self._library.encode_batch(
             calls,
             is_pretokenized=True,
@@ -300,16 +303,16 @@ class Tokenizer:
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
         plain: list[int] = []
-        words: list[str] = []
+        all_words: list[str] = []
         for index, text in enumerate(texts):
             if self._cut is None or (self._uncut is not None and self._uncut.search(text)):
                 continue
             plain.append(index)
             if self._spaced and text and text[0] != " ":
                 text = f" {text}"
-            words += self._cut(text)
-            words.append("")
-        plain_ids, plain_lengths = self._caches[False].encode(words)
+            all_words += self._cut(text)
+            all_words.append("")
+        plain_ids, plain_lengths = self._caches[False].encode(all_words)
         if len(plain) == len(texts):
             return plain_ids, plain_lengths
         # The others go to the library as they are, and each text back to its place.
@@ -451,7 +454,9 @@ class Tokenizer:
         return config
 
 
-def _special_tokens_around(encoding: Any, number: int) -> tuple[list[int], list[int], list[int]]:
+def _special_tokens_around(
+    encoding: Encoding, number: int
+) -> tuple[list[int], list[int], list[int]]:
     """Special tokens before the first text, between the texts, and behind the last of `number`."""
     owners = encoding.sequence_ids
     first = [index for index, owner in enumerate(owners) if owner == 0]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -43,7 +43,7 @@ from clozelab.corpus.tables import (
     table_format,
 )
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ HOW_TO_GET = (
 )
 
 
-def digest(value: Any) -> str:
+def digest(value: Json) -> str:
     """sha256 hex of a JSON value in its canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

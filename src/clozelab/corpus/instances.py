@@ -75,7 +75,9 @@ class Instances(ABC):
 
     shortest: ClassVar[int] = 8
 
-    def __init__(self, layout: Any, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+    def __init__(
+        self, layout: object, shards: TokenShards, ids: SpecialIds, seq_length: int
+    ) -> None:
         if seq_length < self.shortest:
             raise ValueError(
                 f"seq_length {seq_length} is too short for this format; use at least"
@@ -453,7 +455,9 @@ class ReleasedInstances(BoundPairs):
         super()._find()
         layout = self._layout
         number = len(self._sentences)
-        starts = [copy * number + self._find_starts(copy) for copy in range(layout.copies)]
+        starts = []
+        for copy in range(layout.copies):
+            starts.append(copy * number + self._find_starts(copy))
         self._starts = np.concatenate(starts).astype(np.min_scalar_type(layout.copies * number))
         self._sampler = NegativeSampler(
             np.arange(len(self._documents) - 1), self._groups, self._single_document_groups

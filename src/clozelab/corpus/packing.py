@@ -464,7 +464,7 @@ def choose_spans(
     """
     rows = np.arange(len(begins))[:, None]
     slots = np.arange(packed.width)[None, :]
-    words = _Words.of(packed, begins, len(weights))
+    word_table = _Words.of(packed, begins, len(weights))
     # [B, S] how many words a span that begins at a slot is to have
     draw = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
     cumulative = np.cumsum(weights[:-1]) / sum(weights)
@@ -472,9 +472,9 @@ def choose_spans(
     # [B, S] slots at which words begin, in the order in which they are tried
     priorities = np.where(begins, _slot_priorities(packed, seed, epoch), _NEVER)
     order = np.argsort(priorities, axis=1)
-    span = _grow_spans(words, order, begins.sum(1), span_lengths, number)
+    span = _grow_spans(word_table, order, begins.sum(1), span_lengths, number)
     # From words to slots.
-    span_of_slot = np.where(words.is_text, span[rows, words.number], -1)
+    span_of_slot = np.where(word_table.is_text, span[rows, word_table.number], -1)
     position = np.flatnonzero(span_of_slot >= 0)
     first = (rows * packed.width + span_of_slot).reshape(-1)[position]
     return position, first

@@ -132,9 +132,11 @@ def permute(
         states.append(np.broadcast_to(_step(_as_u64(key), epoch), position.shape))
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
     # Values outside walk on along their cycle, which leads inside at last.
-    while (outside := np.flatnonzero(value >= size)).size:
+    outside = np.flatnonzero(value >= size)
+    while outside.size:
         outside_states = [state[outside] for state in states]
         value[outside] = _feistel(outside_states, value[outside], size_a, size_b)
+        outside = np.flatnonzero(value >= size)
     return value
 
 

@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -45,7 +45,7 @@ ARRAYS = {  # name -> type, beside the tokens
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
 
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
+def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
     if vocab_size <= 2**16:
         return np.dtype("<u2")
     return np.dtype("<u4")
@@ -135,7 +135,9 @@ class TokenShards:
         dtype = token_dtype(facts["vocab_size"])
         names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
         tokens = TokenStream([_map(folder / name, dtype) for name in names])
-        arrays = {name: _map(folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
+        arrays = {}
+        for name, kind in ARRAYS.items():
+            arrays[name] = _map(folder / f"{name}.bin", kind)
         return cls(
             tokens=tokens,
             **arrays,
@@ -146,7 +148,7 @@ class TokenShards:
         )
 
 
-def _map(path: Path, dtype: np.dtype[Any] | str) -> np.ndarray:
+def _map(path: Path, dtype: np.dtype[np.integer] | str) -> np.ndarray:
     if path.stat().st_size == 0:  # mmap refuses an empty file
         return np.empty(0, dtype=dtype)
     # A plain ndarray over the map: np.memmap's own indexing costs a Python call per result.

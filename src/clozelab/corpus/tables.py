@@ -276,7 +276,7 @@ def _csv_fields(
         raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
 
 
-def csv_line(cells: Iterable[Any], delimiter: str = ",", *, quotes_all: bool = False) -> str:
+def csv_line(cells: Iterable[object], delimiter: str = ",", *, quotes_all: bool = False) -> str:
     """A row of csv with its line feed; its cells are quoted where that is needed, or all.
 
     Older Pythons quote a carriage return only where their own rows end with one. A reader takes it

@@ -11,12 +11,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -64,7 +63,7 @@ def json_or_empty(path: Path) -> dict:
     return content
 
 
-def json_bytes(content: Mapping[str, Any]) -> bytes:
+def json_bytes(content: ReadOnlyJson) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -252,17 +251,20 @@ def _named_tokens(config: ReadOnlyJson, vocabulary: Mapping[str, int]) -> Iterat
     yield from special
 
 
-def _added_token(value: Any, special: bool | None = None) -> AddedToken:
+def _added_token(value: Json, special: bool | None = None) -> AddedToken:
     """From a name, or the node of a JSON file."""
     if not isinstance(value, dict):
         return AddedToken(value, special=True)
-    flags = {key: flag for key, flag in value.items() if key not in ("__type", "id", "content")}
+    flags = {}
+    for key, flag in value.items():
+        if key not in ("__type", "id", "content"):
+            flags[key] = flag
     if special is not None:
         flags["special"] = special
     return AddedToken(value["content"], **flags)
 
 
-def content_of(value: Any) -> str:
+def content_of(value: Json) -> str:
     """The text of a special token, given as such or as a node; "" where none is given."""
     if isinstance(value, dict):
         value = value.get("content")

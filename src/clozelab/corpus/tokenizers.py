@@ -96,7 +96,7 @@ class VocabularyTokenizer(Tokenizer):
         """The rules in the library's terms, without special tokens in text."""
 
     @abstractmethod
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         """What stands around texts and pairs, in the library's terms."""
 
     def _roles(self) -> dict[str, str]:
@@ -125,7 +125,9 @@ class VocabularyTokenizer(Tokenizer):
 
     def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
         # RoBERTa's takes the blanks before it along.
-        split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
+        split = []
+        for text in texts:
+            split.append(re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token))
         encoded = iter(self.encode_batch(list(itertools.chain.from_iterable(split))))
         mask = np.array([self.mask_id], dtype=np.int32)
         rows = []
@@ -195,13 +197,11 @@ class WordPieceTokenizer(VocabularyTokenizer):
         """
         normalizer = rules.get("normalizer") or {}
         lowercase = normalizer.get("lowercase")
-        is_berts = (
-            _has(rules["model"], type="WordPiece", continuing_subword_prefix="##")
-            and _has(normalizer, type="BertNormalizer", clean_text=True, handle_chinese_chars=True)
-            and type_of(rules.get("pre_tokenizer")) == "BertPreTokenizer"
-            and normalizer.get("strip_accents") in (None, lowercase)
-        )
-        if not is_berts or lowercase is None:
+        has_pieces = _has(rules["model"], type="WordPiece", continuing_subword_prefix="##")
+        cleans = _has(normalizer, type="BertNormalizer", clean_text=True, handle_chinese_chars=True)
+        strips = normalizer.get("strip_accents") in (None, lowercase)
+        splits = type_of(rules.get("pre_tokenizer")) == "BertPreTokenizer"
+        if lowercase is None or not (has_pieces and cleans and strips and splits):
             return None
         return _or_none(cls, rules, lowercase=lowercase)
 
@@ -223,7 +223,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
     def _rules_for_words(self) -> Library:
         return _wordpiece(self._ids, self.lowercase)
 
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         second_type = 1 if self.has_token_types else 0
         return processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
@@ -456,7 +456,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         model = models.BPE(self._ids, self.merges)
         return _byte_bpe(model, self.lowercase, self.add_prefix_space)
 
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         return processors.RobertaProcessing(
             ("</s>", self._ids["</s>"]),
             ("<s>", self._ids["<s>"]),
@@ -629,7 +629,10 @@ def _of_vocab_txt(folder: Path, config: ReadOnlyJson) -> Tokenizer:
     if lowercase is None and (folder / "bert_config.json").is_file():
         # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
         text = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt")
-        entries = [entry for entry in text.split("\n") if not entry.startswith("[")]
+        entries = []
+        for entry in text.split("\n"):
+            if not entry.startswith("["):
+                entries.append(entry)
         lowercase = all(entry == entry.lower() for entry in entries)
     if lowercase is None:
         raise ValueError(

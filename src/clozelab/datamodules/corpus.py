@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
@@ -347,17 +347,17 @@ class CorpusDataModule(LightningDataModule):
         """The steps that an epoch of Lightning's ends with: all phases are one."""
         return [self.total_steps]
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self) -> Iterable[TorchBatch | list[TorchBatch]]:
         """This rank's optimizer steps from the trainer's step on.
 
         They are made ahead of their use where the device is a GPU.
         """
         return ReiterableLoader(self._train_loader)
 
-    def _train_loader(self) -> Any:
+    def _train_loader(self) -> Iterable[TorchBatch | list[TorchBatch]]:
         stream = self.train_stream(*loader_position(self.trainer))
         return batch_loader(stream, self.num_workers, self.trainer)
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> Iterable[TorchBatch | list[TorchBatch]]:
         _, rank, world_size = loader_position(self.trainer)
         return batch_loader(self.validation_stream(rank, world_size))

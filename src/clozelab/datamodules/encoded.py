@@ -34,7 +34,7 @@ class Encoded:
 
 
 def encode_texts(
-    texts: Sequence[Any],
+    texts: Sequence[object],
     tokenizer: Tokenizer,
     max_length: int,
     *,
@@ -124,7 +124,7 @@ def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None
     )
 
 
-def _encode_sides(texts: Sequence[Any], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
+def _encode_sides(texts: Sequence[object], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
     """The ids of each text, of each side of a pair; none of what is unreadable."""
     # All sides are encoded at once; then each text takes as many of the encoded as it has sides.
     flat: list[str] = []

@@ -51,12 +51,12 @@ class FeatureSequences(Sequences):
     def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """`features` [U, C, H], and `labels` and `word_index` (place in the split) [U]."""
         lengths = self.lengths[index]
-        _, words = ragged_positions(self.sentence_offsets[index], lengths)
-        features = np.stack([layer[words] for layer in self.layers], axis=1)
+        _, word_index = ragged_positions(self.sentence_offsets[index], lengths)
+        features = np.stack([layer[word_index] for layer in self.layers], axis=1)
         return {
             "features": features,
-            "labels": self.labels[words],
-            "word_index": words,
+            "labels": self.labels[word_index],
+            "word_index": word_index,
             "lengths": lengths,
         }
 
@@ -98,7 +98,9 @@ class FeatureDataModule(TagDataModule):
 
         facts = cached_folder(folder, write)
         numbers = feature_layers(self.features, facts["num_hidden_layers"])
-        layers = [np.load(_layer_path(folder, number), mmap_mode="r") for number in numbers]
+        layers = []
+        for number in numbers:
+            layers.append(np.load(_layer_path(folder, number), mmap_mode="r"))
         return FeatureSequences(layers, split.sentence_offsets, split.labels)
 
 

@@ -137,7 +137,7 @@ def fingerprint_of(parts: ReadOnlyJson) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def content_key(parts: Mapping[str, Any]) -> str:
+def content_key(parts: ReadOnlyJson) -> str:
     """16 hex digits that name everything which decides the content."""
     return fingerprint_of(parts)[:16]
 
@@ -168,7 +168,9 @@ def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tu
     # What was just built need not be read again.
     if built:
         return built, facts
-    arrays = {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")}
+    arrays = {}
+    for path in folder.glob("*.npy"):
+        arrays[path.stem] = np.load(path, allow_pickle=False)
     return arrays, facts
 
 
@@ -204,7 +206,9 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
 
 def _write_meta(folder: Path, facts: Facts) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    checksums = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    checksums = {}
+    for path in files:
+        checksums[path.relative_to(folder).as_posix()] = file_sha256(path)
     meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
     (folder / "meta.json").write_text(meta, encoding="utf-8")
 

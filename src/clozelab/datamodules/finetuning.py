@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -416,18 +416,18 @@ class FinetuningDataModule(LightningDataModule):
         """The steps that an epoch of Lightning's ends with."""
         return self.evaluation_steps
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self) -> Iterable[Batch]:
         """Batches from the trainer's step to the next evaluation."""
         return ReiterableLoader(self._loader_to_next_evaluation)
 
-    def _loader_to_next_evaluation(self) -> Any:
+    def _loader_to_next_evaluation(self) -> Iterable[Batch]:
         step, rank, world_size = loader_position(self.trainer)
         later_evaluations = (mark for mark in self.evaluation_steps if mark > step)
         stop = next(later_evaluations, step)
         batches = TrainingBatches(self, range(step, stop), rank, world_size)
         return batch_loader(batches, self.plan.num_workers, self.trainer)
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> Iterable[Batch]:
         # one loader for all passes: its batches never change
         loader = self.evaluation_loader(self.validation_sequences)
         return ReiterableLoader(lambda: loader)

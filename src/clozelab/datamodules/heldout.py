@@ -506,7 +506,9 @@ class SentencePairs(HeldOutMeasure):
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
         firsts = [first[:half] for first, _ in pairs]
         seconds = [second[:half] for _, second in pairs]
-        cut = [max(0, len(first) - half) + max(0, len(second) - half) for first, second in pairs]
+        cut = []
+        for first, second in pairs:
+            cut.append(max(0, len(first) - half) + max(0, len(second) - half))
         return SimpleNamespace(
             sequences=assemble(self.inputs.tokenizer, firsts, seconds, cut),
             labels=np.tile([1, 0], len(pairs) // 2),

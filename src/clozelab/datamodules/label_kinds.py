@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.baselines import Texts, guess_classes, guess_numbers
 from clozelab.metrics import glue
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 Values = np.ndarray
 CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
@@ -72,10 +72,10 @@ class LabelKind(ABC):
         """What the outputs say, as `encode` has labels."""
 
     @abstractmethod
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> Json:
         """A prediction or a label as people read it."""
 
-    def record(self, prediction: Any, label: Any, logits: Values) -> JsonObject:
+    def record(self, prediction: object, label: object, logits: Values) -> JsonObject:
         """An example's prediction, label and outputs as people read them."""
         return {
             "prediction": self.shown(prediction),

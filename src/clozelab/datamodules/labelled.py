@@ -58,7 +58,7 @@ from clozelab.datamodules.labels import (
 )
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class NamedClasses:
     labels: frozenset[str]  # those that are known; empty: none are
     numbers: set[int] = field(default_factory=set)  # that were read
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> Json:
         """The name of a class's number.
 
         None for -1, by which the datasets library means that a row has no label.
@@ -384,7 +384,9 @@ class LabelledDataModule(FinetuningDataModule):
 
     @property
     def reading(self) -> JsonObject:
-        extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
+        extra = {}
+        for name, path in self.extra_paths.items():
+            extra[name] = file_sha256(path)
         layout = [asdict(self.layout), self.labels, self.numeric_labels]
         windows = None
         if self.window_stride is not None:
@@ -403,9 +405,9 @@ class LabelledDataModule(FinetuningDataModule):
         self.train = self._load(self.train_path, "training", self.labels)
         self._check_classes()
         names = self.train.label_names
-        extra = {
-            name: self._load(path, "validation", names) for name, path in self.extra_paths.items()
-        }
+        extra = {}
+        for name, path in self.extra_paths.items():
+            extra[name] = self._load(path, "validation", names)
         validation = self._load(self.validation_path, "validation", names)
         self.validation = replace(validation, extra=extra)
         self.train_targets = {"labels": self.train.input_labels}
@@ -460,9 +462,9 @@ class LabelledDataModule(FinetuningDataModule):
         return sequences
 
     def splits(self) -> list[tuple[str, Path, Any]]:
-        extra = [
-            (name, self.extra_paths[name], split) for name, split in self.validation.extra.items()
-        ]
+        extra = []
+        for name, split in self.validation.extra.items():
+            extra.append((name, self.extra_paths[name], split))
         return super().splits() + extra
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
@@ -559,8 +561,8 @@ class LabelledDataModule(FinetuningDataModule):
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
-        kind = self.train.kind
-        names = kind.names or None
+        label_kind = self.train.kind
+        names = label_kind.names or None
         train = self._read(self.train_path, "training", names).limited(self.limit("training"))
         # Prefix of a score's name -> the validation set that it is of.
         paths = {"": self.validation_path}
@@ -572,13 +574,13 @@ class LabelledDataModule(FinetuningDataModule):
         for examples in validation.values():
             validation_pairs += _pairs(examples)
         # All sets are guessed at once, behind each other: the words are learnt once.
-        guesses = kind.guess(_pairs(train), train.label_values(kind), validation_pairs)
+        guesses = label_kind.guess(_pairs(train), train.label_values(label_kind), validation_pairs)
         scores: dict[str, float] = {}
         start = 0
         for prefix, examples in validation.items():
             end = start + len(examples)
-            labels = examples.label_values(kind)
-            set_scores = kind.score(kind.baseline_metrics, guesses[start:end], labels)
+            labels = examples.label_values(label_kind)
+            set_scores = label_kind.score(label_kind.baseline_metrics, guesses[start:end], labels)
             scores |= {f"{prefix}{name}": value for name, value in set_scores.items()}
             start = end
         return {BAG: scores}

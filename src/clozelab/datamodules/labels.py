@@ -67,12 +67,12 @@ class Places:
         return f"{self.count} rows, lines {numbers}{more}"
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a cell holds nothing: null, or the number NaN that pandas writes for it."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def cell_text(value: Any) -> str:
+def cell_text(value: object) -> str:
     """A cell as text: a number or a truth as JSON writes it, a date as ISO does.
 
     ValueError for a list or the like.
@@ -86,7 +86,7 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, bytes):
@@ -129,7 +129,7 @@ class LabelColumn:
         self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
         self._seen: dict[str, Places] = {}
 
-    def add(self, line: int, value: Any) -> str:
+    def add(self, line: int, value: object) -> str:
         """The label of this line as text, whatever it is."""
         # Nearly every label was seen and found right before.
         if isinstance(value, str) and value in self._seen:
@@ -142,7 +142,7 @@ class LabelColumn:
             self._seen.setdefault(label, Places()).add(line)
         return label
 
-    def _read(self, value: Any) -> tuple[str, str, str]:
+    def _read(self, value: object) -> tuple[str, str, str]:
         """(label, what is wrong with it, what to do)."""
         one_each = f"give each row one {self.noun}, or leave the row out"
         label = ""
@@ -189,13 +189,13 @@ class LabelColumn:
             warn_of_odd_classes(where, self._seen)
 
     def _describe_problems(self) -> str:
-        (problem, advice), places = next(iter(self._problems.items()))
-        message = f"{self.path}:{places.lines[0]}: {self.noun} {problem}"
-        if places.count > 1:
-            message += f" ({places})"
+        (problem, advice), occurrences = next(iter(self._problems.items()))
+        message = f"{self.path}:{occurrences.lines[0]}: {self.noun} {problem}"
+        if occurrences.count > 1:
+            message += f" ({occurrences})"
         # The first problem is described, the others are counted.
         num_wrong = sum(wrong.count for wrong in self._problems.values())
-        num_others = num_wrong - places.count
+        num_others = num_wrong - occurrences.count
         if num_others:
             message += f"; {num_others} rows have other wrong {self.noun}s"
         if advice:
@@ -230,12 +230,12 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
 
     The same where two labels are the same number.
     """
-    for label, places in seen.items():
+    for label, occurrences in seen.items():
         number = _number(label)
         # "0.5" is no class; "1" and "1.0" are one, as the twins below show
         if number is not None and not number.is_integer():
             raise ValueError(
-                f"{where}: {label!r} ({places}) is a number with a fraction: "
+                f"{where}: {label!r} ({occurrences}) is a number with a fraction: "
                 f"task.data.numeric_labels=true predicts numbers; {instead}"
             )
     for first, second in _twins(seen, _number):

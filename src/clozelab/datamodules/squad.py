@@ -50,7 +50,7 @@ from clozelab.datamodules.examples import (
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.squad import score_v1, score_v2
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -207,8 +207,8 @@ def _answer_list(where: str, answers: JsonObject) -> list[JsonObject]:
 def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
     """(passage, question) in file order."""
     # A file of rows by its name, then by its content: articles are one JSON object.
-    rows: Iterable[Any] = ()
-    content: Any = None
+    rows: Iterable[Json] = ()
+    content: Json = None
     if table_format(path) is not None:
         rows = _rows_of(open_table(path))
     else:
@@ -228,7 +228,7 @@ def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
         yield _value(path, row, "context"), row
 
 
-def _questions_of_articles(path: Path, articles: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tuple[str, Json]]:
     for article in articles:
         for paragraph in _value(path, article, "paragraphs", list):
             context = _value(path, paragraph, "context")
@@ -257,7 +257,7 @@ def _rows_of(table: Table) -> Iterator[JsonObject]:
         yield record
 
 
-def _value(path: Path, node: Any, key: str, expected: type = str) -> Any:
+def _value(path: Path, node: Json, key: str, expected: type = str) -> Json:
     """The value of a key; ValueError where it is missing, or no text (or list)."""
     if isinstance(node, dict) and isinstance(node.get(key), expected):
         return node[key]
@@ -332,7 +332,10 @@ class SquadFeatures:
     passage_offsets: Ints  # [passages + 1] where each passage's tokens begin in `passage_spans`
 
     def to_arrays(self) -> Arrays:
-        columns = {name: value for name, value in vars(self).items() if name != "sequences"}
+        columns = {}
+        for name, value in vars(self).items():
+            if name != "sequences":
+                columns[name] = value
         return columns | self.sequences.arrays()
 
     @classmethod

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,7 @@ from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = 10
 # UPOS and XPOS, of which every word has one; in others `_` is an answer
@@ -310,14 +311,14 @@ class TaggedSequences(Sequences):
         """
         arrays = self.sequences.gather(index)
         counts = self.word_offsets[index + 1] - self.word_offsets[index]
-        _, words = ragged_positions(self.word_offsets[index], counts)
+        _, word_index = ragged_positions(self.word_offsets[index], counts)
         # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
         starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
-        word_slots = np.repeat(starts, counts) + self.word_positions[words]
+        word_slots = np.repeat(starts, counts) + self.word_positions[word_index]
         return arrays | {
             "word_slots": word_slots,
-            "word_index": words,
-            "labels": self.labels[words],
+            "word_index": word_index,
+            "labels": self.labels[word_index],
         }
 
 
@@ -482,7 +483,7 @@ class TaggedSplit:
     def labels(self) -> Ints:
         return self.sequences.labels
 
-    def by_sentence(self, values: Sequence[Any]) -> list[list[Any]]:
+    def by_sentence(self, values: Sequence[T]) -> list[list[T]]:
         """[W] -> one list a sentence."""
         bounds = itertools.pairwise(self.sentence_offsets.tolist())
         return [list(values[begin:end]) for begin, end in bounds]
@@ -549,11 +550,11 @@ class TagDataModule(FinetuningDataModule):
         sequences = TaggedSequences(
             tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]
         )
-        words = arrays["words"].tobytes().decode().split("\n")
+        word_strings = arrays["words"].tobytes().decode().split("\n")
         return TaggedSplit(
             sequences=sequences,
             sentence_offsets=arrays["sentence_offsets"],
-            words=words,
+            words=word_strings,
             ids=arrays["ids"],
             label_names=facts["label_names"],
             entity_tags=self.entity_tags,

@@ -70,7 +70,7 @@ class Texts:
 
 
 def read_texts(
-    given: Any,
+    given: object,
     act: str = "classify",
     columns: str | Sequence[str] | None = None,
 ) -> Texts:
@@ -89,7 +89,9 @@ def read_texts(
     if values and all(isinstance(value, Mapping) for value in values):
         return _of_records(values, act, columns)
     _refuse_columns(columns)
-    items = [read_item(value, number, act) for number, value in enumerate(values, 1)]
+    items = []
+    for number, value in enumerate(values, 1):
+        items.append(read_item(value, number, act))
     if act not in (*SINGLE, "answer"):
         _refuse_mixture(items)
     return Texts(items)
@@ -159,7 +161,7 @@ def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> Any:
     return _from_cells(cells, act)
 
 
-def is_table(given: Any) -> bool:
+def is_table(given: object) -> bool:
     """A DataFrame, a `datasets.Dataset`, or what can be made one of them."""
     # by attributes: neither library has to be imported for it
     is_frame = hasattr(given, "iloc") and hasattr(given, "columns")
@@ -191,7 +193,7 @@ def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
     return table.assign(**series)
 
 
-def _is_dataset(table: Any) -> bool:
+def _is_dataset(table: object) -> bool:
     return hasattr(table, "column_names") and hasattr(table, "features")
 
 
@@ -276,7 +278,7 @@ def _roles(
     )
 
 
-def _refuse_unreadable(item: Any, number: int) -> Any:
+def _refuse_unreadable(item: object, number: int) -> Any:
     """What a program has written down is refused where it is no text, as in a list."""
     if isinstance(item, Unreadable):
         raise ValueError(f"text {number} {item.reason}")
@@ -309,7 +311,7 @@ def _wrong_cell(value: Any, column: str, role: str) -> str:
     return ""
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     """None, NaN, pandas' NA and NaT: an empty cell."""
     # by name: pandas need not be installed
     return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
@@ -357,12 +359,12 @@ def _listed(given: Any) -> list[Any]:
     return values
 
 
-def _is_iterable(given: Any) -> bool:
+def _is_iterable(given: object) -> bool:
     # An array of numpy without an axis has the method and cannot be gone through.
     return isinstance(given, Iterable) and getattr(given, "ndim", 1) != 0
 
 
-def _is_sequence(value: Any) -> bool:
+def _is_sequence(value: object) -> bool:
     """A list, a tuple or an array of one axis."""
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
@@ -374,17 +376,17 @@ def _is_single(role: str, value: Any) -> bool:
     return _is_sequence(value) and not any(_is_sequence(part) for part in value)
 
 
-def _refuse_columns(columns: Any) -> None:
+def _refuse_columns(columns: object) -> None:
     if columns is not None:
         raise ValueError(f"columns={columns!r} names columns of a table, and no table was given")
 
 
-def _refuse_mixture(items: Sequence[Any]) -> None:
+def _refuse_mixture(items: Sequence[object]) -> None:
     if len({isinstance(item, tuple) for item in items}) > 1:
         raise ValueError(
             "some texts are pairs and some are not (a tuple has two): give one kind at a time",
         )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return shortened(repr(value), SHOWN_CHARACTERS)

@@ -25,7 +25,7 @@ def run_application(
 
     `track` shows a sweep as a whole to its jobs' tracker.
     """
-    if any(word.startswith("--ex") for word in arguments):  # --experimental-rerun
+    if any(argument.startswith("--ex") for argument in arguments):  # --experimental-rerun
         raise ValueError(
             "a pickled job is not run again, because reading it may run any code; give its command"
             " line"
@@ -43,14 +43,15 @@ def run_application(
     task.clozelab_verb = verb  # type: ignore[attr-defined]
     task.clozelab_track = track  # type: ignore[attr-defined]
 
-    words = experiments.take_one_file(list(arguments))
-    if "--help-all" in words:  # Hydra's own help
-        words = [word for word in words if word != "--help-all"] + ["--help"]
+    hydra_arguments = experiments.take_one_file(list(arguments))
+    if "--help-all" in hydra_arguments:  # Hydra's own help
+        hydra_arguments = [word for word in hydra_arguments if word != "--help-all"]
+        hydra_arguments.append("--help")
     # Hydra's parser knows `-m` before the first `name=value` only.
-    flags = [word for word in words if word in ("-m", "--multirun")]
-    overrides = [word for word in words if word not in flags]
+    flags = [argument for argument in hydra_arguments if argument in ("-m", "--multirun")]
+    overrides = [argument for argument in hydra_arguments if argument not in flags]
     # The launcher says `hydra.mode=RUN` to each job of a sweep.
-    modes = [word for word in words if word.startswith("hydra.mode=")]
+    modes = [argument for argument in hydra_arguments if argument.startswith("hydra.mode=")]
     is_one_job = modes[-1:] == ["hydra.mode=RUN"]
     run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
     try:

@@ -111,7 +111,7 @@ class RemoteJob:
         self.stop()
         return submitit.helpers.DelayedSubmission(self)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_child": None}
 
 

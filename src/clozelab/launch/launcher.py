@@ -120,7 +120,9 @@ class SweepLauncher(Launcher):
         (self.sweep_dir / "multirun.yaml").unlink(missing_ok=True)
         console = Console(stderr=True)
         composed, planned = self._compose_jobs(job_overrides, console)
-        jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
+        jobs = []
+        for index, plan in enumerate(planned, initial_job_idx):
+            jobs.append(self._job(plan, index))
 
         wait_for_what_they_read(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
@@ -134,7 +136,9 @@ class SweepLauncher(Launcher):
         _print_summary(jobs, console)
         self._exit_if_stopped(jobs, exit_status, console)
 
-        returned = [_job_return(job, plan) for job, plan in zip(jobs, planned, strict=True)]
+        returned = []
+        for job, plan in zip(jobs, planned, strict=True):
+            returned.append(_job_return(job, plan))
         if composed and self.track is not None:
             self._track(composed[0], jobs, returned)
         self._print_results(jobs, returned, console)
@@ -184,11 +188,10 @@ class SweepLauncher(Launcher):
         if plan.run_dir and Path(plan.run_dir).is_relative_to(runs_dir):
             name = str(Path(plan.run_dir).relative_to(runs_dir))
         # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
-        search_paths = [
-            word
-            for word in self.config.of_hydra("overrides.hydra")
-            if word.startswith("hydra.searchpath=")
-        ]
+        search_paths = []
+        for word in self.config.of_hydra("overrides.hydra"):
+            if word.startswith("hydra.searchpath="):
+                search_paths.append(word)
         arguments = [self.verb, *configuration_options(self.config), *plan.overrides]
         arguments += [*search_paths, "hydra.mode=RUN"]
         state = JobState.WAITING
@@ -354,9 +357,10 @@ def run_preflight(
 
 def _preflight_overrides(config: Composed, first_job: Sequence[str]) -> list[str]:
     """Return the overrides of a grid as they were said; of a search those of its first job."""
-    passed_on = [
-        word for word in config.of_hydra("overrides.hydra") if key_of(word).startswith(PASSED_ON)
-    ]
+    passed_on = []
+    for word in config.of_hydra("overrides.hydra"):
+        if key_of(word).startswith(PASSED_ON):
+            passed_on.append(word)
     if is_grid(config):
         return [*config.of_hydra("overrides.task"), *passed_on]
     # The overrides of its first job, without the sweeper's, are one whole configuration.
@@ -378,7 +382,7 @@ def is_grid(config: Composed) -> bool:
     return str(config.of_hydra("sweeper._target_")).endswith(".GridSweeper")
 
 
-def require_positive(name: str, value: Any, *, instead: str = "") -> None:
+def require_positive(name: str, value: object, *, instead: str = "") -> None:
     """Raise ValueError for a launcher's setting that is no whole number above zero."""
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")
@@ -413,11 +417,11 @@ def _accept_other_code(planned: Sequence[PlannedJob], *, reuse: str) -> None:
     """Say of runs that other code has made that the sweep takes them, or refuse to."""
     if reuse == "same_code":  # there each job refuses its own
         return
-    folders = [
-        Path(plan.run_dir)
-        for plan in planned
-        if plan.run_dir and plan.status not in (DAMAGED, "conflict")
-    ]
+    # Of damaged folders, and of those that another run has, nothing is read.
+    folders = []
+    for plan in planned:
+        if plan.run_dir and plan.status not in (DAMAGED, "conflict"):
+            folders.append(Path(plan.run_dir))
     accept_other_code(map(read_record, folders), reuse)
 
 
@@ -468,10 +472,11 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
         return []
     lines = []
     if len(records) > 1:
-        objectives = {
-            (str(record.config.get("objective")), record.choices.get("objective", record.name))
-            for record in records
-        }
+        objectives = set()
+        for record in records:
+            objectives.add(
+                (str(record.config.get("objective")), record.choices.get("objective", record.name))
+            )
         title = "best"
         if len(objectives) > 1:  # their losses do not compare
             title = "most beyond what takes no context"
@@ -484,9 +489,10 @@ def sync_command(folders: Sequence[Path]) -> str | None:
 
     None where there is no such run.
     """
-    offline = [
-        str(folder.resolve()) for folder in folders if any(folder.glob("wandb/offline-run-*"))
-    ]
+    offline = []
+    for folder in folders:
+        if any(folder.glob("wandb/offline-run-*")):
+            offline.append(str(folder.resolve()))
     if not offline:
         return None
     common = shlex.quote(os.path.commonpath(offline))

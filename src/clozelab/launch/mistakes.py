@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -53,14 +52,18 @@ def explain(
     stage = "pretrain"  # whose configuration the verbs without one ask
     if verb in SCHEMAS:
         stage = verb
-    if match := WRONG_CHOICE.search(text):
-        return _explain_choice(match["group"], match["name"], match["choices"].split(), folder)
-    if match := WRONG_IN_FILE.match(text):
-        return _explain_key_in_file(match["file"], match["key"], stage, folder)
-    if match := WRONG_OVERRIDE.match(text):
+    choice = WRONG_CHOICE.search(text)
+    if choice:
+        return _explain_choice(choice["group"], choice["name"], choice["choices"].split(), folder)
+    in_file = WRONG_IN_FILE.match(text)
+    if in_file:
+        return _explain_key_in_file(in_file["file"], in_file["key"], stage, folder)
+    override = WRONG_OVERRIDE.match(text)
+    if override:
+        key = override["key"]
         reason = str(cause or "").strip() or text
-        known = known_keys(config_name or stage, folder, of_hydra=match["key"].startswith("hydra."))
-        return _explain_override(match["key"], reason, stage, known)
+        known = known_keys(config_name or stage, folder, of_hydra=key.startswith("hydra."))
+        return _explain_override(key, reason, stage, known)
     # A value that does not fit: Hydra names the override, OmegaConf the reason.
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         reason = str(cause).strip()
@@ -150,7 +153,7 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
     return list(_dotted_names(keys, ""))
 
 
-def _dotted_names(value: Any, prefix: str) -> Iterator[str]:
+def _dotted_names(value: object, prefix: str) -> Iterator[str]:
     if not isinstance(value, dict):
         return
     for key, child in value.items():

@@ -258,9 +258,9 @@ class ProcessPool:
         """
         lines = [self._progress()]
         for job in [job for job in self.jobs if job.state in SHOWN][:SHOWN_ROWS]:
-            words = job.message
+            message = job.message
             if job.state == JobState.RUNNING:
                 log_line = "".join(last_lines(job.log)[-1:])
-                words = f"{duration(job.seconds)}  {LOG_HEAD.sub('', log_line)}"
-            lines.append(f"{job.state:>8}  {job.name}  {words}")
+                message = f"{duration(job.seconds)}  {LOG_HEAD.sub('', log_line)}"
+            lines.append(f"{job.state:>8}  {job.name}  {message}")
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

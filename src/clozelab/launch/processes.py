@@ -81,8 +81,10 @@ class RemoteProcess(ABC):
         """Ask it to save and stop (SIGTERM), or end it (SIGKILL)."""
 
     def wait(self) -> int:
-        while (status := self.poll()) is None:
+        status = self.poll()
+        while status is None:
             time.sleep(POLL_SECONDS)
+            status = self.poll()
         return status
 
 

@@ -71,19 +71,17 @@ class Outlook:
             file = plan_file(None)
         try:
             plan = json.loads((folder / file).read_text(encoding="utf-8"))
-            parts = [Part(**part) for part in plan["parts"]]
-            index = [part.name for part in parts].index(stage)
+            stage_plans = [Part(**stage_plan) for stage_plan in plan["parts"]]
+            index = [stage_plan.name for stage_plan in stage_plans].index(stage)
         except (OSError, ValueError, KeyError, TypeError):
             return NO_OUTLOOK
         # A plan of a sweep on its own has that part alone.
-        after = parts[index + 1 :]
-        return cls(
-            parts[index].jobs,
-            jobs_before=sum(len(part.jobs) for part in parts[:index]),
-            jobs_after=sum(len(part.jobs) for part in after),
-            seconds_after=sum(part.seconds for part in after),
-            is_relative=parts[index].is_relative,
-        )
+        current = stage_plans[index]
+        after = stage_plans[index + 1 :]
+        jobs_before = sum(len(stage_plan.jobs) for stage_plan in stage_plans[:index])
+        jobs_after = sum(len(stage_plan.jobs) for stage_plan in after)
+        seconds_after = sum(stage_plan.seconds for stage_plan in after)
+        return cls(current.jobs, jobs_before, jobs_after, seconds_after, current.is_relative)
 
 
 NO_OUTLOOK = Outlook()

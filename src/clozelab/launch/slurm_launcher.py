@@ -90,7 +90,7 @@ class SlurmLauncher(SweepLauncher):
         console.print(
             f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}"
         )
-        asking: AbstractContextManager[Any] = nullcontext()
+        asking: AbstractContextManager[object] = nullcontext()
         if self.cluster == "slurm":
             say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
             self.queue = SlurmQueue(self.poll_seconds, report=say)
@@ -194,16 +194,16 @@ def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> J
     Values of None are left out.
     """
     trainer = config.get("trainer") or {}
-    asked = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
-    gpus = asked.pop("gpus_per_node")
+    requested = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
+    gpus = requested.pop("gpus_per_node")
     if gpus == "auto":
         gpus = 0
         if trainer.get("accelerator", "cpu") in ("gpu", "auto"):
             gpus = int(trainer.get("devices", 1))
     if cluster == "local":
-        resources = _local_resources(asked, gpus, trainer)
+        resources = _local_resources(requested, gpus, trainer)
     else:
-        resources = _slurm_resources(asked, gpus, trainer)
+        resources = _slurm_resources(requested, gpus, trainer)
     return {key: value for key, value in resources.items() if value is not None}
 
 

@@ -61,7 +61,9 @@ class OptunaSweeper(Sweeper):
         import optuna
 
         optuna.logging.set_verbosity(logging.WARNING)
-        settings = {str(key): value for key, value in dict(sampler).items()}
+        settings = {}
+        for key, value in dict(sampler).items():
+            settings[str(key)] = value
         sampler_class: Any = getattr(optuna.samplers, str(settings.pop("name")), None)
         # The name comes from a command line: of all that the module has, only samplers are classes
         # to make.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from clozelab.metrics.entities import entities
+from clozelab.text.plain import JsonObject
 
 SHOWN_PROBLEMS = 3  # of texts that were not answered
 
@@ -17,10 +18,10 @@ SHOWN_PROBLEMS = 3  # of texts that were not answered
 class Result:
     """Base of all results."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         """What stands beside a row of a table: plain values by the names of columns."""
         return self.to_dict()
 
@@ -55,7 +56,7 @@ class Filled(Result):
     text: str
     masks: tuple[tuple[Token, ...], ...]  # of each mask in order, the best first
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         best = [mask[0].token for mask in self.masks]
         return {"prediction": best, "masks": self.to_dict()["masks"]}
 
@@ -66,7 +67,7 @@ class Classified(Result):
     probability: float
     probabilities: dict[str, float]
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         columns = {"prediction": self.label, "probability": self.probability}
         return columns | _by_label(self.probabilities)
 
@@ -81,7 +82,7 @@ class Labelled(Result):
     labels: tuple[str, ...]
     probabilities: dict[str, float]  # each label's own, so that they do not add up to 1
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         return {"prediction": list(self.labels)} | _by_label(self.probabilities)
 
 
@@ -89,7 +90,7 @@ class Labelled(Result):
 class Number(Result):
     value: float  # of a regression
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         return {"prediction": self.value}
 
 
@@ -104,7 +105,7 @@ class Answer(Result):
     end: int | None
     others: tuple[Answer, ...] = ()  # the next best
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         return {
             "prediction": self.text,
             "probability": self.probability,
@@ -132,7 +133,7 @@ class Tagged(Result):
     words: tuple[Span, ...]
     entities: tuple[Span, ...]  # none where tags are no entities (parts of speech)
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         words = [word.text for word in self.words]
         tags = [word.label for word in self.words]
         return {"words": words, "tags": tags, "entities": self.to_dict()["entities"]}
@@ -146,17 +147,17 @@ class Scored(Result):
     tokens: tuple[str, ...]
     log_probabilities: tuple[float, ...]
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self) -> JsonObject:
         tokens = {"tokens": list(self.tokens), "log_probabilities": list(self.log_probabilities)}
         return {"prediction": self.log_probability} | tokens
 
 
-def columns_of(results: Sequence[Any], array_name: str = "embedding") -> dict[str, list[Any]]:
+def columns_of(results: Sequence[object], array_name: str = "embedding") -> dict[str, list[Any]]:
     """The columns that a table gets: name -> a value of each row, None where a row has none.
 
     A result is a `Result`, or an array that stands in the column `array_name`. `error` comes last.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     names: dict[str, None] = {}  # a set that keeps its order
     for result in results:
         if isinstance(result, Result):

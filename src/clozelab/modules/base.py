@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clozelab.optim.groups import freeze_groups
-from clozelab.training.checkpoints import hash_combine, set_position
+from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
 from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
 from clozelab.training.tracking import MetricsCsv
@@ -54,7 +54,7 @@ class TrainingModule(LightningModule):
     """
 
     # What it was built with, for load_from_checkpoint(PATH, **arguments).
-    arguments: Mapping[str, Any] = {}
+    arguments: Mapping[str, object] = {}
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class TrainingModule(LightningModule):
         datamodule = getattr(self.trainer, "datamodule", None)
         return getattr(datamodule, "epoch_ends", [self.total_steps])
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         if self.trainer.global_step >= self.total_steps and not self.trainer.should_stop:
             self.trainer.should_stop = True  # after a validation
             rank_zero_info(
@@ -236,7 +236,7 @@ class TrainingModule(LightningModule):
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             self.throughput.start()
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         # Lightning's loop counters mean something else in another hook.
         checkpoint.pop("loops", None)
         checkpoint["throughput"] = self.throughput.state()
@@ -246,7 +246,7 @@ class TrainingModule(LightningModule):
         for state, optimizer in zip(states, self.trainer.optimizers, strict=True):
             name_parameters(state, optimizer, self)
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         if self._trainer is not None:
             step = int(checkpoint["global_step"])
             set_position(self.trainer, step, bisect_right(self._epoch_ends(), step))

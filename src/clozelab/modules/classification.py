@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
@@ -55,8 +56,8 @@ class SequenceClassification(FineTuning):
             "numeric_labels": not self.kind.names,
             "extra_validation_files": validation.extra,
         }
-        score_keys = self.score_keys({"metrics": metrics}, data)
-        super().__init__(encoder=encoder, score_keys=score_keys, **training)
+        super().__init__(encoder=encoder, **training)
+        check_metric(self.metric, self.score_keys({"metrics": metrics}, data))
         self.metrics = list(metrics)
         self.validation = validation
         self.number_range = number_range or (-np.inf, np.inf)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.modules.classification import SequenceClassification
-from clozelab.modules.finetuning import Batch
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 

@@ -52,14 +52,14 @@ class Attribution(Result):
         return self.logit - self.without - sum(self.shares)
 
 
-def tokens_of(predictor: Predictor, text: Any) -> tuple[str, ...]:
+def tokens_of(predictor: Predictor, text: object) -> tuple[str, ...]:
     """A text's tokens as they are shown, [CLS] and [SEP] included."""
     ids = predictor.sequences_of([text]).input_ids.tolist()
     return tuple(predictor.tokenizer.shown(index) for index in ids)
 
 
 def attribute(
-    predictor: Predictor, act: str, text: Any, *, target: str | None = None, steps: int = 64
+    predictor: Predictor, act: str, text: object, *, target: str | None = None, steps: int = 64
 ) -> Attribution:
     """What each token adds to the model's answer, in fp32.
 
@@ -104,7 +104,7 @@ def attribute(
     )
 
 
-def _outputs(predictor: Predictor, act: str, text: Any) -> tuple[Outputs, Tensor]:
+def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Tensor]:
     """The head's outputs as a function of the text's word embeddings; and the text's ids [S].
 
     Of an answer the outputs are all start logits, then all end logits.

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from clozelab.corpus.files import write_whole
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.finetuning import Batch
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
@@ -34,12 +35,11 @@ from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.text.plain import JsonObject, ReadOnlyJson
-from clozelab.training.checkpoints import seed_forward
+from clozelab.training.checkpoints import Checkpoint, seed_forward
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 log = logging.getLogger(__name__)
-Batch = dict[str, Any]
 # (numbers, values) of one batch, on the host: which examples (or words) they are, and what the
 # model says of each.
 BatchValues = tuple[Tensor, Tensor]
@@ -71,7 +71,6 @@ class FineTuning(TrainingModule):
         bilstm_...: only for that head; its size is a direction's, None: the encoder's.
         input_size: width of what represents a token; None: the encoder's hidden size.
         metric: key of the score that selects the best checkpoint, one of the module's own.
-        score_keys: the keys the module computes, without "validation/".
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
         log_interval_steps: optimizer steps between two published averages.
         base: what TrainingModule takes.
@@ -81,7 +80,7 @@ class FineTuning(TrainingModule):
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
     # arguments that a subclass gives, never a configuration
-    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
+    set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
 
     def __init__(
         self,
@@ -92,7 +91,6 @@ class FineTuning(TrainingModule):
         bilstm_hidden_size: int | None,
         bilstm_dropout_prob: float,
         metric: str,
-        score_keys: Sequence[str],
         keep_best_weights: bool,
         log_interval_steps: int,
         input_size: int | None = None,
@@ -100,7 +98,6 @@ class FineTuning(TrainingModule):
     ) -> None:
         super().__init__(**base)
         self.check_head(head)
-        check_metric(metric, score_keys)
         self.encoder = encoder
         self.metric = metric
         self.keep_best_weights = keep_best_weights
@@ -180,7 +177,7 @@ class FineTuning(TrainingModule):
 
     @abstractmethod
     def prediction_files(
-        self, name: str, split: Any, outputs: Sequence[BatchValues]
+        self, name: str, split: object, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """Predictions for the test set `name` in the benchmark's format: file name -> lines."""
 
@@ -216,13 +213,16 @@ class FineTuning(TrainingModule):
     def on_fit_start(self) -> None:
         self._loss_sum = self._loss_sum.to(self.device)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_save_checkpoint(checkpoint)
         record = None
         weights = None
         if self.best is not None:
             weights = self.best.weights
-            record = {key: value for key, value in vars(self.best).items() if key != "weights"}
+            record = {}
+            for key, value in vars(self.best).items():
+                if key != "weights":
+                    record[key] = value
         # Of all ranks: each goes on with their mean, however many there are then.
         loss_sum = self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean")
         checkpoint["finetuning"] = {
@@ -237,7 +237,7 @@ class FineTuning(TrainingModule):
             "best_weights": weights,
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint["finetuning"]
         self._loss_sum = saved["loss_sum"]
@@ -267,7 +267,7 @@ class FineTuning(TrainingModule):
         self.throughput.add(tokens, flops)
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: Any, batch_idx: int) -> None:
         if self.trainer.global_step % self.log_interval_steps == 0:
             self._publish_training()
         super().on_train_batch_end(outputs, batch, batch_idx)
@@ -453,14 +453,14 @@ def save_model(
     remembered.pop("texts_per_example", None)
     remembered |= facts | module.remembered()
     labels = getattr(module.validation, "label_names", None) or ()
-    kind = getattr(module.validation, "kind", None)
+    label_kind = getattr(module.validation, "kind", None)
     write_model(
         folder,
         module.encoder,
         module.heads(),
         tokenizer,
         labels=labels,
-        problem_type=getattr(kind, "problem_type", None),
+        problem_type=getattr(label_kind, "problem_type", None),
         max_length=max_positions(encoder_folder),
         extra_config={"clozelab": remembered},
     )

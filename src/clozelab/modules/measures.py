@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,10 +24,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from clozelab.datamodules.examples import TokenSequences
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSequences
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class TokenScoring(Measurement):
     needs = ("lm",)
     data: ScoringDataModule
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> Iterable[Batch]:
         return self.data.evaluation_loader(self.data.questions)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -170,7 +171,7 @@ class Probe(Measurement):
             self.names.append("pooled")
         self.gradients: list[float] = []  # the largest entry at the end of each regression
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> Iterable[Batch]:
         return [self.data.evaluation_loader(split.sequences) for split in self.splits]
 
     def _read(self, words: Sequence[str]) -> list[str]:

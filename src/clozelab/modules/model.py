@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -30,7 +29,7 @@ from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
@@ -130,17 +129,17 @@ def _read_heads(
     input_size = None
     if lstm is not None:
         input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size
-    for kind in kinds:
-        size = input_size if kind in TASK_KINDS else None
-        head = family.head(kind, encoder, num_labels=max(1, num_labels), input_size=size)
+    for head_kind in kinds:
+        size = input_size if head_kind in TASK_KINDS else None
+        head = family.head(head_kind, encoder, num_labels=max(1, num_labels), input_size=size)
         reads_states = lstm is not None or getattr(head, "reads_token_states", False)
-        reads_pooler = kind in POOLED_KINDS and not reads_states
+        reads_pooler = head_kind in POOLED_KINDS and not reads_states
         lacks_pooler = reads_pooler and "pooler" in untrained
-        if folders.has_head(family, kind, head, stored) and not lacks_pooler:
-            folders.load_head(folder, kind, head, stored)
-            heads[kind] = head
+        if folders.has_head(family, head_kind, head, stored) and not lacks_pooler:
+            folders.load_head(folder, head_kind, head, stored)
+            heads[head_kind] = head
         else:
-            untrained.append(kind)
+            untrained.append(head_kind)
     return heads, untrained
 
 
@@ -223,7 +222,7 @@ def write_model(
     )
 
 
-def with_max_length(files: Mapping[str, Any], length: int) -> dict[str, Any]:
+def with_max_length(files: Mapping[str, str | bytes], length: int) -> dict[str, str | bytes]:
     """A tokenizer's files, saying the longest sequence that is good for the encoder."""
     rules = json.loads(files["tokenizer_config.json"]) | {"model_max_length": length}
     return {**files, "tokenizer_config.json": json.dumps(rules, indent=2) + "\n"}
@@ -235,10 +234,10 @@ def _kinds(
     """The heads that the folder's configuration names, and those that its tensors' names say."""
     # Some heads' tensors say what they are; `classifier` may be of several kinds.
     kinds = set()
-    for kind in NAMED_KINDS:
-        prefix = family.head_name(kind, "")
+    for head_kind in NAMED_KINDS:
+        prefix = family.head_name(head_kind, "")
         if any(name.startswith(prefix) for name in stored):
-            kinds.add(kind)
+            kinds.add(head_kind)
     architectures = config.get("architectures")
     if architectures:
         try:
@@ -253,7 +252,7 @@ def _kinds(
                 f'for example "architectures": ["{family.class_name}ForSequenceClassification"]'
             )
         kinds.add("classification")  # that of Google's run_classifier.py
-    return [kind for kind in COMMON_HEADS if kind in kinds]
+    return [head_kind for head_kind in COMMON_HEADS if head_kind in kinds]
 
 
 def _labels(
@@ -336,7 +335,7 @@ def _refuse_contradiction(
             )
 
 
-def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[str]:
+def renamed_labels(labels: Sequence[str], names: Json, path: Path | str) -> list[str]:
     """A model's labels, some under other names (label -> name).
 
     ValueError for what is no such mapping, for a label that the model lacks, and for two labels of
@@ -362,7 +361,7 @@ def renamed_labels(labels: Sequence[str], names: Any, path: Path | str) -> list[
 
 def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: ReadOnlyJson) -> JsonObject:
     """What stands between encoder and output layer, in the sizes of its tensors."""
-    between: dict[str, Any] = {}
+    between: dict[str, nn.Module] = {}
     # For example bilstm.layers.0.forward_direction.weight_ih_l0.
     tensors = _without_prefix(stored, "bilstm.")
     if tensors:

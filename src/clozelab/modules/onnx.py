@@ -95,15 +95,15 @@ def named_outputs(model: Model, states: Tensor, tokens: Tensor) -> dict[str, Ten
     outputs = {"last_hidden_state": states}
     if has_pooler(model):
         outputs["pooler_output"] = model.encoder.pooler(tokens)
-    for kind, head in model.heads.items():
-        if kind == "spans":
+    for head_kind, head in model.heads.items():
+        if head_kind == "spans":
             outputs["start_logits"], outputs["end_logits"] = head(states).unbind(-1)
             continue
         head_input = states
-        if kind in POOLED_KINDS:
+        if head_kind in POOLED_KINDS:
             reads_tokens = getattr(head, "reads_token_states", False)
             head_input = tokens if reads_tokens else model.encoder.pooler(tokens)
-        name = "logits" if len(model.heads) == 1 else OUTPUTS.get(kind, f"{kind}_logits")
+        name = "logits" if len(model.heads) == 1 else OUTPUTS.get(head_kind, f"{head_kind}_logits")
         outputs[name] = head(head_input)
     return outputs
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import TokenSequences
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
     Texts,
     Unreadable,
@@ -42,7 +43,7 @@ from clozelab.models.attention_maps import noted_attention
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, trained_pooling
 from clozelab.modules.runner import ModelRunner, mean_of_windows
 from clozelab.modules.spans import NBestSettings
@@ -96,7 +97,7 @@ class Predictor(ModelRunner):
 
     def fill_mask(
         self,
-        texts: Any,
+        texts: object,
         top_k: int = 5,
         *,
         columns: str | Sequence[str] | None = None,
@@ -138,7 +139,7 @@ class Predictor(ModelRunner):
 
     def classify(
         self,
-        texts: Any,
+        texts: object,
         stride: int | None = None,
         *,
         columns: str | Sequence[str] | None = None,
@@ -165,7 +166,7 @@ class Predictor(ModelRunner):
 
     def next_sentence(
         self,
-        pairs: Any,
+        pairs: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -181,7 +182,7 @@ class Predictor(ModelRunner):
 
     def embed(
         self,
-        texts: Any,
+        texts: object,
         pooling: str | None = None,
         layer: int | None = None,
         stride: int | None = None,
@@ -218,7 +219,7 @@ class Predictor(ModelRunner):
 
     def embed_each(
         self,
-        texts: Any,
+        texts: object,
         pooling: str | None = None,
         layer: int | None = None,
         stride: int | None = None,
@@ -254,7 +255,7 @@ class Predictor(ModelRunner):
 
     def score(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -275,7 +276,7 @@ class Predictor(ModelRunner):
 
     def hidden_states(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -312,7 +313,7 @@ class Predictor(ModelRunner):
 
     def attention(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -360,7 +361,7 @@ class Predictor(ModelRunner):
 
     def answer_all(
         self,
-        questions: Any,
+        questions: object,
         *,
         top_k: int = 1,
         null_answer: bool | None = None,
@@ -403,7 +404,7 @@ class Predictor(ModelRunner):
 
     def tag(
         self,
-        texts: Any,
+        texts: object,
         *,
         columns: str | Sequence[str] | None = None,
         errors: str = "mark",
@@ -422,12 +423,12 @@ class Predictor(ModelRunner):
                 reasons.append(item.reason)
                 continue
             text = item if isinstance(item, str) else " ".join(item)
-            words = Words(text, word_spans(item))
-            ids = self.tokenizer.encode_words(words.strings())[0]
+            sentence_words = Words(text, word_spans(item))
+            ids = self.tokenizer.encode_words(sentence_words.strings())[0]
             reason = unread_reason(ids, self.tokenizer)
             reasons.append(reason)
             if reason is None:
-                readable.append(words)
+                readable.append(sentence_words)
         _refuse(reasons, given, errors)
         results: list[answers.Tagged] = []
         if readable:
@@ -436,7 +437,7 @@ class Predictor(ModelRunner):
 
     # Between texts and sequences
 
-    def sequences_of(self, texts: Sequence[Any]) -> TokenSequences:
+    def sequences_of(self, texts: Sequence[object]) -> TokenSequences:
         """Sequences of texts, whose masks are masks where the model fills them.
 
         ValueError for what cannot be read.
@@ -446,7 +447,7 @@ class Predictor(ModelRunner):
         )
         return self._encode(given, "raise", has_masks=self._may_have_masks(given.items)).sequences
 
-    def require_kind(self, items: Sequence[Any]) -> None:
+    def require_kind(self, items: Sequence[object]) -> None:
         """ValueError for single texts given to a classifier of pairs, and the other way round."""
         expected = self.model.texts_per_example
         for number, item in enumerate(items, 1):
@@ -463,7 +464,7 @@ class Predictor(ModelRunner):
                     " give one text"
                 )
 
-    def _may_have_masks(self, items: Sequence[Any]) -> bool:
+    def _may_have_masks(self, items: Sequence[object]) -> bool:
         if "lm" not in self.heads:
             return False
         return any(isinstance(item, str) and self.tokenizer.has_mask(item) for item in items)
@@ -503,7 +504,9 @@ class Predictor(ModelRunner):
         _refuse(encoded.reasons, given, errors)
         return encoded
 
-    def _returned(self, given: Texts, reasons: Sequence[str | None], results: Sequence[Any]) -> Any:
+    def _returned(
+        self, given: Texts, reasons: Sequence[str | None], results: Sequence[object]
+    ) -> Any:
         """Results in the form that the texts came in; `results` are those of the readable ones."""
         merged = self._merged(reasons, results)
         if given.is_single:
@@ -512,7 +515,7 @@ class Predictor(ModelRunner):
             return merged
         return with_columns(given.table, answers.columns_of(merged))
 
-    def _merged(self, reasons: Sequence[str | None], results: Sequence[Any]) -> list[Any]:
+    def _merged(self, reasons: Sequence[str | None], results: Sequence[object]) -> list[Any]:
         """A result for each text, `Unanswered` for those with a reason; a warning counts these."""
         remaining = iter(results)
         merged: list[Any] = []
@@ -597,7 +600,7 @@ def _readable(given: Texts, reasons: Sequence[str | None]) -> list[Any]:
     return [item for item, reason in pairs if reason is None]
 
 
-def _whole_number(name: str, value: Any) -> int:
+def _whole_number(name: str, value: object) -> int:
     """A setting that counts something, as int.
 
     ValueError for text, a fraction, a truth value.

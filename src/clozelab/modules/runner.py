@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from clozelab.datamodules import examples
 from clozelab.datamodules.encoded import Encoded
 from clozelab.datamodules.examples import Ints
-from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.finetuning import Batch, make_batch
 from clozelab.modules.classification import sequence_states
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.model import Model
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
@@ -123,7 +123,7 @@ class ModelRunner:
                 f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged"
             )
 
-    def sequence_logits(self, head: Any, encoded: Encoded) -> NDArray[np.float32]:
+    def sequence_logits(self, head: nn.Module, encoded: Encoded) -> NDArray[np.float32]:
         """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
         sequences = encoded.sequences
         has_bilstm = "bilstm" in self.heads

@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.datamodules.examples import ragged_positions
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
@@ -240,8 +241,9 @@ class SpanExtraction(FineTuning):
         with_unanswerable: bool,
         **training: Any,
     ) -> None:
+        super().__init__(encoder=encoder, **training)
         keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
-        super().__init__(encoder=encoder, score_keys=keys, **training)
+        check_metric(self.metric, keys)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
@@ -276,7 +278,10 @@ class SpanExtraction(FineTuning):
             "null_odds": "null_odds",
         }
         for name, key in keys.items():
-            values = {record["id"]: record[key] for record in best.predictions if key in record}
+            values = {}
+            for record in best.predictions:
+                if key in record:
+                    values[record["id"]] = record[key]
             if values:
                 files[f"{name}.json"] = _json_lines(values)
         return files
@@ -393,7 +398,7 @@ class SpanExtraction(FineTuning):
         return 100.0 * num_unanswerable / len(questions)
 
 
-def _json_lines(content: Any) -> list[str]:
+def _json_lines(content: object) -> list[str]:
     return [json.dumps(content, indent=1, ensure_ascii=False)]
 
 

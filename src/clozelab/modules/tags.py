@@ -17,11 +17,12 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
-from clozelab.modules.finetuning import Batch, BatchValues, Evaluation, FineTuning, in_order
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
@@ -34,8 +35,9 @@ class TokenClassification(FineTuning):
     head_kind: ClassVar[str] = "tags"
 
     def __init__(self, *, encoder: Encoder, validation: TaggedSplit, **training: Any) -> None:
+        super().__init__(encoder=encoder, **training)
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
-        super().__init__(encoder=encoder, score_keys=keys, **training)
+        check_metric(self.metric, keys)
         self.validation = validation
         self.put_head("tags", len(validation.label_names))
 
@@ -65,9 +67,9 @@ class TokenClassification(FineTuning):
         self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
         """The test file itself with a column of predictions (entities in IOB2)."""
-        tags = [
-            self.validation.label_names[number] for number in in_order(outputs, len(split.words))
-        ]
+        tags = []
+        for number in in_order(outputs, len(split.words)):
+            tags.append(self.validation.label_names[number])
         suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
         return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
 
@@ -75,14 +77,14 @@ class TokenClassification(FineTuning):
         split = self.validation
         predicted = in_order(outputs, len(split.labels))
         tags = self._tags(predicted)
-        words = split.by_sentence(split.words)
+        words_by_sentence = split.by_sentence(split.words)
         labels = self._tags(split.labels)
         records = []
         for number, sentence_id in enumerate(split.ids):
             records.append(
                 {
                     "id": str(sentence_id),
-                    "words": words[number],
+                    "words": words_by_sentence[number],
                     "prediction": tags[number],
                     "label": labels[number],
                 }

@@ -17,15 +17,16 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences
+from clozelab.datamodules.finetuning import Batch
 from clozelab.models.heads import feature_layers
 from clozelab.models.layout import Layout
 from clozelab.modules import answers
-from clozelab.modules.finetuning import Batch, BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import ModelRunner
@@ -71,7 +72,7 @@ def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> scoring.Qu
 
 
 def score_sequences(
-    runner: ModelRunner, head: Any, sequences: TokenSequences, index: Ints
+    runner: ModelRunner, head: nn.Module, sequences: TokenSequences, index: Ints
 ) -> list[answers.Scored]:
     """The scores of the sequences at `index`."""
     is_causal = runner.encoder.config.is_causal
@@ -133,7 +134,7 @@ def window_settings(model: Model) -> squad.WindowSettings:
 
 def span_candidates(
     runner: ModelRunner,
-    head: Any,
+    head: nn.Module,
     questions: Sequence[tuple[str, Sequence[str]]],
     windows: squad.WindowSettings,
     settings: NBestSettings,
@@ -207,7 +208,7 @@ def best_answer(
 
 
 def tag_texts(
-    runner: ModelRunner, head: Any, texts: Sequence[Words], labels: Sequence[str]
+    runner: ModelRunner, head: nn.Module, texts: Sequence[Words], labels: Sequence[str]
 ) -> list[answers.Tagged]:
     """The words of each text with their tags, and its entities."""
     words = [text.strings() for text in texts]
@@ -226,7 +227,9 @@ def tag_texts(
     return tagged
 
 
-def _predict_tags(runner: ModelRunner, head: Any, words: list[list[str]]) -> NDArray[np.float64]:
+def _predict_tags(
+    runner: ModelRunner, head: nn.Module, words: list[list[str]]
+) -> NDArray[np.float64]:
     """[W, 2]: of each word of all texts the probability and the number of its best tag."""
     # Each text is a sentence, and a document, of its own: nothing stands around it.
     numbers = list(range(len(words)))

@@ -15,7 +15,13 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from clozelab.optim.groups import GroupNodes, NamedParameters, decay_groups, match_groups
+from clozelab.optim.groups import (
+    GroupNodes,
+    NamedParameters,
+    OptimizerGroup,
+    decay_groups,
+    match_groups,
+)
 from clozelab.optim.muon import Muon
 from clozelab.text.plain import ReadOnlyJson
 
@@ -44,10 +50,14 @@ def build_adamw(
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
     named = dict(named_parameters)
     matches = match_groups(named, groups)
-    matrices = {}
-    if matrix_learning_rate is not None:
-        matrices = {name: p for name, p in named.items() if _is_layer_matrix(name, p)}
-    remaining = [(name, p) for name, p in named.items() if name not in matrices]
+    # With a rate of their own the matrices of layers are another optimizer's.
+    matrices: dict[str, nn.Parameter] = {}
+    remaining: list[tuple[str, nn.Parameter]] = []
+    for name, parameter in named.items():
+        if matrix_learning_rate is not None and _is_layer_matrix(name, parameter):
+            matrices[name] = parameter
+        else:
+            remaining.append((name, parameter))
     param_groups = decay_groups(remaining, weight_decay, learning_rate, matches)
     adamw = _adamw(param_groups, learning_rate, (beta1, beta2), eps, bias_correction)
     if matrix_learning_rate is None:
@@ -73,7 +83,7 @@ def _is_layer_matrix(name: str, parameter: nn.Parameter) -> bool:
 
 
 def _adamw(
-    groups: list[dict[str, Any]],
+    groups: list[OptimizerGroup],
     learning_rate: float,
     betas: tuple[float, float],
     eps: float,
@@ -199,7 +209,7 @@ class UncorrectedAdamW(Optimizer):
             self._update(group)
         return loss
 
-    def _update(self, group: dict[str, Any]) -> None:
+    def _update(self, group: OptimizerGroup) -> None:
         """One update of a group, in torch's loops over lists of tensors."""
         params = [p for p in group["params"] if p.grad is not None]
         if not params:  # those loops take no empty list

@@ -64,12 +64,16 @@ def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
             named[name].requires_grad_(False)
 
 
+# What torch.optim calls a group: its parameters and their settings.
+OptimizerGroup = dict[str, Any]
+
+
 def decay_groups(
     named_parameters: NamedParameters,
     weight_decay: float,
     learning_rate: float = 0.0,
     matches: Mapping[str, ParameterGroup] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[OptimizerGroup]:
     """An optimizer's groups: matrices, which decay, then vectors; then those of `matches`.
 
     Frozen parameters are left out.

@@ -21,13 +21,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clozelab.optim.groups import USUAL, NamedParameters, ParameterGroup, own_settings
+from clozelab.optim.groups import (
+    USUAL,
+    NamedParameters,
+    OptimizerGroup,
+    ParameterGroup,
+    own_settings,
+)
 from clozelab.processor import product_dtype
 
 # End of the name of a parameter that stacks matrices -> how many it stacks. The matrix of a gated
@@ -80,7 +86,7 @@ class Muon(Optimizer):
         members: dict[tuple[int, ParameterGroup], list[nn.Parameter]] = defaultdict(list)
         for name, parameter in named_matrices:
             members[fused_matrices(name), (matches or {}).get(name, USUAL)].append(parameter)
-        groups: list[dict[str, Any]] = []
+        groups: list[OptimizerGroup] = []
         for (count, group), parameters in members.items():
             settings = own_settings(group, learning_rate)
             groups.append({"params": parameters, "matrices": count, **settings})
@@ -117,7 +123,7 @@ class Muon(Optimizer):
                     by_shape[parameter.device, rows, columns].append(update)
         return by_shape
 
-    def _updates(self, parameter: nn.Parameter, group: dict[str, Any]) -> list[Update]:
+    def _updates(self, parameter: nn.Parameter, group: OptimizerGroup) -> list[Update]:
         """Moves a parameter's momentum, lets its weights decay, and returns an update a matrix."""
         gradient = parameter.grad
         state = self.state[parameter]

@@ -88,17 +88,17 @@ class PowerQuestion:
 
         A place belongs to the first family that has it. The last family is there even if empty.
         """
-        others: list[int] = []
-        for places in self.claims[self.num_primary :]:
-            others += places
+        secondary: list[int] = []
+        for effect_indices in self.claims[self.num_primary :]:
+            secondary += effect_indices
         families = []
         seen: set[int] = set()
-        for places in (*self.claims[: self.num_primary], list(dict.fromkeys(others))):
-            families.append([place for place in places if place not in seen])
-            seen |= set(places)
+        for effect_indices in (*self.claims[: self.num_primary], list(dict.fromkeys(secondary))):
+            families.append([index for index in effect_indices if index not in seen])
+            seen |= set(effect_indices)
         # A primary claim may have nothing of its own left; simulate_decided wants the others last.
-        *primary, others = families
-        return [*filter(None, primary), others]
+        *primary, secondary = families
+        return [*filter(None, primary), secondary]
 
     def power(
         self,
@@ -120,7 +120,9 @@ class PowerQuestion:
             effects.append((effect.difference / scale, effect.margin / scale))
         # bool [tables, effects]
         decided = simulate_decided(effects, self.families, seeds, analyses)
-        decided_claims = [decided[:, list(places)].all(axis=1) for places in self.claims]
+        decided_claims = []
+        for places in self.claims:
+            decided_claims.append(decided[:, list(places)].all(axis=1))
         if self.num_primary:
             return float(np.all(decided_claims[: self.num_primary], axis=0).mean())
         return float(np.mean(decided_claims))
@@ -135,22 +137,22 @@ def power_study(experiment: Experiment, tasks: Iterable[str], difference: float)
         difference: the true one of every test against zero, in points.
     """
     planned_tasks = set(tasks)
-    place_of: dict[Hashable, int] = {}
+    index_of_effect: dict[Hashable, int] = {}
     effects: list[Effect] = []
     claims: list[list[int]] = []
     unknown: list[str] = []
     num_primary = 0
     # Primary claims come first, in their order.
     for claim in sorted(experiment.claims, key=lambda claim: not claim.primary):
-        places = []
+        effect_indices = []
         for hypothesis, task in _hypotheses(claim, experiment, planned_tasks):
             # Two claims may test the same thing: it is one effect.
-            if hypothesis not in place_of:
-                place_of[hypothesis] = len(effects)
+            if hypothesis not in index_of_effect:
+                index_of_effect[hypothesis] = len(effects)
                 effects.append(_effect_of(claim, task, difference))
-            places.append(place_of[hypothesis])
-        if places:
-            claims.append(places)
+            effect_indices.append(index_of_effect[hypothesis])
+        if effect_indices:
+            claims.append(effect_indices)
             num_primary += claim.primary
         else:
             unknown.append(claim.text)

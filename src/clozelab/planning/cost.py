@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -27,6 +27,7 @@ from clozelab.planning.jobs import (
     NO_SAMPLES,
     Arm,
     Corpus,
+    ExampleLengths,
     Features,
     JobGroup,
     Request,
@@ -44,13 +45,13 @@ from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
 # of a planned job; `check`: complete, most likely of the same inputs
 DONE = ("complete", "check", "shared", "shared?")
-MEASURE_OF_TASK: dict[str, Any] = {
+MEASURE_OF_TASK: JsonObject = {
     "hub": None,
     "epochs": 1,
     "global_batch_size": 1,
@@ -304,7 +305,7 @@ def measure_jobs(
     groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
-    alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     for group in groups:
         try:
             encoder = _encoder_of(group.settings, arms)
@@ -340,7 +341,7 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
 
-    alike: dict[tuple[Any, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
     passes: set[Words] = set()
     num_readers = 0
@@ -391,22 +392,13 @@ def _task_job(
         task=task["name"],
         head=settings["head"],
         encoder=encoder,
-        train=samples.train,
-        validation=samples.validation,
-        tokens_per_example=lengths.tokens,
-        inputs_per_example=lengths.inputs,
+        samples=samples,
+        lengths=lengths,
         longest=longest,
         features=Features.of(settings, encoder),
         settings=settings,
         jobs=jobs,
     )
-
-
-class ExampleLengths(NamedTuple):
-    """Of an example of a task."""
-
-    tokens: float
-    inputs: float  # windows of a passage, or choices; 1 for other tasks
 
 
 def _lengths_of(data: ReadOnlyJson, train: Sample | None, longest: int) -> ExampleLengths:
@@ -439,7 +431,11 @@ def _encoders_read(group: JobGroup) -> Iterator[Words]:
     keys = ("encoder_arm", "encoder_fraction", "initialisation")
     common = (settings["task"]["name"], *(str(settings[key]) for key in keys))
     for words in group.jobs:
-        seeds = [word.partition("=")[2] for word in words if key_of(word) == "pretrain_seed"]
+        # A job without an override of the seed has the sweep's own.
+        seeds = []
+        for word in words:
+            if key_of(word) == "pretrain_seed":
+                seeds.append(word.partition("=")[2])
         if not seeds:
             seeds = [str(settings["pretrain_seed"])]
         yield (*common, *seeds)
@@ -590,24 +586,24 @@ def parts_of(
     # How many times `opening` a verb takes besides its jobs.
     times = constants()["times_of_opening"]
     is_reproduction = len(steps) > 1
-    parts = []
+    plan = []
     for step in steps:
         if not step.is_sweep:
-            parts.append(Part("prepare", preparing))
+            plan.append(Part("prepare", preparing))
             continue
         # The pre-flight is before the first sweep.
-        if is_reproduction and not any(part.name == "doctor" for part in parts):
-            parts.append(Part("doctor", times["doctor"] * opening))
+        if is_reproduction and not any(part.name == "doctor" for part in plan):
+            plan.append(Part("doctor", times["doctor"] * opening))
         seconds = costing.wall(step.verb, only_left=True)
         if seconds is None:
             return None
         start = times[step.verb] * opening
         if costing.pools[step.verb].forks and costing.left(step.verb):
             start = max(start, start_seconds("server", forks=True))
-        parts.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
+        plan.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
     if is_reproduction:
-        parts.append(Part("report", times["report"] * opening))
-    return parts
+        plan.append(Part("report", times["report"] * opening))
+    return plan
 
 
 def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:

@@ -349,10 +349,12 @@ class Arm(Shape):
         """One a phase."""
         for phase, node, flops in zip(self.phases, self.nodes, self.flops_per_token, strict=True):
             tokens = phase["global_batch_size"] * phase["seq_length"]
+            # Speed depends neither on the number of steps nor on the objective's name.
+            shape = {**phase, "steps": 1, "objective": None}
             question = {
                 "kind": "pretrain",
                 "model": self.config.to_dict(),
-                "phase": {**phase, "steps": 1, "objective": None},
+                "phase": shape,
                 "objective": node,
                 "hardware": self.hardware(),
                 "optimizer": self.settings["optimizer"],
@@ -405,15 +407,15 @@ class Sample(NamedTuple):
         num_examples = max(1, split.num_examples)
         inputs = 1.0
         characters = 0.0
-        words = 0.0
+        words_per_text = 0.0
         for texts in split.texts.values():
             if not len(texts):
                 continue
             # Texts by part, such as a question and its endings: each ending is an input.
             inputs = max(inputs, len(texts) / num_examples)
             characters += sum(map(len, texts)) / len(texts)
-            words += sum(text.count(" ") + 1 for text in texts) / len(texts)
-        return cls(split.num_examples, inputs, characters, words)
+            words_per_text += sum(text.count(" ") + 1 for text in texts) / len(texts)
+        return cls(split.num_examples, inputs, characters, words_per_text)
 
 
 class Samples(NamedTuple):
@@ -454,6 +456,13 @@ class Features(NamedTuple):
         return 6.0 * sum(value.numel() for value in parameters if value.ndim == 2)
 
 
+class ExampleLengths(NamedTuple):
+    """Of an example of a task."""
+
+    tokens: float
+    inputs: float  # windows of a passage, or choices; 1 for other tasks
+
+
 @dataclass(frozen=True)
 class TaskJob(Shape):
     """One shape of a fine-tuning run: a task with a head, on an encoder of one size."""
@@ -461,11 +470,8 @@ class TaskJob(Shape):
     task: str
     head: str
     encoder: EncoderConfig
-    # None, as `validation`, where the file is not there, and lengths are guesses
-    train: Sample | None
-    validation: Sample | None
-    tokens_per_example: float
-    inputs_per_example: float  # windows of a passage, or choices; 1 for other tasks
+    samples: Samples
+    lengths: ExampleLengths  # guesses where there is no sample of training examples
     longest: int  # tokens of the longest input: the task's, cut to what the encoder was trained on
     # of a frozen encoder: speeds are in words of the BiLSTM, `forward` the encoder's
     features: Features | None = None
@@ -474,22 +480,25 @@ class TaskJob(Shape):
 
     @property
     def words_per_example(self) -> float:
-        if self.train is None:
+        train = self.samples.train
+        if train is None:
             return SENTENCE_WORDS
-        return self.train.words
+        return train.words
 
     @property
     def train_examples(self) -> int | None:
         limit: int | None = self.settings["max_train_examples"]
-        if self.train is None:
+        train = self.samples.train
+        if train is None:
             return limit
-        return min(self.train.examples, limit or self.train.examples)
+        return min(train.examples, limit or train.examples)
 
     @property
     def validation_examples(self) -> int:
-        if self.validation is None:
+        validation = self.samples.validation
+        if validation is None:
             return 0
-        return self.validation.examples
+        return validation.examples
 
     @property
     def trained_examples(self) -> float:
@@ -500,12 +509,12 @@ class TaskJob(Shape):
     def pass_tokens(self) -> float:
         """What a frozen encoder reads for one run: its share of both splits once."""
         examples = (self.train_examples or 0) + self.validation_examples
-        return examples * self.tokens_per_example * self.pass_share
+        return examples * self.lengths.tokens * self.pass_share
 
     @property
     def flops_per_token(self) -> float:
         """Of training the encoder; a third of it passes forward."""
-        return cost.training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0)
+        return cost.training_flops_per_token(self.encoder, round(self.lengths.tokens), 0.0)
 
     @property
     def flops(self) -> float | None:
@@ -516,7 +525,7 @@ class TaskJob(Shape):
         if self.train_examples is None:
             return None
         if self.features is None:
-            return self.trained_examples * self.tokens_per_example * self.flops_per_token
+            return self.trained_examples * self.lengths.tokens * self.flops_per_token
         words = self.trained_examples * self.words_per_example
         return self.pass_tokens * self.flops_per_token / 3 + words * self.features.flops_per_word
 
@@ -543,8 +552,8 @@ class TaskJob(Shape):
         train_rate, pass_rate = self.rates
         evaluated = self.validations * self.validation_examples
         if self.features is None:
-            trained = self.trained_examples * self.tokens_per_example
-            passed = evaluated * self.tokens_per_example
+            trained = self.trained_examples * self.lengths.tokens
+            passed = evaluated * self.lengths.tokens
         else:
             # The BiLSTM reads words, in training and in validations.
             examples = self.trained_examples + FORWARD_SHARE * evaluated
@@ -557,7 +566,7 @@ class TaskJob(Shape):
 
         Lengths are rounded, so that like tasks share a measurement.
         """
-        length = self.tokens_per_example / self.inputs_per_example
+        length = self.lengths.tokens / self.lengths.inputs
         batch_size = int(self.settings["global_batch_size"])
         hardware = self.hardware()
         question: JsonObject = {

@@ -6,10 +6,10 @@ part of the corpus.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clozelab.corpus.files import matching_files
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
@@ -26,6 +26,7 @@ from clozelab.planning.jobs import (
     Sample,
     Samples,
     Shape,
+    Words,
     forward_request,
 )
 from clozelab.planning.starts import constants
@@ -169,7 +170,7 @@ def _of_pairs(settings: ReadOnlyJson, is_causal: bool) -> Reading | None:
 
 def measure_job(
     settings: ReadOnlyJson,
-    jobs: Sequence[Any],
+    jobs: Sequence[Words],
     encoder: EncoderConfig,
     corpus: Corpus | None,
     samples: Samples,
@@ -219,7 +220,7 @@ def _of_task(measure: ReadOnlyJson, samples: Samples, *, is_probe: bool) -> Read
     )
 
 
-def _fitted_states(measure: Mapping[str, Any], train: Sample, layers: int) -> float:
+def _fitted_states(measure: ReadOnlyJson, train: Sample, layers: int) -> float:
     """Of all classifiers of a probe of a task's labels.
 
     Of words there are as many states as words, and control labels beside the real ones; of texts

@@ -69,27 +69,27 @@ class Step:
         return root_of(self.sweep.master)
 
 
-def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
+def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     """The steps of an experiment with the user's overrides.
 
     ValueError for one that no stage takes.
     """
     names = {}
     for stage, name in sweeps_of(folder).items():
-        if f"{stage}=none" not in LEAVE_OUT.intersection(words):
+        if f"{stage}=none" not in LEAVE_OUT.intersection(arguments):
             names[stage] = name
-    words = [word for word in words if word not in LEAVE_OUT]
-    keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
+    arguments = [argument for argument in arguments if argument not in LEAVE_OUT]
+    keys = [word.removeprefix("finetune.").partition("=")[0] for word in arguments]
     if "encoder" in keys:
         _require_given_row(folder)
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         if "row" not in keys:
             # The row decides what later overrides start from.
-            words = [f"row={GIVEN_ROW}", *words]
+            arguments = [f"row={GIVEN_ROW}", *arguments]
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
 
-    overrides = split_overrides(folder, names, _with_seeds_of_stages(words, names))
+    overrides = split_overrides(folder, names, _with_seeds_of_stages(arguments, names))
     steps = [Step(verb, name, folder, tuple(overrides[verb])) for verb, name in names.items()]
     if "pretrain" in names:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose

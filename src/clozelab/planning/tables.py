@@ -151,8 +151,8 @@ def _task_cells(job: TaskJob) -> list[str]:
     examples = "unknown"
     if job.train_examples is not None:
         examples = f"{job.train_examples:,}"
-    tokens_each = f"{job.tokens_per_example:.0f}"
-    if not job.train:
+    tokens_each = f"{job.lengths.tokens:.0f}"
+    if not job.samples.train:
         tokens_each += " ?"
     flops = DASH
     if job.flops is not None:
@@ -266,7 +266,7 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
             "a minute each is a guess, since the plan cannot count what they read:"
             f" {', '.join(dict.fromkeys(unknown))}"
         )
-    guessed = [job.task for job in costing.tasks if not job.train]
+    guessed = [job.task for job in costing.tasks if not job.samples.train]
     if guessed:
         names = ", ".join(dict.fromkeys(guessed))
         lines.append(f"files not found for {names}: their lengths (?) are guesses")

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from clozelab.corpus.files import digest
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.examples import TokenSequences, offsets_of
-from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
+from clozelab.datamodules.finetuning import Batch, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -200,15 +200,15 @@ def _timed(request: Request, hardware: Hardware) -> Speed:
     step_seconds = ceiling_seconds / USUAL_SHARE
     if step_seconds > MAX_STEP_SECONDS:
         return Speed(request.step_tokens / step_seconds, is_estimated=True)
-    asked = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
+    question = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
     if 2 * step_seconds > SECONDS:
-        asked |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
+        question |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
-        asked |= {"steps_a_tick": STEPS_A_TICK}
+        question |= {"steps_a_tick": STEPS_A_TICK}
 
     started = time.perf_counter()
     waited = waited_seconds()
-    rate = _rate(TICKS_OF[asked["kind"]](asked, hardware))
+    rate = _rate(TICKS_OF[question["kind"]](question, hardware))
     busy_seconds = (time.perf_counter() - started) * torch.get_num_threads()
     return Speed(rate, is_busy=waited_seconds() - waited > BUSY_SHARE * busy_seconds)
 
@@ -246,7 +246,7 @@ class StepClock(DummyLogger):
         super().__init__()
         self.ticks: list[Tick] = []
 
-    def log_metrics(self, metrics: ReadOnlyJson, *_: Any, **__: Any) -> None:
+    def log_metrics(self, metrics: ReadOnlyJson, *_: object, **__: object) -> None:
         if TOKENS_KEY in metrics:
             self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
@@ -272,19 +272,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    # What the data module asks of a tokenizer: no text is read.
-    tokenizer = SimpleNamespace(
-        pad_id=0,
-        unk_id=1,
-        cls_id=2,
-        sep_id=3,
-        mask_id=4,
-        vocab_size=config.vocab_size,
-        pair_separators=1,
-        has_token_types=True,
-        undrawn_ids=(),
-        continues=lambda: np.zeros(config.vocab_size, dtype=np.bool_),
-    )
+    tokenizer = _made_up_tokenizer(config.vocab_size)
     prepared: Any = SimpleNamespace(
         tokenizer=tokenizer, train=text.train, validation=text.validation
     )
@@ -301,15 +289,35 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     module = PretrainingModule(
         Encoder(config),
         [objective],
-        optimizer_factory=build("optimizer", request["optimizer"]),
-        schedule_factory=build("schedule", request["schedule"]),
-        total_steps=phase["steps"],
-        gradient_clip_norm=1.0,
-        seed=1,
         matmul_ceiling=0.0,
-        log_interval_steps=request["steps_a_tick"],
+        **_training_options(request, phase["steps"]),
     )
     return _fit(module, data, hardware, request)
+
+
+def _made_up_tokenizer(vocab_size: int) -> SimpleNamespace:
+    """What the data module asks of a tokenizer: no text is read."""
+    special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
+    return SimpleNamespace(
+        **special_ids,
+        vocab_size=vocab_size,
+        pair_separators=1,
+        has_token_types=True,
+        undrawn_ids=(),
+        continues=lambda: np.zeros(vocab_size, dtype=np.bool_),
+    )
+
+
+def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]:
+    """What a module of any stage is told of its training."""
+    return {
+        "total_steps": total_steps,
+        "optimizer_factory": build("optimizer", request["optimizer"]),
+        "schedule_factory": build("schedule", request["schedule"]),
+        "gradient_clip_norm": 1.0,
+        "seed": 1,
+        "log_interval_steps": request["steps_a_tick"],
+    }
 
 
 def _fit(module: Any, data: Any, hardware: Hardware, request: ReadOnlyJson) -> list[Tick]:
@@ -361,7 +369,7 @@ class MadeUpTask(LightningDataModule):
             loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
         )
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self) -> DataLoader[Batch]:
         return DataLoader(TrainingBatches(self.data, range(MADE_UP_STEPS), 0, 1), batch_size=None)
 
 
@@ -378,16 +386,18 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
 
     config = EncoderConfig(**request["model"])
     no_ids = np.zeros(0, dtype=np.int32)
+    no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     labels = LabelledSplit(
-        sequences=TokenSequences(no_ids, np.zeros(1, np.int64), no_ids),
+        sequences=no_sequences,
         ids=np.zeros(0, np.str_),
         labels=np.zeros(0),
         label_names=["no", "yes"],
         num_available=0,
         num_bad_rows=0,
     )
+    encoder = Encoder(config)
     module = SequenceClassification(
-        encoder=Encoder(config),
+        encoder=encoder,
         head=request["head"],
         validation=labels,
         metrics=["accuracy"],
@@ -397,12 +407,7 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         bilstm_dropout_prob=0.0,
         metric="validation/accuracy",
         keep_best_weights=False,
-        log_interval_steps=request["steps_a_tick"],
-        optimizer_factory=build("optimizer", request["optimizer"]),
-        schedule_factory=build("schedule", request["schedule"]),
-        total_steps=MADE_UP_STEPS,
-        gradient_clip_norm=1.0,
-        seed=1,
+        **_training_options(request, MADE_UP_STEPS),
     )
     return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
 
@@ -471,7 +476,7 @@ def _repeated(
     return ticks
 
 
-TICKS_OF: Mapping[str, Callable[[dict[str, Any], Hardware], list[Tick]]] = {
+TICKS_OF: Mapping[str, Callable[[JsonObject, Hardware], list[Tick]]] = {
     "pretrain": pretraining_ticks,
     "finetune": finetuning_ticks,
     "features": feature_ticks,

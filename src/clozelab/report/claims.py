@@ -151,15 +151,15 @@ def _claimed(judgement: Judgement, table: ResultTable) -> str:
 
 def _compared(claim: BaseClaim, table: ResultTable) -> str:
     labels = [table.experiment.label(row) for row in claim.rows]
-    first, *others = labels
+    first, *other_labels = labels
     if isinstance(claim, TrendClaim):
         return f"{', '.join(labels)}: {claim.direction}"
     if isinstance(claim, EquivalenceClaim):
         return f"{', '.join(labels)}: within {claim.points:g} of each other"
     if isinstance(claim, CrossingClaim):
-        return f"along the lines up to {first} and {others[0]}"
-    each_of = "each of " if len(others) > 1 else ""
-    text = f"{first} against {each_of}{', '.join(others)}"
+        return f"along the lines up to {first} and {other_labels[0]}"
+    each_of = "each of " if len(other_labels) > 1 else ""
+    text = f"{first} against {each_of}{', '.join(other_labels)}"
     if claim.against is None:
         return text
     base, other_base, column = claim.against

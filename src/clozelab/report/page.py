@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, product
-from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
@@ -57,6 +56,7 @@ from clozelab.text.formatting import (
     span,
     with_direction,
 )
+from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 
 DATA_SETS = "Data sets"
@@ -281,17 +281,19 @@ def templates(*, is_markdown: bool = False) -> Environment:
     )
 
 
-def _without_html(value: Any) -> Any:
+def _without_html(value: Json) -> Json:
     """A text with every "<" escaped that begins HTML, unless a template says that it is safe."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return HTML_START.sub("&lt;", value)
 
 
-def _paragraphs(name: str, **values: Any) -> list[str]:
+def _paragraphs(name: str, **values: object) -> list[str]:
     """The paragraphs of a text template, each as one line."""
     text = templates().get_template(name).render(values)
-    lines = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    lines = []
+    for paragraph in text.split("\n\n"):
+        lines.append(" ".join(paragraph.split()))
     return [line for line in lines if line]
 
 
@@ -337,14 +339,20 @@ def _overview(table: ResultTable, analysed: AnalysedTable, registered: str) -> O
 def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlearnt]:
     lacks: list[Unlearnt] = []
     for lack in not_learnt(table):
-        claims = [one.claim.text for one in judgements if _rests_on(one, lack, table)]
+        claims = []
+        for one in judgements:
+            if _rests_on(one, lack, table):
+                claims.append(one.claim.text)
         lacks.append(Unlearnt(lack.text, claims))
     return lacks
 
 
 def _rests_on(judgement: Judgement, lack: NotLearnt, table: ResultTable) -> bool:
     """Whether a claim compares arms of all the groups that a lack keeps apart."""
-    arms = {row.arm for row in table.experiment.rows if row.name in judgement.rows}
+    arms = set()
+    for row in table.experiment.rows:
+        if row.name in judgement.rows:
+            arms.add(row.arm)
     return not any(arms.isdisjoint(group) for group in lack.groups)
 
 
@@ -362,7 +370,10 @@ def _setup(table: ResultTable) -> str:
     runs = [run for run in table.runs.pretrain if run.is_complete] or table.runs.pretrain
     parameters = _span_of_fact(runs, "parameters")
     tokens = _span_of_fact(runs, "tokens")
-    corpora = [run.config["corpus"]["name"] for run in runs if run.config.get("corpus")]
+    corpora = []
+    for run in runs:
+        if run.config.get("corpus"):
+            corpora.append(run.config["corpus"]["name"])
     phrases = [
         _layers(runs),
         f"{parameters} parameters" if parameters else DASH,
@@ -375,7 +386,10 @@ def _setup(table: ResultTable) -> str:
 
 def _layers(runs: Sequence[Record]) -> str:
     """`2 layers of 128`, `2 to 8 layers of 64 to 128`; a dash where no run has a model."""
-    models = [run.config["model"] for run in runs if run.config.get("model")]
+    models = []
+    for run in runs:
+        if run.config.get("model"):
+            models.append(run.config["model"])
     if not models:
         return DASH
     layers = span((model["num_hidden_layers"] for model in models), str)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
@@ -74,7 +75,7 @@ class Picture:
     svg: bytes
 
 
-def look(style: str) -> Any:
+def look(style: str) -> AbstractContextManager[None]:
     """The context that every picture is drawn in: STYLE.mplstyle has the colours."""
     return plt.style.context(STYLE_FOLDER / f"{style}.mplstyle")
 
@@ -108,7 +109,10 @@ def _row_colour(table: ResultTable, row: Row) -> str:
     """The colour of the arm that a row takes; grey for a row without one."""
     if row.arm is None:
         return str(plt.rcParams[FAINT])
-    arms = [known.arm for known in table.experiment.rows if known.arm is not None]
+    arms = []
+    for known in table.experiment.rows:
+        if known.arm is not None:
+            arms.append(known.arm)
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
@@ -279,7 +283,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
     size = (WIDTH, 0.9 + 2.9 * down)
     figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
     sizes = encoder_sizes(table)
-    places = _places_by_size(rows, sizes)
+    x_positions = _places_by_size(rows, sizes)
     styles: dict[str, JsonObject] = {}
     for index, row in enumerate(rows):
         marker = MARKERS[index % len(MARKERS)]
@@ -288,7 +292,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
         for row in rows:
             cell = table.cells[row.name, column.key]
             if cell.estimate is not None:
-                x = places[row.name]
+                x = x_positions[row.name]
                 style = styles[row.name]
                 _draw_point(axes, x, cell.estimate, is_collapsed=cell.is_collapsed, **style)
         _finish_panel(axes, column)
@@ -307,11 +311,11 @@ def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str
     by_size: dict[float, list[str]] = {}
     for row in rows:
         by_size.setdefault(sizes[str(row.arm)], []).append(row.name)
-    places: dict[str, float] = {}
+    x_positions: dict[str, float] = {}
     for size, names in by_size.items():
         for index, name in enumerate(names):
-            places[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
-    return places
+            x_positions[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
+    return x_positions
 
 
 def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:
@@ -328,7 +332,10 @@ def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:
 
 def draw_curves(table: ResultTable) -> Picture | None:
     """Draw the held-out loss of each pre-training run against tokens; None without a curve."""
-    runs = [run for run in table.runs.pretrain if run.curves.get("validation/loss")]
+    runs = []
+    for run in table.runs.pretrain:
+        if run.curves.get("validation/loss"):
+            runs.append(run)
     if not runs:
         return None
     labels = arm_labels(table)
@@ -470,7 +477,9 @@ def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
     lines: list[_Line] = []
     for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
         shift = APART * furthest * (index - (len(series) - 1) / 2)
-        places = {fraction: amount + shift for fraction, amount in ({0.0: 0.0} | known).items()}
+        places = {}
+        for fraction, amount in ({0.0: 0.0} | known).items():
+            places[fraction] = amount + shift
         lines.append(_Line(one_arm, _row_colour(table, first_rows[one_arm.arm]), places))
     return lines
 
@@ -538,7 +547,9 @@ def _draw_differences(
 def _line_entries(
     lines: Sequence[_Line], columns: Sequence[DataColumn], table: ResultTable
 ) -> list[Line2D]:
-    entries = [_entry(line.series.name, color=line.colour, marker="o") for line in lines]
+    entries = []
+    for line in lines:
+        entries.append(_entry(line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
         hollow: JsonObject = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}

@@ -30,9 +30,9 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
     baselines = [_below_baseline(column, table) for column in table.with_results]
-    floors = [
-        table.below_floor(row, column) for column, row in product(table.with_results, table.rows)
-    ]
+    floors = []
+    for column, row in product(table.with_results, table.rows):
+        floors.append(table.below_floor(row, column))
     troubles: dict[str, Iterable[str]] = {}
     troubles["Another data set"] = table.excluded
     troubles["Another results version"] = _outdated_runs(table)
@@ -227,19 +227,19 @@ def _unequal_settings(
 
 def _settings_to_compare(run: Record, group: Sequence[Record]) -> dict[str, str]:
     """A run's settings, and what its encoder decides for it, which no setting says."""
-    same_seeds = [other for other in group if seeds_of(other) == seeds_of(run)]
-    known = settings(run)
+    same_seeds = [candidate for candidate in group if seeds_of(candidate) == seeds_of(run)]
+    run_settings = settings(run)
     if len(same_seeds) > 1:
         # A row takes one of the learning rates that were tried for all its seeds.
-        tuned = [settings(other) for other in same_seeds if other.stage == "finetune"]
+        tuned = [settings(candidate) for candidate in same_seeds if candidate.stage == "finetune"]
         rates = join_facts(tuned)
-        known |= {key: rates[key] for key in RATE_KEYS if key in rates}
+        run_settings |= {key: rates[key] for key in RATE_KEYS if key in rates}
     data = run.facts.get("data") or {}
     if data.get("max_seq_length"):
-        known["the length that texts are cut to"] = f"{data['max_seq_length']} tokens"
+        run_settings["the length that texts are cut to"] = f"{data['max_seq_length']} tokens"
     if data.get("token_types"):
-        known["the token types of a pair"] = str(data["token_types"])
-    return known
+        run_settings["the token types of a pair"] = str(data["token_types"])
+    return run_settings
 
 
 def _values(by_value: Mapping[str, Sequence[Record]]) -> str:

@@ -174,8 +174,8 @@ def _grid_command(run: Record, grid: Sequence[Sequence[str]]) -> str:
     if is_sweep:
         overrides.insert(0, "-m")
     folder = run.config_dir.removeprefix(f"{run.started_in}/")
-    words = run.model_copy(update={"config_dir": folder, "overrides": overrides}).words
-    if is_sweep and words[-1] == ONE_JOB:
-        words.pop()
+    arguments = run.model_copy(update={"config_dir": folder, "overrides": overrides}).words
+    if is_sweep and arguments[-1] == ONE_JOB:
+        arguments.pop()
     # Where it was given is left out: a pack does not know it, and its report is the same.
-    return shlex.join(["clozelab", *words])
+    return shlex.join(["clozelab", *arguments])

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, product
-from typing import Any
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough
@@ -35,13 +34,13 @@ def _facts(runs: Iterable[Record], key: str) -> list[Json]:
     return [run.facts.get(key) for run in runs]
 
 
-def _average(values: Iterable[Any]) -> float | None:
+def _average(values: Iterable[object]) -> float | None:
     """The mean of those values that are numbers; None where none is."""
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def _shown_mean(values: Iterable[Any], shape: str = "") -> str:
+def _shown_mean(values: Iterable[object], shape: str = "") -> str:
     """The mean in this shape, without one to three digits; a dash where there is no number."""
     mean = _average(values)
     if mean is None:
@@ -121,7 +120,10 @@ def rows_by_size(table: ResultTable) -> list[Row]:
     for series in table.checkpoint_series:
         earlier |= set(list(series.rows.values())[:-1])
     sizes = encoder_sizes(table)
-    rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
+    rows = []
+    for row in table.experiment.rows:
+        if row.arm in sizes and row.name not in earlier:
+            rows.append(row)
     row_sizes = [sizes[str(row.arm)] for row in rows]
     return rows if rows and max(row_sizes) > SAME_SIZE * min(row_sizes) else []
 
@@ -377,11 +379,10 @@ def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: ResultTable) 
 
 def _parallelism(runs: Iterable[Record]) -> float:
     """How many of some runs went on at once, on average while any did."""
-    sessions = [
-        tuple(map(datetime.fromisoformat, (run.started, run.finished)))
-        for run in runs
-        if run.finished
-    ]
+    sessions = []
+    for run in runs:
+        if run.finished:
+            sessions.append(tuple(map(datetime.fromisoformat, (run.started, run.finished))))
     busy = 0.0
     wall = 0.0
     latest = datetime.min.replace(tzinfo=UTC)
@@ -398,7 +399,10 @@ def _parallelism(runs: Iterable[Record]) -> float:
 
 def seed_counts(table: ResultTable) -> str:
     """`3 pre-training seeds (1, 2, 3), 1 fine-tuning seed (1)`; empty for none."""
-    finetune_seeds = {run.seed for run in table.runs.finetune if run.name in table.rows}
+    finetune_seeds = set()
+    for run in table.runs.finetune:
+        if run.name in table.rows:
+            finetune_seeds.add(run.seed)
     stages = {
         "pre-training": table.pretrain_seeds,
         "fine-tuning": sorted(finetune_seeds),

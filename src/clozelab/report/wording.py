@@ -190,16 +190,17 @@ def _of_collapsed_runs(contrast: Contrast) -> str:
     """The difference over the runs that did not collapse; empty where none or all did."""
     if contrast.obstacles.every_run_collapsed or not contrast.has_collapsed:
         return ""
-    others = contrast.without_collapsed
-    if others is None:
+    without_collapsed = contrast.without_collapsed
+    if without_collapsed is None:
         text = "without collapsed runs no pair of seeds is left"
     else:
-        text = f"without collapsed runs {signed(others.mean)} {interval(others)}".rstrip()
+        mean = signed(without_collapsed.mean)
+        text = f"without collapsed runs {mean} {interval(without_collapsed)}".rstrip()
     if not contrast.is_tested:
         return text
     if contrast.rests_on_collapsed:
         return f"{text}: the difference rests on them and decides nothing"
-    if others:
+    if without_collapsed:
         return f"{text}; p is the larger one, with or without"
     return text
 

@@ -48,21 +48,24 @@ def infer_table(runs: Runs) -> ResultTable:
 
     ValueError: there is no run.
     """
-    known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
-    if not known:
+    recorded = []
+    for run in runs.records:
+        if run.fingerprint and run.config.get("seed") is not None:
+            recorded.append(run)
+    if not recorded:
         raise ValueError(
             f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment"
         )
-    tuned = [run for run in known if run.stage != "pretrain"]
-    shown = tuned if tuned else known
+    tuned = [run for run in recorded if run.stage != "pretrain"]
+    row_runs = tuned if tuned else recorded
     pretrained = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
 
-    keys = _row_keys(shown)
+    keys = _row_keys(row_runs)
     short = _short_names(keys)
-    named = _named_by_values(shown, short, "row" if tuned else "arm")
+    named = _named_by_values(row_runs, short, "row" if tuned else "arm")
     experiment = _infer_experiment(runs.root, named, list(short.values()))
     # Whatever the rows are named by is what they are about.
-    swept = [*(_differing(overrides_of(shown)) or keys), *_differing(overrides_of(pretrained))]
+    swept = [*(_differing(overrides_of(row_runs)) or keys), *_differing(overrides_of(pretrained))]
     experiment = experiment.model_copy(update={"differ_in": tuple(swept)})
     return build_table(experiment, replace(runs, records=[*pretrained, *named]))
 
@@ -137,7 +140,8 @@ def _task_columns(runs: Sequence[Record]) -> list[JsonObject]:
 
 def _figure_columns(runs: Sequence[Record]) -> list[JsonObject]:
     """A column a held-out figure that some run has; the loss where none has any."""
-    known = [key for key in FIGURES if any(key in run.facts for run in runs)]
+    facts = set(chain.from_iterable(run.facts for run in runs))
+    known = [key for key in FIGURES if key in facts]
     columns: list[JsonObject] = []
     for key in known or FIGURES[:1]:
         figure = key.removeprefix("validation/").replace("_", " ")
@@ -158,18 +162,20 @@ def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
 
 def _varying(runs: Sequence[Record]) -> list[str]:
     """The keys that the runs' overrides say differently; else their names, else their settings."""
-    names = [
-        {key: str(value) for key, value in run.config.items() if key in ("arm", "row")}
-        for run in runs
-    ]
+    names = [_names_of(run) for run in runs]
     # A task's own settings set no row apart, so settings are compared task by task.
     by_task = group_by(runs, lambda run: run.task).values()
-    settings_by_task = [[settings(run) for run in group] for group in by_task]
+    settings_by_task = [list(map(settings, group)) for group in by_task]
     for groups in ([overrides_of(runs)], [names], settings_by_task):
         keys = list(dict.fromkeys(chain.from_iterable(map(_differing, groups))))
         if keys:
             return _without_names(keys, list(chain.from_iterable(groups)))
     return []
+
+
+def _names_of(run: Record) -> dict[str, str]:
+    """The arm or row that a run says it is."""
+    return {key: str(value) for key, value in run.config.items() if key in ("arm", "row")}
 
 
 def _without_names(keys: list[str], values: Sequence[Mapping[str, str]]) -> list[str]:
@@ -183,10 +189,17 @@ def _without_names(keys: list[str], values: Sequence[Mapping[str, str]]) -> list
 
 
 def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, str]]) -> int:
-    return len({tuple(mapping.get(key) for key in keys) for mapping in values})
+    combinations = set()
+    for mapping in values:
+        combinations.add(tuple(map(mapping.get, keys)))
+    return len(combinations)
 
 
 def _differing(values: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that some of the mappings have otherwise, or lack."""
-    keys = dict.fromkeys(chain.from_iterable(values))
-    return [key for key in keys if len({mapping.get(key) for mapping in values}) > 1]
+    differing = []
+    for key in dict.fromkeys(chain.from_iterable(values)):
+        different = {mapping.get(key) for mapping in values}
+        if len(different) > 1:
+            differing.append(key)
+    return differing

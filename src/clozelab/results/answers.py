@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,7 +84,9 @@ def read_answers(path: Path) -> Answers:
         if questions.is_file():
             texts = json.loads(questions.read_text(encoding="utf-8"))
             return Answers(list(texts), list(texts.values()))
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(json.loads(line))
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -194,7 +195,7 @@ def _task(run: Record) -> ReadOnlyJson:
     return run.config.get("task") or measure.get("task") or {}
 
 
-def _as_numbers(run: Record, *answers: Sequence[Any]) -> list[np.ndarray]:
+def _as_numbers(run: Record, *answers: Sequence[object]) -> list[np.ndarray]:
     """Answers and, last, right ones as numbers; labels by their place in the task's order, or else
     sorted.
 
@@ -260,14 +261,14 @@ def _count_tags(predicted: Sequence[str], label: Sequence[str], metric: str) -> 
     if metric == "accuracy":
         hits = sum(tag == right for tag, right in zip(predicted, label, strict=True))
         return hits, len(label)
-    found = set(entities(predicted))
+    predicted_entities = set(entities(predicted))
     expected = set(entities(label))
-    hits = len(found & expected)
+    hits = len(predicted_entities & expected)
     if metric == "precision":
-        return hits, len(found)
+        return hits, len(predicted_entities)
     if metric == "recall":
         return hits, len(expected)
-    return 2 * hits, len(found) + len(expected)
+    return 2 * hits, len(predicted_entities) + len(expected)
 
 
 # -- questions -------------------------------------------------------------------------------------
@@ -355,7 +356,9 @@ def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
     texts = dict(zip(answers.ids, answers.predictions, strict=True))
     has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
     scorer = squad.score_v2 if has_unanswerable else squad.score_v1
-    scores = {f"validation/{key}": value for key, value in scorer(right_answers, texts).items()}
+    scores = {}
+    for key, value in scorer(right_answers, texts).items():
+        scores[f"validation/{key}"] = value
     return {key: value for key, value in scores.items() if key in run.scores}
 
 

@@ -215,12 +215,12 @@ def _is_of_another_file(run: Record, metric: str) -> bool:
 
 def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
     stand_ins = tuple(
-        part.heading for part in parts if not part.is_paper and not part.is_other_split
+        dataset.heading for dataset in parts if not dataset.is_paper and not dataset.is_other_split
     )
-    is_other_split = column.split != OUR_SPLIT or any(part.is_other_split for part in parts)
+    is_other_split = column.split != OUR_SPLIT or any(dataset.is_other_split for dataset in parts)
     heading = column.name
     origin = Origin.PAPER
-    if any(part.is_synthetic for part in parts):
+    if any(dataset.is_synthetic for dataset in parts):
         heading = f"synthetic {column.name}"
         origin = Origin.SYNTHETIC
     elif stand_ins:
@@ -236,7 +236,7 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
         column=column,
         origin=origin,
         stand_in_parts=stand_ins,
-        tasks=tuple(dict.fromkeys(part.task for part in parts)),
+        tasks=tuple(dict.fromkeys(dataset.task for dataset in parts)),
     )
 
 
@@ -245,9 +245,9 @@ def datasets_of_parts(
 ) -> dict[Part, DataColumn]:
     """The data set with scores of each part of a mean, where there is one."""
     datasets: dict[Part, DataColumn] = {}
-    for part in parts:
-        candidates = datasets_for_column(part.column, filled)
+    for member in parts:
+        candidates = datasets_for_column(member.column, filled)
         if candidates:
-            metric = part.metric or candidates[0].metric
-            datasets[part] = replace(candidates[0], metric=metric)
+            metric = member.metric or candidates[0].metric
+            datasets[member] = replace(candidates[0], metric=metric)
     return datasets

@@ -60,7 +60,7 @@ def evidence_of(run: Record) -> RunEvidence:
         encoder_arm = str(encoder_arm)
     is_finetuning = run.stage == "finetune"
     seeds = seeds_of(run)
-    known = settings(run)
+    run_settings = settings(run)
     code = of_all_sessions("modules", run)
     environment = made_with(run)
     delta = delta_of(run)
@@ -71,7 +71,7 @@ def evidence_of(run: Record) -> RunEvidence:
         place=run.place,
         is_finetuning=is_finetuning,
         seeds=seeds,
-        settings=known,
+        settings=run_settings,
         code=code,
         environment=environment,
         delta=delta,
@@ -87,7 +87,10 @@ def settings(run: Record) -> dict[str, str]:
 
     Precision is among it, and a machine's layout is not.
     """
-    values = {key: value for key, value in identity_of(run.config).items() if _counts(key)}
+    values = {}
+    for key, value in identity_of(run.config).items():
+        if _counts(key):
+            values[key] = value
     files = "corpus" if run.stage == "pretrain" else "task_files"
     if files in run.inputs:
         values[f"input {files}"] = run.inputs[files][:12]
@@ -130,7 +133,10 @@ def delta_of(run: Record) -> dict[str, str]:
 def _amounts(run: Record) -> dict[str, float]:
     """Numbers that a run knows of itself; time is of all its devices together."""
     facts = run.facts.items()
-    amounts = {key: float(value) for key, value in facts if isinstance(value, int | float)}
+    amounts = {}
+    for key, value in facts:
+        if isinstance(value, int | float):
+            amounts[key] = float(value)
     if "training_seconds" in amounts:
         amounts["training_seconds"] *= run.facts.get("world_size", 1)
     return amounts
@@ -147,16 +153,16 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
     if not first or not second:
         return frozenset()
     run = first[0]
-    other = second[0]
+    other_run = second[0]
     lines = delta_of(run)
-    other_lines = delta_of(other)
+    other_lines = delta_of(other_run)
     references = dict(derived_settings())
     factors: set[str] = set()
     for key in lines.keys() | other_lines.keys():
         if lines.get(key, NO_LINE) == other_lines.get(key, NO_LINE):
             references[key] = _references_in(key, lines.get(key, ""))
         elif key.startswith("/"):
-            factors |= _choices_apart(key.removeprefix("/"), run, other)
+            factors |= _choices_apart(key.removeprefix("/"), run, other_run)
         else:
             factors.add(key)
 
@@ -184,15 +190,19 @@ def _choices_apart(group: str, run: Record, other: Record) -> set[str]:
 
     The whole group where it has none, or is one object.
     """
-    inside = {
-        key for key in run.choices.keys() | other.choices.keys() if key.startswith(f"{group}/")
-    }
+    inside = set()
+    for key in run.choices.keys() | other.choices.keys():
+        if key.startswith(f"{group}/"):
+            inside.add(key)
     is_one_object = any(
         "_target_" in (config.get(group) or {}) for config in (run.config, other.config)
     )
     if not inside or is_one_object:
         return {group.replace("/", ".")}
-    apart = {key for key in inside if run.choices.get(key) != other.choices.get(key)}
+    apart = set()
+    for key in inside:
+        if run.choices.get(key) != other.choices.get(key):
+            apart.add(key)
     return {key.replace("/", ".") for key in apart}
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
@@ -125,17 +125,17 @@ class Experiment(TableSpec):
     def _check_mean(self, column: Column, where: str) -> None:
         """A mean is of tasks or of measures, in percent."""
         tasks = [known.name for known in self.columns if known.task]
-        parts = list(chain.from_iterable(column.parts))
-        names = {part.column for part in parts}
+        members = list(chain.from_iterable(column.parts))
+        names = {member.column for member in members}
         kinds = {known.is_measured for known in self.columns if known.name in names}
         if len(kinds) > 1:
             raise ValueError(f"{where}: tasks and measures have seeds of their own; take one kind")
-        for part in parts:
-            _check_known(part.column, tasks, where, "tasks' columns")
-            own = self.column(part.column)
-            metric = part.metric or own.metric
-            if own.model_copy(update={"metric": metric}).falls:
-                raise ValueError(f"{where}: {part.column} is not in percent, as a mean is")
+        for member in members:
+            _check_known(member.column, tasks, where, "tasks' columns")
+            member_column = self.column(member.column)
+            metric = member.metric or member_column.metric
+            if member_column.model_copy(update={"metric": metric}).falls:
+                raise ValueError(f"{where}: {member.column} is not in percent, as a mean is")
 
     def _check_claim(self, claim: BaseClaim, where: str, row_names: list[str]) -> None:
         """Its rows and columns are the table's, its size is what the printed cells say."""
@@ -190,14 +190,14 @@ class Experiment(TableSpec):
         return frozenset(keys)
 
 
-def _column_with_defaults(entry: Any, split: JsonObject) -> Json:
+def _column_with_defaults(entry: Json, split: JsonObject) -> Json:
     """`MNLI` is a column of that name and task; a column has the table's split."""
     if isinstance(entry, str):
         entry = {"name": entry, "task": entry}
     return split | entry if isinstance(entry, dict) else entry
 
 
-def _row_with_defaults(entry: Any, num_columns: int) -> Json:
+def _row_with_defaults(entry: Json, num_columns: int) -> Json:
     """A row without cells has empty ones, and one without a label its name."""
     if not isinstance(entry, dict):
         return entry
@@ -235,16 +235,17 @@ def own_experiments() -> list[Path]:
 
     These are folders with a paper.yaml, and files that have a table's columns.
     """
-    found: set[Path] = set()
+    experiments: set[Path] = set()
     for pattern in ("*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"):
         for path in Path().glob(pattern):
             if not path.is_file() or not os.access(path, os.R_OK):
                 continue
             if path.name == "paper.yaml":
-                found.add(path.parent)
+                experiments.add(path.parent)
             elif b"\ncolumns:" in b"\n" + path.read_bytes():
-                found.add(path)
-    return sorted(path for path in found if path.resolve().parent != EXPERIMENTS_DIR.resolve())
+                experiments.add(path)
+    installed = EXPERIMENTS_DIR.resolve()
+    return sorted(path for path in experiments if path.resolve().parent != installed)
 
 
 def load_experiment(folder: Path) -> Experiment:
@@ -292,7 +293,10 @@ def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    own = {key: file[key] for key in ("claims", "stopping") if key in file}
+    own = {}
+    for key in ("claims", "stopping"):
+        if key in file:
+            own[key] = file[key]
     try:
         known = TableSpec.model_validate({"columns": [], "claims": []} | own)
     except ValidationError as error:
@@ -308,13 +312,13 @@ def _in_words(error: ValidationError) -> str:
     if steps[:1] == ["claims"] and len(steps) > 2:
         # The union of claims adds which of its kinds was tried: claims.0.order.rows.
         del steps[2]
-    place = [str(step) for step in steps if step != ""]
+    key_path = [str(step) for step in steps if step != ""]
     if first["type"] == "value_error":
-        return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
+        return ": ".join(filter(None, (".".join(key_path), str(first["ctx"]["error"]))))
 
-    model, depth = _model_at(place)
-    key = place[depth]
-    where = f"{'.'.join(place[:depth])}: " if depth else ""
+    model, depth = _model_at(key_path)
+    key = key_path[depth]
+    where = f"{'.'.join(key_path[:depth])}: " if depth else ""
     meanings = {
         field.alias or name: field.description
         for name, field in model.model_fields.items()
@@ -323,10 +327,10 @@ def _in_words(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         keys = [*meanings, "compare"] if model is BaseClaim else list(meanings)
         return f"{where}has no key {key!r}; {hint(key, keys)}"
-    if first["type"] == "missing" and len(place) == depth + 1:
+    if first["type"] == "missing" and len(key_path) == depth + 1:
         return f"{where}lacks {key}, {meanings[key]}"
     meaning = meanings.get(key, "a mapping of keys and values")
-    return f"{'.'.join(place)} is {first['input']!r}; it is {meaning}"
+    return f"{'.'.join(key_path)} is {first['input']!r}; it is {meaning}"
 
 
 def _model_at(place: list[str]) -> tuple[type[BaseModel], int]:
@@ -356,12 +360,12 @@ def _check_files(experiment: Experiment, path: Path) -> None:
     arms = set(experiment.arms)
     files = [*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]
     for file in sorted(files):
-        kind = file.parent.name
-        if kind == "arm":
+        group = file.parent.name
+        if group == "arm":
             arms.add(file.stem)
         settings = read_yaml(file)
         if "@package _global_" in file.read_text(encoding="utf-8"):
-            _check_file(file, kind, settings, rows)
+            _check_file(file, group, settings, rows)
     if not arms:
         return
     for index, row in enumerate(experiment.rows):

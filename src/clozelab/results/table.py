@@ -112,7 +112,10 @@ class ResultTable(ScoreTable):
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
-        tuned = {run.pretrain_seed for run in self.current.finetune if run.name in self.rows}
+        tuned = set()
+        for run in self.current.finetune:
+            if run.name in self.rows:
+                tuned.add(run.pretrain_seed)
         return tuple(sorted({run.seed for run in self.current.pretrain} | tuned))
 
     def evidence(self, first: str, second: str, tasks: Sequence[str]) -> Pair | None:
@@ -217,7 +220,10 @@ def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     """Arrange the runs of the experiment's rows; each column is of one results version."""
     outdated = find_outdated(runs.runs, experiment.free_keys)
     table = _Arrangement(experiment, without_outdated(runs, outdated)).table()
-    left_out = [(run.name, run.task) for run in runs.runs if run.folder in outdated]
+    left_out = []
+    for run in runs.runs:
+        if run.folder in outdated:
+            left_out.append((run.name, run.task))
     cells = dict(table.cells)
     for row, column in product(table.rows, table.columns):
         count = left_out.count((row, column.task))
@@ -274,7 +280,8 @@ class _Arrangement:
             return order.index(column.column.name) if column.column else len(order)
 
         columns = tuple(sorted(self.columns, key=place))
-        empty = {(row, column.key): Cell() for row in self.rows for column in columns}
+        keys = product(self.rows, (column.key for column in columns))
+        empty = {key: Cell() for key in keys}
         return ResultTable(
             spec=self.experiment,
             columns=columns,
@@ -294,12 +301,12 @@ class _Arrangement:
 
     def _task_cell(self, row: str, column: DataColumn) -> Cell:
         runs = self.scored.get((row, column.task, column.is_measured), [])
-        chosen, note = _best_learning_rate(runs)
+        best_runs, note = _best_learning_rate(runs)
         seeds = self.finetune_seeds
         if column.is_measured:
             seeds = {run.seed for run in self.task_runs if run.task == column.task}
         expected = product(self.pretrain_seeds, sorted(seeds))
-        return _cell(chosen, column.metric, expected, note)
+        return _cell(best_runs, column.metric, expected, note)
 
     def _add_facts(self, column: Column) -> None:
         """A fact of the rows' pre-training; held-out text is ours, so it stands beside the
@@ -314,7 +321,10 @@ class _Arrangement:
         for row in self.experiment.rows:
             # Of an encoder on the way no such figure is known.
             is_at_end = float(row.delta.get(POINT, 1.0)) == 1.0
-            runs = [run for run in self.runs.pretrain if run.name == row.arm and is_at_end]
+            runs = []
+            for run in self.runs.pretrain:
+                if run.name == row.arm and is_at_end:
+                    runs.append(run)
             complete = [run for run in runs if run.is_complete]
             expected = [seeds_of(run) for run in runs]
             self.cells[row.name, ours.key] = _cell(complete, column.metric, expected)
@@ -334,7 +344,9 @@ class _Arrangement:
             self.columns.append(paper_column(column))
         self.columns.append(ours)
         for row in self.rows:
-            cells = {part: (data, self._task_cell(row, data)) for part, data in datasets.items()}
+            cells = {}
+            for part, data in datasets.items():
+                cells[part] = (data, self._task_cell(row, data))
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
             for group in column.parts:
                 groups.append(tuple(cells[part] for part in group))
@@ -381,7 +393,10 @@ def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None])
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    having = {seeds_of(run): scored_run(run) for run in runs if metric in run.figures}
+    having = {}
+    for run in runs:
+        if metric in run.figures:
+            having[seeds_of(run)] = scored_run(run)
     scores = {seeds_of(run): float(run.figures[metric]) for run in runs if metric in run.figures}
     num_unscored = len(runs) - len(having)
     lacking = ""
@@ -450,7 +465,9 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
 
 def _mean_of_groups(groups: Sequence[tuple[tuple[DataColumn, Cell], ...]]) -> Cell:
     """The mean of groups, each of which is the mean of its cells."""
-    means = [_mean_cell([cell for _, cell in group]) for group in groups]
+    means = []
+    for group in groups:
+        means.append(_mean_cell([cell for _, cell in group]))
     return replace(_mean_cell(means), groups=tuple(groups))
 
 
@@ -458,7 +475,9 @@ def _mean_cell(parts: Sequence[Cell]) -> Cell:
     """A mean for every pair of seeds that all parts have."""
     common = sorted(set.intersection(*(set(part.scores) for part in parts)))
     healthy = sorted(set.intersection(*(set(part.healthy) for part in parts)))
-    scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in common}
+    scores = {}
+    for seeds in common:
+        scores[seeds] = sum(part.scores[seeds] for part in parts) / len(parts)
     seen = set(chain.from_iterable((*part.scores, *part.missing) for part in parts))
     return Cell(
         scores=scores,
@@ -545,12 +564,12 @@ def _amounts_of_run(run: Record, fractions: Iterable[float], unit: str) -> Mappi
     logged: dict[int, float] = {}
     for row in read_rows(run.folder / "metrics.csv"):
         logged[row.step] = float(row.seconds if unit == "seconds" else row.tokens)
-    known = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))
+    amount_of_step = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))
 
     amounts: dict[float, float] = {}
     for fraction in fractions:
         step = round(fraction * steps)
-        if len(known) > 2 or step in known:
-            reached = float(np.interp(step, list(known), list(known.values())))
+        if len(amount_of_step) > 2 or step in amount_of_step:
+            reached = float(np.interp(step, list(amount_of_step), list(amount_of_step.values())))
             amounts[fraction] = amount / total * reached
     return amounts

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from clozelab.corpus.files import digest
 from clozelab.runs.identity import flatten
@@ -101,16 +100,16 @@ def code_of_results() -> dict[str, tuple[str, list[str]]]:
 def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
     # parsed, so that comments, line ends and quotes make no difference
     tree = ast.parse(path.read_bytes())
-    words = list[str]()
-    _append_words(tree, words)
+    code_words = list[str]()
+    _append_words(tree, code_words)
     imports = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             imports += [f"{node.module}.{alias.name}" for alias in node.names]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest(), imports
+    return hashlib.sha256("\n".join(code_words).encode()).hexdigest(), imports
 
 
-def _append_words(node: Any, words: list[str]) -> None:
+def _append_words(node: object, words: list[str]) -> None:
     """Append what a part of a syntax tree says, in order, without docstrings.
 
     Unset fields are left out: versions of Python differ in how many of them there are.

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from clozelab.runs.record import (
     CONFIG_FILE,
@@ -43,7 +42,7 @@ class Runs:
 
         Of folders that are called the same it is the one that was made where it lies.
         """
-        counted: dict[tuple[Any, ...], Record] = {}
+        counted: dict[tuple[Hashable, ...], Record] = {}
         for record in self.records:
             if record.status == DAMAGED:
                 continue
@@ -98,7 +97,7 @@ class Runs:
         return next(filter(None, (run.synthetic for run in self.runs)), None)
 
 
-def cell_of(run: Record) -> tuple[Any, ...]:
+def cell_of(run: Record) -> tuple[Hashable, ...]:
     """Return what a run is called in a table, which takes the best of several learning rates."""
     return run.experiment, run.scale, run.stage, *run.job_name, run.learning_rate
 
@@ -237,10 +236,10 @@ def select(
 
 def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
     """Say why `select` has found none of some records, and what values there are."""
-    words = []
+    conditions = []
     for field, values in filters.items():
         known_values = sorted({str(getattr(record, field)) for record in records} - {""})
-        words.append(f"{field}={values}")
+        conditions.append(f"{field}={values}")
         if set(known_values).isdisjoint(values.split(",")):
-            words[-1] += f" ({hint(values, known_values)})"
-    return f"none of the {len(records)} runs has {' and '.join(words)}"
+            conditions[-1] += f" ({hint(values, known_values)})"
+    return f"none of the {len(records)} runs has {' and '.join(conditions)}"

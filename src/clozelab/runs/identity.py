@@ -52,7 +52,9 @@ def counting_leaves(values: ReadOnlyJson) -> JsonObject:
     for key, value in leaves.items():
         names = key.split(".")
         # The key itself and the nodes that it stands in: "a", "a.b", "a.b.c".
-        nodes = [".".join(names[:end]) for end in range(1, len(names) + 1)]
+        nodes = []
+        for end in range(1, len(names) + 1):
+            nodes.append(".".join(names[:end]))
         if idle.isdisjoint(nodes) and all(meaning_of(node) != NEUTRAL for node in nodes):
             counting[key] = value
     return counting

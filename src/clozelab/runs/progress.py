@@ -47,11 +47,11 @@ class Launch(BaseModel):
 
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
-        words = ["clozelab", *self.words]
+        arguments = ["clozelab", *self.words]
         if Path(self.root) != root.resolve():
-            words = [word for word in words if not word.startswith("runs_dir=")]
-            words.append(f"runs_dir={root.resolve().parent.parent}")
-        return command_line(words, self.started_in)
+            arguments = [argument for argument in arguments if not argument.startswith("runs_dir=")]
+            arguments.append(f"runs_dir={root.resolve().parent.parent}")
+        return command_line(arguments, self.started_in)
 
 
 def write_launch(

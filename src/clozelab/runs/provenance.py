@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from hydra.core.default_element import ConfigDefault, GroupDefault
 from omegaconf import OmegaConf
@@ -129,7 +128,7 @@ def merge_delta(delta: JsonObject, later: ReadOnlyJson) -> None:
     delta.update(later)
 
 
-def _leaves_of(config: Any, prefix: str) -> JsonObject:
+def _leaves_of(config: object, prefix: str) -> JsonObject:
     """Return dotted key -> value of a file's node, unresolved and without secrets."""
     node = redacted(OmegaConf.to_container(config, resolve=False))
     if not node:
@@ -137,7 +136,7 @@ def _leaves_of(config: Any, prefix: str) -> JsonObject:
     return dict(_leaves(node, prefix))
 
 
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Json]]:
+def _leaves(node: object, prefix: str) -> Iterator[tuple[str, Json]]:
     """Yield the values below a node; a list and an empty mapping are values."""
     if not isinstance(node, dict) or not node:
         yield prefix, node

@@ -309,13 +309,13 @@ class Record(BaseModel, extra="forbid"):
     @property
     def words(self) -> list[str]:
         """The same behind `clozelab`."""
-        words = [self.stage]
+        arguments = [self.stage]
         if self.config_dir:
-            words += ["--config-dir", self.config_dir]
+            arguments += ["--config-dir", self.config_dir]
         if self.config_name == self.stage:
-            return words + self.overrides
+            return arguments + self.overrides
         # A configuration of another name may say of itself that it is a sweep.
-        return [*words, "--config-name", self.config_name, *self.overrides, "hydra.mode=RUN"]
+        return [*arguments, "--config-name", self.config_name, *self.overrides, "hydra.mode=RUN"]
 
 
 def _task_or_measure(config: ReadOnlyJson) -> ReadOnlyJson:

@@ -73,7 +73,9 @@ def other_code(record: Record | None) -> str:
         return ""
     code = code_hash(record.stage, record.config)
     # of all sessions that trained it, the last one's code included
-    sessions = [(session.get("code"), session.get("git")) for session in record.earlier_sessions]
+    sessions = []
+    for session in record.earlier_sessions:
+        sessions.append((session.get("code"), session.get("git")))
     sessions.append((record.code, record.git.model_dump() if record.git else None))
     for session_code, session_git in sessions:
         if session_code != code:

@@ -22,7 +22,6 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -52,7 +51,7 @@ from clozelab.runs.record import (
 from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -206,12 +205,12 @@ class Run:
         run._write()
         return run
 
-    def record(self, **facts: Any) -> None:
+    def record(self, **facts: Json) -> None:
         """Add facts (JSON values) to run.json at once."""
         self.facts.update(facts)
         self._write()
 
-    def complete(self, results: ReadOnlyJson | None = None, **facts: Any) -> None:
+    def complete(self, results: ReadOnlyJson | None = None, **facts: Json) -> None:
         """Mark the run as finished; `results` as scores.json has them.
 
         ValueError where a score is no number.
@@ -237,7 +236,7 @@ class Run:
         self.content.finished = now()
         self._write()
 
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._inside.close()
         try:
             if self.is_leader and self.content.status == "running":
@@ -355,12 +354,14 @@ def _change_layout(old: Record, fresh: Record) -> None:
     """
     before = flatten(old.config)
     after = flatten(fresh.config)
-    layout = {key: before.get(key) for key in before | after if meaning_of(key) == LAYOUT}
-    changed = [
-        f"{key} was {layout[key]} and is {after.get(key)}"
-        for key in sorted(layout)
-        if layout[key] != after.get(key)
-    ]
+    layout = {}
+    for key in before | after:
+        if meaning_of(key) == LAYOUT:
+            layout[key] = before.get(key)
+    changed = []
+    for key in sorted(layout):
+        if layout[key] != after.get(key):
+            changed.append(f"{key} was {layout[key]} and is {after.get(key)}")
     if not changed:
         return
     text = ", ".join(changed)
@@ -475,17 +476,17 @@ def _link(folder: Path, equal_run: Record, config: Composed, inputs: Mapping[str
     """Fill a folder with links to an equal run, and with a record that says so."""
     logger.info("%s: shared from %s, which trained just this", folder, equal_run.folder)
     source = equal_run.folder.resolve()
-    here = folder.resolve()
+    target_folder = folder.resolve()
     # relative, so that a folder of runs may be moved as a whole
     for name in LINKED:
         if (source / name).exists():
-            (folder / name).symlink_to(os.path.relpath((source / name).resolve(), here))
+            (folder / name).symlink_to(os.path.relpath((source / name).resolve(), target_folder))
     (folder / CONFIG_FILE).write_text(config.yaml, encoding="utf-8")
     record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
     for field in OF_THE_TRAINING:
         setattr(record, field, getattr(equal_run, field))
     record.shared = Shared(
-        run=os.path.relpath(source, here),
+        run=os.path.relpath(source, target_folder),
         fingerprint=equal_run.fingerprint,
         weights=encoder_fingerprint(source / "encoder"),
     )

@@ -233,11 +233,10 @@ def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
             manifest = _checked_manifest(path, zipped)
             _extract(zipped, manifest, folder)
         # A manifest may list another checksum than its file has: that is for the caller to judge.
-        changed_files = [
-            name
-            for name, checksum in manifest.files.items()
-            if file_sha256(folder / name) != checksum
-        ]
+        changed_files = []
+        for name, checksum in manifest.files.items():
+            if file_sha256(folder / name) != checksum:
+                changed_files.append(name)
     # What zipfile raises for a damaged file, and for one that it cannot read.
     except (
         zipfile.BadZipFile,
@@ -315,11 +314,10 @@ def _check_names(path: Path, manifest: Manifest) -> None:
     names = [*manifest.files, *(f"{RUNS}/{place}" for place in manifest.runs)]
     if manifest.root:
         names.append(f"{RUNS}/{manifest.root}")
-    strange = [
-        name
-        for name in names
-        if not (PLAIN_PATH.fullmatch(name) and name.isprintable() and len(name) < LONGEST_NAME)
-    ]
+    strange = []
+    for name in names:
+        if not (PLAIN_PATH.fullmatch(name) and name.isprintable() and len(name) < LONGEST_NAME):
+            strange.append(name)
     allowed = re.compile("|".join(map(fnmatch.translate, ALLOWED_PATTERNS)))
     strange += [name for name in manifest.files if not allowed.match(name)]
     if strange:

@@ -99,7 +99,9 @@ def print_differences(records: Sequence[Record], aspect: str, console: Console) 
 
 def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
     """List [dotted key, value of A, value of B, ...] of everything that is not the same."""
-    dumps = [flatten(record.model_dump(include=COMPARED_FIELDS[aspect])) for record in records]
+    dumps = []
+    for record in records:
+        dumps.append(flatten(record.model_dump(include=COMPARED_FIELDS[aspect])))
     rows = []
     # In the order in which they first come.
     for key in dict.fromkeys(chain(*dumps)):
@@ -205,10 +207,9 @@ def print_final_scores(first: Record, second: Record, console: Console) -> None:
 def print_caution(records: Sequence[Record], console: Console) -> None:
     """Say why figures of some runs cannot be compared, if so."""
     # What their figures are over: one corpus, or one task's files.
-    data = {
-        (record.stage, record.inputs.get("corpus"), record.inputs.get("task_files"))
-        for record in records
-    }
+    data = set()
+    for record in records:
+        data.add((record.stage, record.inputs.get("corpus"), record.inputs.get("task_files")))
     versions = sorted({record.results_version for record in records})
     predicted = {record.predicts for record in records}
     cautions = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.planning.steps import SWEEPS
 from clozelab.results.experiment import find_experiment
-from clozelab.terminal import ParsedArgs, make_console, parse
+from clozelab.terminal import Grammar, ParsedArgs, make_console, parse
 
 if TYPE_CHECKING:  # it imports torch: not for --help and mistakes
     from clozelab.checks.subject import Subject
@@ -39,13 +39,13 @@ Exit status: 0, or 1 where a finding is an error."""
 
 def main(words: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
-    words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
+    # A sweep's command line may be given as it is.
+    arguments = [word for word in words if word not in ("-m", "--multirun")]
     options: tuple[str, ...] = ()
-    if set(SWEEPS) & set(words):
+    if set(SWEEPS) & set(arguments):
         options = ("config-dir", "config-name")
-    args = parse(
-        "doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True
-    )
+    grammar = Grammar(names=(0, 1), options=options, flags=("all",), takes_overrides=True)
+    args = parse("doctor", arguments, grammar)
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     is_tuned = tune_allocator()  # before torch and lightning are imported

@@ -268,7 +268,7 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     return None
 
 
-def check_labels(data: Any, names: Sequence[str], folder: Path) -> None:
+def check_labels(data: object, names: Sequence[str], folder: Path) -> None:
     """ValueError where a file's label is none of the model's classes.
 
     It says what to type, and fills in what differs only in letters' case.
@@ -307,7 +307,7 @@ def recall(cfg: EvaluateConfig, folder: Path, module: Any) -> JsonObject:
     return dict(module.recall(remembered))
 
 
-def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
+def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: object) -> Any:
     """The measure's module on the encoder, or the task's on the fine-tuned model.
 
     Heads have the weights of the folder.

@@ -18,6 +18,8 @@ from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clozelab.modules.explaining import Attribution
     from clozelab.modules.predictor import Predictor
 
@@ -140,7 +142,7 @@ def render_page(
 
 
 def draw(
-    tokens: Any,
+    tokens: Sequence[str],
     attribution: Attribution | None,
     maps: Any,
     layer_heads: list[tuple[int, int]],

@@ -116,12 +116,12 @@ def _cell_runs(
     cell = table.cells[row, column.key]
     # The folders of the runs that count: those whose seeds every part of a mean has.
     counting = set()
-    for part in cell.parts:
-        counting |= {run.folder for seeds, run in part.runs.items() if seeds in cell.scores}
+    for source in cell.parts:
+        counting |= {run.folder for seeds, run in source.runs.items() if seeds in cell.scores}
     # A mean is over several scores of several tasks.
     metrics = set()
     for group in cell.groups:
-        metrics |= {(part.task, part.metric) for part, _ in group}
+        metrics |= {(source.task, source.metric) for source, _ in group}
     if not metrics:
         metrics = {(column.task, column.metric)}
     cell_runs = []

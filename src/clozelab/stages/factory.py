@@ -99,7 +99,9 @@ def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
     The parameters are of no use; one has the name of a layer's, for optimizers that tell by it.
     """
     names = ("weight", "encoder.layer.0.weight")
-    parameters = [(name, nn.Parameter(torch.zeros(1, 1))) for name in names]
+    parameters = []
+    for name in names:
+        parameters.append((name, nn.Parameter(torch.zeros(1, 1))))
     optimizer = build("optimizer", cfg.optimizer)(parameters)
     build("schedule", cfg.schedule)(optimizer, total_steps=steps)
 

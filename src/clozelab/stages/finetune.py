@@ -16,8 +16,13 @@ from lightning.pytorch import Trainer
 from clozelab.config import Composed
 from clozelab.corpus.files import digest
 from clozelab.corpus.random import derive_seed
+from clozelab.datamodules.examples import Sequences
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
-from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
+from clozelab.datamodules.finetuning import (
+    EncoderSource,
+    FinetuningDataModule,
+    TaskInputs,
+)
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
@@ -176,11 +181,15 @@ def require_scores(run: Run) -> None:
         )
 
 
+# Name -> (sequences, split), as a data module's `load_test` gives them.
+TestSplits = Mapping[str, tuple[Sequences, Any]]
+
+
 def train(
     job: FinetuneJob,
     run: Run,
     description: ReadOnlyJson,
-    test_splits: Mapping[str, tuple[Any, Any]],
+    test_splits: TestSplits,
 ) -> None:
     """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
     cfg = job.cfg
@@ -223,7 +232,7 @@ def predict_splits(
     module: FineTuning,
     trainer: Trainer,
     data: FinetuningDataModule,
-    splits: Mapping[str, tuple[Any, Any]],
+    splits: TestSplits,
     folder: Path,
     *,
     writes: bool = True,

@@ -69,15 +69,15 @@ def print_items(items: Sequence[Garbage], console: Console) -> None:
         Heading("why", drop=1),
         Heading("path", folds=True),
     ]
-    rows = [
-        [item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)] for item in items
-    ]
+    rows = []
+    for item in items:
+        rows.append([item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)])
     console.print(make_table(headings, rows, console.width))
-    for kind, description in KINDS.items():
-        sizes = [item.num_bytes for item in items if item.kind == kind]
+    for item_kind, description in KINDS.items():
+        sizes = [item.num_bytes for item in items if item.kind == item_kind]
         if sizes:
             total = filesize.decimal(sum(sizes))
-            say(console, f"{total:>9}  {len(sizes)} {kind}: {description}")
+            say(console, f"{total:>9}  {len(sizes)} {item_kind}: {description}")
 
 
 def delete_items(items: Sequence[Garbage], console: Console) -> int:

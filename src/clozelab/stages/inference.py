@@ -61,7 +61,7 @@ READING = {"errors": ("mark", "raise"), "empty": ("keep", "skip")}
 """Key -> its choices, the usual one first."""
 ROWS_AT_ONCE = 2048
 
-Answered = Iterator[tuple[Row, Any]]
+Answered = Iterator[tuple[Row, object]]
 """Rows in order, each with its answer or `Unanswered`."""
 
 
@@ -78,7 +78,10 @@ def load_predictor(args: ParsedArgs) -> Predictor:
 
     from clozelab.modules.predictor import load
 
-    machine: Any = {key: values[key] for key in ("device", "precision") if key in values}
+    machine: Any = {}
+    for key in ("device", "precision"):
+        if key in values:
+            machine[key] = values[key]
     predictor = load(
         folder,
         label_names=parse_label_names(values),
@@ -268,10 +271,10 @@ def _answer_stretch(
     options: JsonObject,
     roles: Mapping[str, str] | None,
     errors: str,
-) -> list[Any]:
+) -> list[object]:
     """An answer, or `Unanswered`, for each row."""
-    answers: list[Any] = [None] * len(rows)
-    texts: dict[int, Any] = {}  # index of a row that can be read -> its text
+    answers: list[object] = [None] * len(rows)
+    texts: dict[int, object] = {}  # index of a row that can be read -> its text
     for index, row in enumerate(rows):
         text = _text_of(row, act, roles)
         if not isinstance(text, Unreadable):

@@ -31,7 +31,7 @@ MAIN_KEYS = ("label", "text", "value", "log_probability")
 """Of an answer, what a line of text says first."""
 ANSWER_KEYS = ("prediction", "error")
 """Of a JSON object, what an answer adds to the record."""
-Answered = Iterable[tuple[Row, Any]]
+Answered = Iterable[tuple[Row, object]]
 
 
 def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
@@ -89,7 +89,7 @@ def json_lines(file: RowFile, answered: Answered) -> Iterator[str]:
         yield json_line(answer, row.record)
 
 
-def json_line(answer: Any, record: ReadOnlyJson) -> str:
+def json_line(answer: object, record: ReadOnlyJson) -> str:
     """A JSON object of the record that was read, and its prediction."""
     content = dict(record)
     # An earlier prediction's keys are replaced, and come last again.
@@ -107,12 +107,14 @@ def _text_lines(answered: Answered) -> Iterator[str]:
     return (text_line(answer) for _, answer in answered)
 
 
-def text_line(answer: Any) -> str:
+def text_line(answer: object) -> str:
     """An answer as one line of text, its fields between tabs."""
     if isinstance(answer, Unanswered):
         return f"(not answered: it {answer.error})"
     # An answer that is a stretch of text may hold tabs and line breaks.
-    fields = [" ".join(field.split()) for field in _text_fields(to_json_value(answer))]
+    fields = []
+    for field in _text_fields(to_json_value(answer)):
+        fields.append(" ".join(field.split()))
     return "\t".join(fields)
 
 
@@ -183,7 +185,7 @@ def _without_breaks(cell: str) -> str:
     return cell
 
 
-def cell_text(value: Any) -> str:
+def cell_text(value: object) -> str:
     """A value as a cell of text: nothing for None and NaN, JSON for lists and dictionaries."""
     if is_missing(value):
         return ""
@@ -200,7 +202,7 @@ def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, Json
     The first answer tells the columns, so rows before it wait.
     """
     remaining = iter(answered)
-    waiting: list[tuple[Row, Any]] = []
+    waiting: list[tuple[Row, object]] = []
     names = ["error"]  # where no row was answered
     for row, answer in remaining:
         waiting.append((row, answer))

@@ -216,12 +216,11 @@ def make_manifest(selection: Selection) -> Manifest:
     if selection.experiment:
         name = selection.experiment.name
         root = _below(selection.root, selection.runs_dir)
-    runs = {
-        record.place: PackedRun(
+    runs = {}
+    for record in selection.records:
+        runs[record.place] = PackedRun(
             fingerprint=record.fingerprint, code=record.code, machine=record.machine
         )
-        for record in selection.records
-    }
     return Manifest(
         experiment=name,
         root=root,

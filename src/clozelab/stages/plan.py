@@ -411,15 +411,15 @@ def _words_of(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:
         chosen_values["seeds"] = _first_seeds(best.seeds)
     if best.factor < 1.0:
         chosen_values["pretrain.steps_factor"] = f"{best.factor:.2f}"
-    words = list(plan.args.names)
+    arguments = list(plan.args.names)
     for override in plan.args.overrides:
         if key_of(override) not in chosen_values and not chooses_seeds(override):
-            words.append(override)
-    words += [f"{key}={value}" for key, value in chosen_values.items()]
+            arguments.append(override)
+    arguments += [f"{key}={value}" for key, value in chosen_values.items()]
     if has_rule:
         # The rule stops by itself, within the budget.
-        words += ["until=decided", f"budget={plan.args.values['budget']}"]
-    return words
+        arguments += ["until=decided", f"budget={plan.args.values['budget']}"]
+    return arguments
 
 
 def _first_seeds(number: int) -> str:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import filecmp
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -30,6 +29,7 @@ from clozelab.stages.archive import (
     open_archive,
 )
 from clozelab.terminal import ParsedArgs, path_of, say, verb
+from clozelab.text.plain import JsonObject
 
 HELP = """clozelab pool FILE... [runs_dir=FOLDER]
 
@@ -59,10 +59,9 @@ def main(args: ParsedArgs) -> int:
     """Put the runs of packs where they belong; returns the exit status."""
     runs_dir = Path(path_of("runs_dir", args.values))
     with tempfile.TemporaryDirectory(prefix="clozelab-pool-") as folder:
-        archives = [
-            open_whole_archive(name, Path(folder) / str(number))
-            for number, name in enumerate(args.names)
-        ]
+        archives = []
+        for number, name in enumerate(args.names):
+            archives.append(open_whole_archive(name, Path(folder) / str(number)))
         new_files = check_archives(archives, runs_dir)
         copy_files(new_files, runs_dir)
         merge_notes(archives, runs_dir)
@@ -99,7 +98,7 @@ def check_archives(archives: Sequence[RunArchive], runs_dir: Path) -> dict[str, 
 def _check_claims(archives: Iterable[RunArchive]) -> None:
     """ValueError where two packs judge one experiment differently."""
     # experiment -> the first pack that has it, and its claims
-    first: dict[str, tuple[RunArchive, Any]] = {}
+    first: dict[str, tuple[RunArchive, JsonObject]] = {}
     for archive in archives:
         if archive.experiment is None:
             continue
@@ -117,7 +116,7 @@ def _check_claims(archives: Iterable[RunArchive]) -> None:
 def _check_cells(archives: Iterable[RunArchive], runs_dir: Path, present: Sequence[Record]) -> None:
     """ValueError for another run of a cell at another place; a copy is none."""
     # cell -> the first run of it, and the pack or folder that has it
-    first: dict[tuple[Any, ...], tuple[Path, Record]] = {}
+    first: dict[tuple[Hashable, ...], tuple[Path, Record]] = {}
     sources = [(runs_dir, present)]
     sources += [(archive.path, archive.records) for archive in archives]
     # A cell is an arm or a row and task, its seeds and its learning rate.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.finetuning import FineTuning
     from clozelab.runs.record import Record
+    from clozelab.schema import FinetuneConfig
     from clozelab.training.trainer import Hardware
 
 HELP = """\
@@ -271,7 +272,7 @@ def one_device(hardware: Hardware, record: Record) -> Hardware:
 
 
 def load_module(
-    cfg: Any, model_folder: Path, scores_path: Path, data: FinetuningDataModule
+    cfg: FinetuneConfig, model_folder: Path, scores_path: Path, data: FinetuningDataModule
 ) -> FineTuning:
     """A run's module with its trained weights and its best scores."""
     from clozelab.models import folders

@@ -77,11 +77,13 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     """The arguments of prepare_corpus."""
     # Preparing knows nothing of where the text came from.
+    sources = [Source(**vars(source)) for source in cfg.corpus.sources]
+    tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
     return {
         "name": cfg.corpus.name,
         "validation_fraction": cfg.corpus.validation_fraction,
-        "sources": [Source(**vars(source)) for source in cfg.corpus.sources],
-        "tokenizer": TokenizerSettings(**vars(cfg.tokenizer)),
+        "sources": sources,
+        "tokenizer": tokenizer,
         "data_dir": cfg.data_dir,
         "cache_dir": cfg.cache_dir,
     }

@@ -382,9 +382,9 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     arm_list = ",".join(dict.fromkeys(arms[row] for row in judgement.rows))
     row_list = ",".join(judgement.rows)
     # "1 2 3/1 2": pre-training seeds, fine-tuning seeds. The row with fewest gets the next one.
-    last_seeds = [
-        max(map(int, seeds.partition("/")[0].split())) for seeds in judgement.seeds.values()
-    ]
+    last_seeds = []
+    for seeds in judgement.seeds.values():
+        last_seeds.append(max(map(int, seeds.partition("/")[0].split())))
     seed = min(last_seeds) + 1
 
     # What else runs with the new seed depends on the data set that the claim is about.

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clozelab.runs.identity import RESULTS_VERSIONS, flatten
 from clozelab.runs.record import Record, changes, read_record, write_record
 from clozelab.terminal import make_console, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
+from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import Row, read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
@@ -252,7 +252,7 @@ def _logged_rows(folder: Path, steps: range) -> list[Row]:
     return [row for row in rows if row.step in steps and row.key not in TIMED]
 
 
-def is_same_state(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def is_same_state(first: ReadOnlyJson, second: ReadOnlyJson) -> bool:
     """Whether weights and optimizer states of two checkpoints are the same to the bit."""
     states = []
     for checkpoint in (first, second):

@@ -50,10 +50,9 @@ CSV_FIELDS = (
     "problem",
     "command",
 )
-# The columns behind those that name a run.
-LAST_HEADINGS = (
-    Heading("status"),
-    Heading("score", is_number=True),
+# The columns behind those that name a run: its result, then what a narrow screen leaves out.
+RESULT_HEADINGS = (Heading("status"), Heading("score", is_number=True))
+OPTIONAL_HEADINGS = (
     Heading("beside", drop=1, folds=True),
     Heading("time", is_number=True, drop=2),
     Heading("started (UTC)", drop=3),
@@ -64,7 +63,10 @@ LAST_HEADINGS = (
 @verb("runs", HELP, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
 def main(args: ParsedArgs) -> int:
     """Print a line for each run folder; what is damaged is shown, not hidden."""
-    filters = {key: value for key, value in args.values.items() if key in FILTERS}
+    filters = {}
+    for key, value in args.values.items():
+        if key in FILTERS:
+            filters[key] = value
     experiment = next(iter(args.names), None)
     every_record = find_below(path_of("runs_dir", args.values))
     records = select(every_record, experiment, filters)
@@ -97,7 +99,7 @@ def write_csv(records: Sequence[Record]) -> None:
 def print_runs(stage: str, records: Sequence[Record], console: Console) -> None:
     """Print a table of runs of one stage."""
     names = ["arm", "seed"] if stage == "pretrain" else ["row", "task", "seeds"]
-    headings = [*map(Heading, names), *LAST_HEADINGS]
+    headings = [*map(Heading, names), *RESULT_HEADINGS, *OPTIONAL_HEADINGS]
     console.print(make_table(headings, [_cells(record) for record in records], console.width))
 
 

@@ -24,6 +24,8 @@ from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from clozelab.modules.predictor import Predictor
 
 HELP = """\
@@ -101,14 +103,16 @@ def checked_paths(values: Mapping[str, str]) -> Path:
     return inference.parse_output("output", values.get("output", f"{values['in']}.npy"), [".npy"])
 
 
-def cosine_similarities(vectors: Any, query: Any) -> Any:
+def cosine_similarities(
+    vectors: NDArray[np.float32], query: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """[rows] from vectors [rows, H] and a query [H]; NaN for a row of NaN."""
     # A vector of zeros is like nothing rather than a division by zero.
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     return vectors @ query / np.maximum(norms, 1e-12)
 
 
-def most_similar(cosines: Any, top_k: int) -> list[int]:
+def most_similar(cosines: NDArray[np.float32], top_k: int) -> list[int]:
     """Indices of the highest cosines, the highest first; NaN is never among them."""
     # Stable: of equal lines the first comes first.
     order = np.argsort(-cosines, kind="stable").tolist()
@@ -149,7 +153,7 @@ def note_of(
     return {"made_by": made_by, "file": source}
 
 
-def load_or_compute(path: Path, note: dict[str, Any], compute: Callable[[], list[Any]]) -> Any:
+def load_or_compute(path: Path, note: JsonObject, compute: Callable[[], list[Any]]) -> Any:
     """float32 [rows, H]; a row of NaN for one that cannot be read.
 
     The kept vectors are taken where they are of these lines and this model.
@@ -177,7 +181,11 @@ def is_current(path: Path, note_path: Path, note: ReadOnlyJson) -> bool:
     """
     try:
         kept = json.loads(note_path.read_text(encoding="utf-8"))
-        changed = [key for key in note["made_by"] if kept["made_by"][key] != note["made_by"][key]]
+        # What made the kept vectors otherwise: the model, or how texts are pooled and cut.
+        changed = []
+        for key in note["made_by"]:
+            if kept["made_by"][key] != note["made_by"][key]:
+                changed.append(key)
     except (OSError, ValueError, LookupError, TypeError):
         raise ValueError(
             f"{path} is there, and nothing of search's beside it: name another, output=FILE"

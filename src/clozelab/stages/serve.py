@@ -159,7 +159,7 @@ async def answer_forever(predictor: Predictor, waiting: asyncio.Queue[PendingReq
                 deliver(request, reply)
 
 
-def deliver(request: PendingRequest, reply: Any) -> None:
+def deliver(request: PendingRequest, reply: object) -> None:
     """Hand over the answers of a request, or the exception that it ends with."""
     if request.answer.done():  # who asked may have gone
         return
@@ -220,7 +220,7 @@ def records_of(content: JsonObject) -> list[JsonObject]:
     return records
 
 
-def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[Any]:
+def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[object]:
     """For each request its answers, or the exception that it ends with.
 
     Where one spoils the batch, each is asked alone.
@@ -239,7 +239,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
     return [reply_to(request, list(islice(remaining, len(request.rows)))) for request in batch]
 
 
-def reply_to(request: PendingRequest, answered: Sequence[tuple[Row, Any]]) -> Any:
+def reply_to(request: PendingRequest, answered: Sequence[tuple[Row, object]]) -> object:
     """The answers of one request, or an error.
 
     It is an error where no record can be read, and where one cannot and the request wants it so.

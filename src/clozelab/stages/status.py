@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -60,7 +61,10 @@ class ExperimentStatus:
 def main(args: ParsedArgs) -> int:
     """Print how each experiment stands; returns the exit status."""
     runs_dir = path_of("runs_dir", args.values)
-    filters = {key: value for key, value in args.values.items() if key == "scale"}
+    filters = {}
+    for key, value in args.values.items():
+        if key == "scale":
+            filters[key] = value
     experiment = next(iter(args.names), None)
     every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
@@ -97,7 +101,10 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
         # No job: the stage was not to be run. None: a search chooses its jobs on its way.
         if jobs.get(stage, []) != [] or stage in stages_with_runs:
             sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
-    running = [(run, read_progress(run)) for run in runs if run.status == "running"]
+    running = []
+    for run in runs:
+        if run.status == "running":
+            running.append((run, read_progress(run)))
     trouble = [run for run in runs if run.status in TROUBLE]
     commands: list[str] = []
     if not running:
@@ -127,7 +134,10 @@ def _commands_to_go_on(
     if not unfinished:
         unfinished = list(launches)
     commands = [launches[stage].command(root) for stage in unfinished if stage in launches]
-    single_runs = [run.command for run in trouble if run.stage not in launches and run.command]
+    single_runs = []
+    for run in trouble:
+        if run.stage not in launches and run.command:
+            single_runs.append(run.command)
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))
 
 
@@ -156,7 +166,8 @@ def print_status(status: ExperimentStatus, console: Console) -> None:
 
 def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
     """Print how many jobs of each stage are in which state, and how long the rest takes."""
-    states = [state for state in STATUSES if any(sweep.counts.get(state) for sweep in sweeps)]
+    total = sum((sweep.counts for sweep in sweeps), Counter[str]())
+    states = [state for state in STATUSES if total[state]]
     has_others = any(sweep.others for sweep in sweeps)
     rows = []
     for sweep in sweeps:

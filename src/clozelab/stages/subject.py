@@ -213,9 +213,9 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
                 groups[step.verb].append(JobGroup(step.sweep.settings(jobs[0]), jobs))
     arms = [open_arm(settings, jobs, corpora) for settings, jobs in groups["pretrain"]]
     files = TaskFiles(corpora.read_preview)
-    evaluations = [
-        group._replace(settings=corpora.where_it_is(group.settings)) for group in groups["evaluate"]
-    ]
+    evaluations = []
+    for group in groups["evaluate"]:
+        evaluations.append(group._replace(settings=corpora.where_it_is(group.settings)))
     return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
 
 

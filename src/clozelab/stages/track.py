@@ -169,7 +169,7 @@ def send_missing(tracker: Any, calls: Sequence[Numbers], config: JsonObject) -> 
     return sum(call.size for call in unsent)
 
 
-def _known_steps(tracker: Any, calls: Sequence[Numbers]) -> dict[str, set[int]]:
+def _known_steps(tracker: object, calls: Sequence[Numbers]) -> dict[str, set[int]]:
     """For each metric the steps that a tracker has; empty for one that cannot say it."""
     if not hasattr(tracker, "known_steps"):
         return {}

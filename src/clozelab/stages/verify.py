@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
@@ -168,7 +167,7 @@ def verify_archive(path: Path, values: Mapping[str, str], console: Console) -> i
     return 0
 
 
-def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
+def _run_check(check: Callable[..., CheckResult], *arguments: object) -> CheckResult:
     """Run a check; what it cannot read is a finding, for the file may be forged."""
     try:
         return check(*arguments)
@@ -195,13 +194,15 @@ def check_records(archive: RunArchive) -> CheckResult:
     """Hold each configuration against its fingerprint, its file and its command."""
     wrong = []
     for record in archive.records:
-        place = record.place
+        run_name = record.place
         fingerprint = fingerprint_of(record.config, record.inputs, record.results_version)
         if fingerprint != record.fingerprint:
-            wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
-        wrong += (f"{place}: {mismatch}" for mismatch in config_mismatches(record))
+            wrong.append(
+                f"{run_name}: its configuration or inputs are not those of its fingerprint"
+            )
+        wrong += (f"{run_name}: {mismatch}" for mismatch in config_mismatches(record))
         if not (record.folder / CONFIG_FILE).is_file():
-            wrong.append(f"{place} has no {CONFIG_FILE}, as every run has")
+            wrong.append(f"{run_name} has no {CONFIG_FILE}, as every run has")
     return CheckResult(f"{len(archive.records)} configurations", wrong)
 
 
@@ -276,20 +277,20 @@ def _kept_encoders(archive: RunArchive) -> Iterator[tuple[Record, Path]]:
 
 def encoder_mismatches(record: Record, folder: Path) -> Iterator[str]:
     """Say which files of an encoder are not those of its checksums, and whose run it is of."""
-    place = f"{record.place}/{folder.name}"
+    encoder_name = f"{record.place}/{folder.name}"
     if not (folder / CHECKSUMS_FILE).is_file():
-        yield f"{place} has no {CHECKSUMS_FILE}, as every encoder has"
+        yield f"{encoder_name} has no {CHECKSUMS_FILE}, as every encoder has"
         return
     for name, checksum in _read_json(folder / CHECKSUMS_FILE).items():
         path = folder / name
         if path.is_file() and file_sha256(path) != checksum:
-            yield f"{place}: {path.name} is not that of {CHECKSUMS_FILE}"
+            yield f"{encoder_name}: {path.name} is not that of {CHECKSUMS_FILE}"
     fingerprint = record.fingerprint
     if record.shared:
         fingerprint = record.shared.fingerprint
     about = _read_json(folder / "config.json").get("clozelab", {})
     if about.get("run_fingerprint", fingerprint) != fingerprint:
-        yield f"{place}: it is of another run"
+        yield f"{encoder_name}: it is of another run"
 
 
 # Scores
@@ -332,9 +333,9 @@ def rescore(record: Record, data_dir: str) -> tuple[dict[str, float], list[str]]
             return {}, [f"all figures of {record.task}: no predictions give them"]
         return {}, [f"scores on {record.task}: {error}"]
     # Those of numbered layers and the like as one, without "validation".
-    figures = {
-        re.sub(r"\d+$", "*", key.partition("/")[2]) for key in record.values.keys() - scores.keys()
-    }
+    figures = set()
+    for key in record.values.keys() - scores.keys():
+        figures.add(re.sub(r"\d+$", "*", key.partition("/")[2]))
     if not figures:
         return scores, []
     return scores, [f"{listed(sorted(figures))}: no predictions give them"]
@@ -430,10 +431,10 @@ def check_one_run(
     Args:
         local_paths: the overrides that say where data and cache are on this machine.
     """
-    encoders = {
-        encoder_fingerprint(path.parent): path.parent
-        for path in sorted(archive.folder.rglob("model.safetensors"))
-    }
+    # Copies of one encoder have one fingerprint.
+    encoders = {}
+    for path in sorted(archive.folder.rglob("model.safetensors")):
+        encoders[encoder_fingerprint(path.parent)] = path.parent
     candidates = [
         record for record in archive.records if _is_trainable(record, archive, encoders.keys())
     ]

@@ -143,7 +143,8 @@ def fitted(text: str) -> str:
     lines = []
     for line in CONTINUED_LINE.sub(" ", text).split("\n"):
         indent = ""
-        if key := KEY_COLUMN.match(line):
+        key = KEY_COLUMN.match(line)
+        if key:
             indent = " " * min(key.end(), width // 2)
         elif line.startswith("clozelab "):
             indent = " " * 4

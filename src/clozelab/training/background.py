@@ -146,7 +146,7 @@ class BackgroundLogger(Logger):
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(Numbers(numbers, step, time.time()))
 
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Any, *args: object, **kwargs: object) -> None:  # noqa: ARG002
         self._put(Call("log_hyperparams", (params,), len(params)))
 
     def save(self) -> None:
@@ -162,7 +162,7 @@ class BackgroundLogger(Logger):
         else:
             self._put(Numbers(final_numbers(scores), 0, time.time()))
 
-    def call(self, method: str, *arguments: Any) -> None:
+    def call(self, method: str, *arguments: object) -> None:
         """Any other method of the target, from the thread and in its turn."""
         self._put(Call(method, arguments, 1))
 

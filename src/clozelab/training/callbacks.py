@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clozelab.text.plain import JsonObject
-from clozelab.training.checkpoints import keep_best, validation_is_due
+from clozelab.training.checkpoints import Checkpoint, keep_best, validation_is_due
 from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
 from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt, taken_signals
 
@@ -60,7 +60,7 @@ class AfterStep(Callback):
     after_step: Callable[[Trainer, LightningModule], None]
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         if not validation_is_due(trainer, trainer.global_step):
             self.after_step(trainer, pl_module)
@@ -99,7 +99,7 @@ class GracefulStop(AfterStep):
         self._beat()
         self.watch.is_training = True
 
-    def _beat(self, *_: Any, **__: Any) -> None:
+    def _beat(self, *_: object, **__: object) -> None:
         self.watch.beats += 1
 
     on_before_backward = on_validation_batch_start = on_validation_batch_end = (
@@ -107,7 +107,7 @@ class GracefulStop(AfterStep):
     ) = _beat
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         self._beat()
         if self.watch.time_is_over and trainer.is_global_zero:
@@ -189,7 +189,7 @@ class LastCheckpoint(AfterStep):
                 keep_best(Path(str(trainer.ckpt_path)))  # killed between saving it and this
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         if watch_of(pl_module).spike:
             self._go_back(trainer, pl_module)
@@ -197,7 +197,7 @@ class LastCheckpoint(AfterStep):
             raise StopIteration
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         if trainer.global_step == trainer.max_steps:
             # Lightning then validates after the last step, wherever the interval falls.
@@ -266,12 +266,12 @@ class SameConfig(Callback):
         self.fingerprint = fingerprint
 
     def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         checkpoint[self.KEY] = self.fingerprint
 
     def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         fingerprint = str(checkpoint.get(self.KEY))
         if fingerprint != self.fingerprint:
@@ -315,7 +315,7 @@ class TrainingProgress(Callback):
         self._bar.start()
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         step = trainer.global_step
         # Only log points have new figures; the bar keeps the last ones.
@@ -351,7 +351,7 @@ class GradientStatistics(Callback):
     """
 
     def on_before_optimizer_step(
-        self, trainer: Any, pl_module: LightningModule, optimizer: Any
+        self, trainer: Any, pl_module: LightningModule, optimizer: object
     ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
@@ -431,7 +431,9 @@ class PositionGrowth(Callback):
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: object, *_: object, **__: object
+    ) -> None:
         if trainer.global_step not in self.growth:
             return
         trained, needed = self.growth[trainer.global_step]
@@ -451,7 +453,9 @@ class KeepEncoders(Callback):
         self.steps = set(steps)
         self.save = save
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, *_: object, **__: object
+    ) -> None:
         step = trainer.global_step
         if step not in self.steps:
             return

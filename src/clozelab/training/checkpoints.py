@@ -50,7 +50,11 @@ class CheckpointNotSavedError(OSError):
     """There is no room, or the file cannot be written; what was saved before is as it was."""
 
 
-def save_file(content: dict[str, Any], path: Path, previous: Path | None = None) -> None:
+# What torch.save writes: tensors and plain values by names, as Lightning has them.
+Checkpoint = dict[str, Any]
+
+
+def save_file(content: Checkpoint, path: Path, previous: Path | None = None) -> None:
     """Writes `content` to `path` in one rename; what was there becomes `previous`, or goes.
 
     Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then
@@ -87,7 +91,7 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
         os.close(folder)
 
 
-def _write_with_tail(content: dict[str, Any], path: Path) -> None:
+def _write_with_tail(content: Checkpoint, path: Path) -> None:
     """The file, its tail behind it, and all of it on the disk."""
     with path.open("w+b") as stream:
         torch.save(content, stream)
@@ -99,7 +103,7 @@ def _write_with_tail(content: dict[str, Any], path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def size_of(content: Any) -> int:
+def size_of(content: object) -> int:
     """Bytes that torch.save makes of it, and a little more."""
     leaves = tree_leaves(content)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -153,7 +157,7 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
     return None
 
 
-def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
+def load_file(path: Path, map_location: Any = "cpu") -> Checkpoint:
     """Reads a checkpoint after checking its checksum; tensors and plain values only.
 
     No pickled code is run. Raises FileNotFoundError, or CheckpointCorruptError saying what differs.
@@ -183,13 +187,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+        self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
     ) -> None:
         save_file(checkpoint, Path(path), Path(path).with_name(PREVIOUS))
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: Any = None
-    ) -> dict[str, Any]:
+        self, path: str | Path, map_location: object = None, weights_only: object = None
+    ) -> Checkpoint:
         return load_file(Path(path), map_location or "cpu")
 
 

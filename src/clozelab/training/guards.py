@@ -16,11 +16,13 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
+
+from clozelab.text.plain import ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ def require_finite_state(trainer: Trainer) -> None:
     One pass over all of them, and one wait for the device.
     """
     device = trainer.strategy.root_device
-    values: list[Any] = list(trainer.lightning_module.parameters())
+    values: list[Tensor] = list(trainer.lightning_module.parameters())
     for optimizer in trainer.optimizers:
         for state in optimizer.state.values():
             values += state.values()
@@ -154,16 +156,16 @@ class SpikeWatch:
         self.left_out.append(step)
         log.warning("%s: %s", text, consequence)
 
-    def state(self) -> dict[str, list[Any]]:
+    def state(self) -> ReadOnlyJson:
         """For a checkpoint, after a look."""
         return {"logs": list(self._logs), "left_out": list(self.left_out)}
 
-    def load(self, state: dict[str, list[Any]]) -> None:
+    def load(self, state: ReadOnlyJson) -> None:
         self._logs = list(state["logs"])
         self.left_out = list(state["left_out"])
         self._unread = []
 
 
-def watch_of(module: Any) -> SpikeWatch:
+def watch_of(module: object) -> SpikeWatch:
     """The module's own, or one that sees nothing."""
     return getattr(module, "spikes", SpikeWatch())

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -141,7 +141,7 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
     return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
 
 
-def least_seconds(act: Callable[[], Any], device: torch.device, seconds: float) -> float:
+def least_seconds(act: Callable[[], object], device: torch.device, seconds: float) -> float:
     """Of one call on a device, the best of those that fit in `seconds`."""
     end = time.perf_counter() + seconds
     best = float("inf")
@@ -183,14 +183,18 @@ def largest_that_fits(attempt: Callable[[int], None], requested: int) -> int:
     )
 
 
-def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, precision: str) -> None:
+def try_step(
+    model: nn.Module, batch: Mapping[str, object], device: torch.device, precision: str
+) -> None:
     """Forward and backward of one micro-batch, without an update.
 
     Empty tensors take the room of Adam's moments of each parameter.
     """
     model.to(device).train()
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    moments = [(torch.empty_like(p), torch.empty_like(p)) for p in trainable]
+    moments = []
+    for p in trainable:
+        moments.append((torch.empty_like(p), torch.empty_like(p)))
     moved = dict(batch)
     for key, value in batch.items():
         if hasattr(value, "to"):
@@ -246,7 +250,7 @@ def batch_loader(
     return loader
 
 
-def _same(batch: Any) -> Any:
+def _same(batch: object) -> object:
     return batch
 
 
@@ -284,7 +288,7 @@ def device_type(trainer: Trainer | None) -> str:
     return device.type if device is not None else "cpu"
 
 
-def pinned(batch: Any) -> Any:
+def pinned(batch: object) -> Any:
     """The same batch in page-locked memory.
 
     From there a copy to the device runs beside the work on it.
@@ -299,7 +303,7 @@ def pinned(batch: Any) -> Any:
 class Prefetched:
     """`loader` with up to DEPTH batches made ahead of its reader, each passed through `prepare`."""
 
-    def __init__(self, loader: Iterable[Any], prepare: Callable[[Any], Any]) -> None:
+    def __init__(self, loader: Iterable[object], prepare: Callable[[Any], Any]) -> None:
         self.loader = loader
         self.prepare = prepare
 
@@ -317,8 +321,10 @@ class Prefetched:
         pool = ThreadPoolExecutor(1, "prefetch")
         try:
             waiting = deque(pool.submit(make) for _ in range(DEPTH))
-            while (batch := waiting.popleft().result()) is not end:  # an error comes in its place
+            batch = waiting.popleft().result()  # an error comes in its place
+            while batch is not end:
                 waiting.append(pool.submit(make))
                 yield batch
+                batch = waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)

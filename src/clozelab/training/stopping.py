@@ -55,7 +55,7 @@ def interrupt(number: int) -> None:
 
 
 @contextmanager
-def taken_signals(act: Callable[[int], Any] = lambda _: None) -> Iterator[list[int]]:
+def taken_signals(act: Callable[[int], object] = lambda _: None) -> Iterator[list[int]]:
     """Inside, SIGNALS go to `act`, and into the list that is yielded.
 
     Afterwards everything is as it was. A signal that comes twice within a second, to our group and

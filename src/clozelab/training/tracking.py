@@ -62,11 +62,10 @@ class MetricsCsv(Logger):
     def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         self._tokens = int(metrics.get(TOKENS_KEY, self._tokens))
         self._seconds = float(metrics.get(SECONDS_KEY, self._seconds))
-        rows = [
-            (step, self._tokens, f"{self._seconds:.3f}", key, repr(float(value)))
-            for key, value in metrics.items()
-            if key not in (TOKENS_KEY, SECONDS_KEY, "epoch")
-        ]
+        rows = []
+        for key, value in metrics.items():
+            if key not in (TOKENS_KEY, SECONDS_KEY, "epoch"):
+                rows.append((step, self._tokens, f"{self._seconds:.3f}", key, repr(float(value))))
         # For example 100,51200,12.500,train/loss,6.9314
         is_new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +75,7 @@ class MetricsCsv(Logger):
                 writer.writerow(Row._fields)
             writer.writerows(rows)
 
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration is in config.yaml and run.json, not here."""
 
     @rank_zero_only
@@ -144,14 +143,16 @@ class WandbTracker(Logger):
         values = {key: float(value) for key, value in metrics.items()}
         self._tell(lambda _, run: run.log({**values, "step": step}))
 
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration goes along when the run starts."""
 
     @rank_zero_only
     def summarise(self, scores: ReadOnlyJson) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
-    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(
+        self, name: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
         data = [list(row) for row in rows]
         self._tell(
             lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)})

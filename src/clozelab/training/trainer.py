@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from clozelab.training import runtime
 from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfig, TrainingProgress
-from clozelab.training.checkpoints import AtomicCheckpointIO, verify_file
+from clozelab.training.checkpoints import AtomicCheckpointIO, Checkpoint, verify_file
 from clozelab.training.stopping import Watch
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class ShardedStrategy(ModelParallelStrategy):
     another.
     """
 
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: Optimizer) -> Checkpoint:
         # Slow to import.
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
@@ -189,9 +189,7 @@ class ShardedStrategy(ModelParallelStrategy):
             self.model, getattr(optimizer, "optimizer", optimizer), options=options
         )
 
-    def load_checkpoint(
-        self, checkpoint_path: Any, weights_only: bool | None = True
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> Checkpoint:
         verify_file(Path(checkpoint_path))
         return super().load_checkpoint(checkpoint_path, weights_only is not False)
 
