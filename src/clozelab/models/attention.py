@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
@@ -112,10 +112,13 @@ class ScoreBias(NamedTuple):
     # query, key [B, N, S, D] and positions [B, S] -> [B or 1, N, S, S]
     compute: Callable[[Tensor, Tensor, Tensor], Tensor]
     position_ids: Tensor  # int64 [T]
+    scale: float = 1.0  # of the scores that it is added to, beside 1 / sqrt(D)
+    # A layer's SelfAttention, and the widest row -> the layer's own `compute`.
+    bind: Callable[[nn.Module, int], Callable[[Tensor, Tensor, Tensor], Tensor]] | None = None
 
     def at(self, rows: Tensor | slice) -> ScoreBias:
         """The same of some rows of the stream."""
-        return ScoreBias(self.compute, self.position_ids[rows])
+        return self._replace(position_ids=self.position_ids[rows])
 
 
 class AttentionInputs(NamedTuple):
@@ -126,6 +129,17 @@ class AttentionInputs(NamedTuple):
     # What the position scheme does to query and key [T, N, D].
     rotation: Callable[[Tensor], Tensor] | None = None
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
+
+    def of_layer(self, layer: nn.Module) -> AttentionInputs:
+        """The same for one layer's SelfAttention, whose projections a score bias may need."""
+        bias = self.score_bias
+        if bias is None or bias.bind is None:
+            return self
+        is_ragged = isinstance(self.layout, Layout)
+        widest = self.layout.max_seqlen if is_ragged else self.layout.width
+        # A group of a ragged stream is a little wider than its longest sequence.
+        widest = -(-widest // CPU_WIDTH_MULTIPLE) * CPU_WIDTH_MULTIPLE
+        return self._replace(score_bias=bias._replace(compute=bias.bind(layer, widest)))
 
 
 def dense_rows(
@@ -270,7 +284,9 @@ def _dense(
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     bias = rows.bias
+    scale = head_dim**-0.5
     if score_bias is not None:
+        scale *= score_bias.scale
         positions = score_bias.position_ids.view(shape[:2])
         bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
     if q.device.type == "meta":
@@ -282,7 +298,6 @@ def _dense(
         out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
-        scale = head_dim**-0.5
         if bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
         else:
@@ -293,7 +308,7 @@ def _dense(
     else:
         is_causal = rows.mask.is_causal and bias is None
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal
+            q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal, scale=scale
         )
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
 

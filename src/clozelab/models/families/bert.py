@@ -97,6 +97,10 @@ class Family:
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
+    # Whether the classes' encoder cannot do without token types.
+    needs_token_types: ClassVar[bool] = True
+    # Whether the pooler stands beside the encoder, in the classes alone that read it.
+    pooler_is_apart: ClassVar[bool] = False
 
     # Heads
 
@@ -165,9 +169,17 @@ class Family:
         if not self.parts.get("pooler", True):
             return False
         readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
-        return not kinds or bool(readers)
+        return bool(readers) or not (kinds or self.pooler_is_apart)
 
     # Names of tensors
+
+    def from_file(self, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:  # noqa: ARG002
+        """A file's tensors under the names that `file_names` gives."""
+        return tensors
+
+    def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What `from_file` reads as `tensors`."""
+        return tensors
 
     def to_hf(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A model's tensors as a file holds them: views where one is several there.
@@ -196,6 +208,8 @@ class Family:
             return [f"{self.decoder}.weight"]
         if kind != "encoder":
             return [self.head_name(kind, inner)]
+        if self.pooler_is_apart and inner.startswith("pooler."):
+            return [inner]
         if ".attention.qkv." not in inner or "attention.qkv" in self.layer_names:
             return [self.prefix + self.encoder_name(inner)]
         names = []
@@ -250,7 +264,7 @@ class Family:
         # Their classes always have token types, leave out a BiLSTM, and pool the first token, which
         # sees only itself under a causal mask.
         is_misread = (
-            not config.type_vocab_size
+            (self.needs_token_types and not config.type_vocab_size)
             or not set(kinds) <= set(COMMON_HEADS)
             or (config.pools_last_token and POOLED_KINDS & set(kinds))
         )
