@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 from clozelab.models.attention import AttentionInputs, Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
-from clozelab.models.encoder import PostNorm, SelfAttention, layer_norm
-from clozelab.models.layers import Dropout, Embedding, Linear, activation
+from clozelab.models.encoder import Encoder, PostNorm, SelfAttention, layer_norm
+from clozelab.models.heads import HeadInput, MaskedLMHead
+from clozelab.models.layers import Dropout, Embedding, Linear, activation, initialise_
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 TERMS = ("c2p", "p2c")
@@ -165,6 +167,41 @@ def distance_scores(
         scores = by_distance(products.unflatten(1, (-1, slots))).transpose(0, 1)
         added.append(scores if term == "c2p" else scores.transpose(2, 3))
     return sum(added[1:], added[0])
+
+
+class EnhancedMaskDecoder(MaskedLMHead):
+    """Prediction of tokens from the last layer once more, twice, asked by absolute positions.
+
+    He et al. 2021, section 3.2: keys and values are the states below the last layer; the queries
+    are these plus learned positions, then what the first pass gives. The layer is the encoder's
+    own, so that only the positions are further weights.
+    """
+
+    is_stock: ClassVar[bool] = False
+    reads_hidden_states: ClassVar[bool] = True
+    passes: ClassVar[int] = 2
+
+    def __init__(self, encoder: Encoder, generator: torch.Generator | None = None) -> None:
+        config = encoder.config
+        weight: Any = encoder.embeddings.word_embeddings.weight
+        super().__init__(config, weight, generator)
+        if not isinstance(encoder.layer[-1], PostNorm):
+            raise ValueError("the enhanced mask decoder needs architecture.block PostNorm")
+        self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size)
+        initialise_(self.position_embeddings, config.initializer_range, generator)
+
+    def states(self, inputs: HeadInput) -> Tensor:
+        """[P, H]."""
+        encoder = inputs.encoder
+        position_ids = inputs.batch["position_ids"]
+        assert inputs.output.hidden_states is not None
+        hidden = inputs.output.hidden_states[-2]
+        rows = encoder.rows_of(hidden, inputs.batch["layout"])
+        told = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
+        queries = hidden + self.position_embeddings(position_ids)
+        for _ in range(self.passes):
+            queries = encoder.layers()[-1](hidden, told, queries)
+        return queries.index_select(0, inputs.positions)
 
 
 class ConvolvedPostNorm(PostNorm):

@@ -30,7 +30,7 @@ from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
-from clozelab.models.heads import HeadInput
+from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_of
@@ -70,10 +70,7 @@ class EncoderWithHeads(nn.Module):
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
-        positions = batch["prediction_positions"]
-        hidden = output.sequence_output.index_select(0, positions)
-        head: Any = self.heads["lm"]
-        return head.states(HeadInput(hidden, positions, output, batch, self.encoder))
+        return predicted_states(self.heads["lm"], self.encoder, output, batch)
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
         """A head of this kind, by default the family's; objectives that take turns share it."""

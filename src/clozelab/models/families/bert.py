@@ -112,11 +112,13 @@ class Family:
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
+        stored: Collection[str] = (),  # noqa: ARG002
     ) -> nn.Module:
         """A fresh head on `encoder`; ValueError for a kind that is not named above.
 
         `num_labels` is of classification and tags (1: a regression), `input_size` of what stands
-        between head and encoder.
+        between head and encoder. `stored`: the tensors of the file that will fill it, which may
+        tell its class.
         """
         config = encoder.config
         if kind == "rtd":

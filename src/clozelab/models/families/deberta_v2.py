@@ -48,6 +48,8 @@ PUBLISHED = {
     "deberta.embeddings.position_embeddings.": "cls.predictions.position_embeddings.",
 }
 
+ENHANCED = "cls.predictions.position_embeddings.weight"  # only the enhanced mask decoder has it
+
 
 class DebertaV2(Family):
     model_type = "deberta-v2"
@@ -74,6 +76,10 @@ class DebertaV2(Family):
     pooler_is_apart = True
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
+        if kind == "lm" and ENHANCED in options.get("stored", ()):
+            from clozelab.models.disentangled import EnhancedMaskDecoder  # the encoder's torch code
+
+            return EnhancedMaskDecoder(encoder, options.get("generator"))
         head = super().head(kind, encoder, **options)
         dropout = getattr(encoder.pooler, "head_dropout", None)
         if kind in ("classification", "choices") and dropout is not None:
@@ -107,7 +113,7 @@ class DebertaV2(Family):
         return {_renamed(name, PUBLISHED): value for name, value in tensors.items()}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if "cls.predictions.position_embeddings.weight" not in tensors:
+        if ENHANCED not in tensors:
             return tensors
         names = {ours: theirs for theirs, ours in PUBLISHED.items()}
         return {_renamed(name, names): value for name, value in tensors.items()}
