@@ -390,7 +390,10 @@ class ObjectiveConfig(Frozen):
     """A composition: how rows are laid out, what is predicted per token, what per pair."""
 
     input: Component = MISSING
-    token: Component = MISSING
+    token: Annotated[
+        Component,
+        {"generator_depth": Added(was="1"), "embedding_sharing": Added(was="all")},
+    ] = MISSING
     pair: Component | None = None
     # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
     # new

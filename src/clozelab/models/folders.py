@@ -444,6 +444,8 @@ def to_hf_tensors(
 def _state(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """The tensors of a whole model: `encoder.NAME`, and `KIND.NAME` of each head."""
     state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    # A sum is written as what it is, so that a folder needs no other one.
+    state["encoder.embeddings.word_embeddings.weight"] = encoder.embeddings.word_embeddings.table()
     for kind, head in heads.items():
         state |= _head_state(kind, head)
     return state
