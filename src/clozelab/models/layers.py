@@ -87,6 +87,11 @@ class DeltaEmbedding(Embedding):
     def table(self) -> Tensor:
         return self._source[0].weight.detach() + self.weight
 
+    @torch.no_grad()
+    def set_table(self, table: Tensor) -> None:
+        """Makes `table` [entries, size] what is looked up."""
+        self.weight.copy_(table - self._source[0].weight)
+
 
 def draw_dropout_bits(
     shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int

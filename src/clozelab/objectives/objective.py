@@ -32,6 +32,7 @@ from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
+from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_of
 
@@ -498,6 +499,13 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
         objective.token.build(models)
         if objective.pair is not None:
             objective.pair.build(models)
+    model = models["encoder"]
+    words = model.encoder.embeddings.word_embeddings
+    if "lm" in model.heads and isinstance(words, DeltaEmbedding):
+        raise ValueError(
+            "objective.token.embedding_sharing=gdes cannot take turns with an objective that"
+            " predicts tokens by the encoder's own embeddings: choose all"
+        )
     return models
 
 
