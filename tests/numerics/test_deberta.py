@@ -34,7 +34,6 @@ KEYS: dict[str, Any] = {
     "max_position_embeddings": 48,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.2,
     "relative_attention": True,
     "share_att_key": True,
     "pos_att_type": ["p2c", "c2p"],
