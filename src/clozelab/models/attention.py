@@ -113,8 +113,11 @@ class ScoreBias(NamedTuple):
     compute: Callable[[Tensor, Tensor, Tensor], Tensor]
     position_ids: Tensor  # int64 [T]
     scale: float = 1.0  # of the scores that it is added to, beside 1 / sqrt(D)
-    # A layer's SelfAttention, and the widest row -> the layer's own `compute`.
-    bind: Callable[[nn.Module, int], Callable[[Tensor, Tensor, Tensor], Tensor]] | None = None
+    # This, a layer's SelfAttention and the widest row -> the layer's own.
+    bind: Callable[[ScoreBias, nn.Module, int], ScoreBias] | None = None
+    # All of attention on equal rows on the CPU, where `compute` is not the fastest way to it:
+    # [T, 3, N, D], the rows and dropout's levels -> [T, N, D].
+    attend: Callable[[Tensor, DenseRows, int], Tensor] | None = None
 
     def at(self, rows: Tensor | slice) -> ScoreBias:
         """The same of some rows of the stream."""
@@ -139,7 +142,7 @@ class AttentionInputs(NamedTuple):
         widest = self.layout.max_seqlen if is_ragged else self.layout.width
         # A group of a ragged stream is a little wider than its longest sequence.
         widest = -(-widest // CPU_WIDTH_MULTIPLE) * CPU_WIDTH_MULTIPLE
-        return self._replace(score_bias=bias._replace(compute=bias.bind(layer, widest)))
+        return self._replace(score_bias=bias.bind(bias, layer, widest))
 
 
 def dense_rows(
@@ -246,11 +249,16 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
-    is_plain = inputs.rotation is None and inputs.score_bias is None and has_fast_path(qkv, prob)
+    is_plain = inputs.rotation is None and has_fast_path(qkv, prob)
     if is_plain and isinstance(layout, DenseRows) and layout.kernel == "bmm":
-        return _CpuAttention.apply(
-            qkv, layout.batch_size, layout.width, layout.bias, quantise_drop_prob(prob)
-        )
+        levels = quantise_drop_prob(prob)
+        score_bias = inputs.score_bias
+        if score_bias is None:
+            return _CpuAttention.apply(
+                qkv, layout.batch_size, layout.width, layout.bias, levels
+            )
+        if score_bias.attend is not None:
+            return score_bias.attend(qkv, layout, levels)
     q, k, v = qkv.unbind(1)
     return attention(q, k, v, inputs, dropout_prob=dropout_prob, training=training)
 

@@ -14,19 +14,27 @@ size, W = 2 S - 1 distances.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import AttentionInputs, Mask, ScoreBias
+from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
 from clozelab.models.encoder import Encoder, PostNorm, SelfAttention, layer_norm
 from clozelab.models.heads import HeadInput, MaskedLMHead
-from clozelab.models.layers import Dropout, Embedding, Linear, activation, initialise_
+from clozelab.models.layers import (
+    Dropout,
+    Embedding,
+    Linear,
+    activation,
+    apply_dropout_bits,
+    draw_dropout_bits,
+    initialise_,
+    keep_scale,
+)
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 TERMS = ("c2p", "p2c")
@@ -111,11 +119,11 @@ class DisentangledPositions(Positions):
         # Without a layer there are no projections; `bind` replaces it.
         return ScoreBias(_unbound, position_ids, scale, self.bind)
 
-    def bind(
-        self, layer: SelfAttention, widest: int
-    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def bind(self, bias: ScoreBias, layer: SelfAttention, widest: int) -> ScoreBias:
         """What a layer adds to the scores of rows up to `widest` slots."""
-        return partial(distance_scores, self.project(layer, widest))
+        projected = self.project(layer, widest)
+        compute = partial(distance_scores, projected)
+        return bias._replace(compute=compute, attend=partial(_attend, projected, bias.scale))
 
     def project(self, layer: SelfAttention, widest: int) -> dict[str, Tensor]:
         """By term, the distances' keys or queries [N, D, W], in the order that by_distance reads.
@@ -159,14 +167,104 @@ def distance_scores(
             # Of a row of products half is for no key: not counted, as what a window hides.
             added.append(x @ vectors[..., :slots])
             continue
-        # The distances of a narrower row stand in the middle.
-        start = vectors.shape[2] // 2 - (slots - 1)
-        vectors = vectors[..., start : start + 2 * slots - 1]
+        vectors = _of_row(vectors, slots)
         # All sequences in one product a head: [N, B*S, D] with [N, D, W].
         products = x.transpose(0, 1).flatten(1, 2) @ vectors
         scores = by_distance(products.unflatten(1, (-1, slots))).transpose(0, 1)
         added.append(scores if term == "c2p" else scores.transpose(2, 3))
     return sum(added[1:], added[0])
+
+
+def _of_row(vectors: Tensor, slots: int) -> Tensor:
+    """[N, D, W]: of vectors of a wider row's distances, those in the middle."""
+    start = vectors.shape[2] // 2 - (slots - 1)
+    return vectors[..., start : start + 2 * slots - 1]
+
+
+def _attend(
+    projected: dict[str, Tensor], scale: float, qkv: Tensor, rows: DenseRows, levels: int
+) -> Tensor:
+    """qkv [T, 3, N, D] and DisentangledPositions.project -> [T, N, D]."""
+    c2p, p2c = (
+        _of_row(projected[term], rows.width) if term in projected else None for term in TERMS
+    )
+    return _CpuAttention.apply(qkv, c2p, p2c, rows, levels, scale * qkv.shape[3] ** -0.5)
+
+
+class _CpuAttention(torch.autograd.Function):
+    """Attention with scores of distances, forward and backward by hand, as attention.py's.
+
+    Heads come first here, so that all sequences are one product with a head's distances.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        c2p: Tensor | None,
+        p2c: Tensor | None,
+        rows: DenseRows,
+        levels: int,
+        alpha: float,
+    ) -> Tensor:
+        _, _, num_heads, head_dim = qkv.shape
+        size, width = rows.batch_size, rows.width
+        ctx.shape = (num_heads, size, width, head_dim)
+        ctx.alpha = alpha
+        ctx.scale = keep_scale(levels)
+        # [T, 3, N, D] -> three times [N, B, S, D], by one copy
+        by_slot = qkv.view(size, width, 3, num_heads, head_dim)
+        q, k, v = by_slot.permute(2, 3, 0, 1, 4).reshape(3, -1, width, head_dim)
+        scores = torch.bmm(q, k.transpose(1, 2)).mul_(alpha)
+        by_head = scores.view(num_heads, size, width, width)
+        if rows.bias is not None:
+            by_head += rows.bias.unflatten(0, (-1, min(len(rows.bias), num_heads))).transpose(0, 1)
+        for x, vectors, added in ((q, c2p, by_head), (k, p2c, by_head.transpose(2, 3))):
+            if vectors is not None:
+                products = torch.bmm(x.view(num_heads, -1, head_dim), vectors)
+                added += by_distance(products.view(num_heads, size, width, -1))
+        probs = torch.softmax(scores, dim=-1)
+        mask = None
+        dropped = probs
+        if levels:
+            mask = draw_dropout_bits(probs.shape, probs.dtype, levels)
+            dropped = apply_dropout_bits(probs, mask, ctx.scale)
+        ctx.save_for_backward(q, k, v, c2p, p2c, probs, mask)
+        out = torch.bmm(dropped, v).view(ctx.shape)
+        return out.permute(1, 2, 0, 3).reshape(-1, num_heads, head_dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, c2p, p2c, probs, mask = ctx.saved_tensors
+        num_heads, size, width, head_dim = ctx.shape
+        by_slot = grads[0].view(size, width, num_heads, head_dim)
+        grad_out = by_slot.permute(2, 0, 1, 3).reshape(q.shape)
+        gradient = torch.empty((3, *q.shape), dtype=q.dtype)
+        dropped = apply_dropout_bits(probs, mask, ctx.scale) if mask is not None else probs
+        torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
+        grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
+        if mask is not None:
+            grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
+        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        by_head = grad_scores.view(num_heads, size, width, width)
+        of_distances: list[Tensor | None] = []
+        terms = ((q, c2p, by_head), (k, p2c, by_head.transpose(2, 3)))
+        for x, (of_content, vectors, grad_added) in zip(gradient, terms, strict=False):
+            if vectors is None:
+                x.zero_()
+                of_distances.append(None)
+                continue
+            wide = grad_added.new_zeros(num_heads, size, width, 2 * width - 1)
+            by_distance(wide).copy_(grad_added)
+            wide = wide.view(num_heads, -1, 2 * width - 1)
+            torch.bmm(wide, vectors.transpose(1, 2), out=x.view(num_heads, -1, head_dim))
+            content = of_content.view(num_heads, -1, head_dim)
+            of_distances.append(torch.bmm(content.transpose(1, 2), wide))
+        gradient[0].baddbmm_(grad_scores, k, alpha=ctx.alpha)
+        gradient[1].baddbmm_(grad_scores.transpose(1, 2), q, alpha=ctx.alpha)
+        by_slot = gradient.view(3, *ctx.shape).permute(2, 3, 0, 1, 4)
+        grad_qkv = by_slot.reshape(-1, 3, num_heads, head_dim)
+        return grad_qkv, *of_distances, None, None, None
 
 
 class EnhancedMaskDecoder(MaskedLMHead):
