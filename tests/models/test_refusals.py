@@ -427,7 +427,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             tmp_path, tiny_config, "gpt2", {}
         ),
         ValueError,
-        "model_type is 'gpt2'; known families: albert, bert, electra, roberta",
+        "model_type is 'gpt2'; known families: albert, bert, deberta-v2, electra, roberta",
     ),
     (
         "a missing tensor names family and tensor",
