@@ -134,7 +134,7 @@ def test_bert_equals_its_closed_form_to_the_digit(seq_length, fraction):
 
 
 def test_scores_of_distances_are_two_products_more():
-    """Of a row of products the half that no key reads is not counted, nor is what is once a batch."""
+    """Not counted: the half of a row of products that no key reads, and what is once a batch."""
     config = sized(
         model_type="deberta-v2",
         positions={"_target_": "clozelab.models.disentangled.DisentangledPositions"},

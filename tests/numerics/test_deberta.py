@@ -281,9 +281,10 @@ def test_the_enhanced_mask_decoder_of_a_published_folder(kind, fill_folder, tmp_
     arguments, rows = stream(batch, real, kind)
     model = read_model(folder)
     write_model(tmp_path / "ours", model.encoder, model.heads, model.tokenizer)
-    assert load_file(tmp_path / "ours/model.safetensors").keys() == load_file(
-        folder / "model.safetensors"
-    ).keys()
+    assert (
+        load_file(tmp_path / "ours/model.safetensors").keys()
+        == load_file(folder / "model.safetensors").keys()
+    )
     for read in (model, read_model(tmp_path / "ours")):
         head: Any = read.heads["lm"]
         assert isinstance(head, EnhancedMaskDecoder)

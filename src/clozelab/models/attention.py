@@ -254,9 +254,7 @@ def attention_of(
         levels = quantise_drop_prob(prob)
         score_bias = inputs.score_bias
         if score_bias is None:
-            return _CpuAttention.apply(
-                qkv, layout.batch_size, layout.width, layout.bias, levels
-            )
+            return _CpuAttention.apply(qkv, layout.batch_size, layout.width, layout.bias, levels)
         if score_bias.attend is not None:
             return score_bias.attend(qkv, layout, levels)
     q, k, v = qkv.unbind(1)

@@ -116,8 +116,8 @@ class DisentangledPositions(Positions):
 
     def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
         scale = (1 + len(self.terms)) ** -0.5
-        # Without a layer there are no projections; `bind` replaces it.
-        return ScoreBias(_unbound, position_ids, scale, self.bind)
+        # The projections are a layer's: `bind` gives them.
+        return ScoreBias(partial(distance_scores, {}), position_ids, scale, self.bind)
 
     def bind(self, bias: ScoreBias, layer: SelfAttention, widest: int) -> ScoreBias:
         """What a layer adds to the scores of rows up to `widest` slots."""
@@ -132,7 +132,8 @@ class DisentangledPositions(Positions):
         """
         index = distance_rows(widest, self.buckets, self.reach)
         # Only the rows that so wide a row has; they follow each other.
-        first, last = int(index[-1]), int(index[0])
+        first = int(index[-1])
+        last = int(index[0])
         rows = self.dropout(self.LayerNorm(self.relative.weight[first : last + 1]))
         index = index.to(rows.device) - first
         hidden = rows.shape[1]
@@ -140,8 +141,11 @@ class DisentangledPositions(Positions):
         projected = {}
         for term in self.terms:
             # c2p: of query i and key j the distance i - j; p2c: of key i and query j, j - i.
-            part = slice(hidden, 2 * hidden) if term == "c2p" else slice(hidden)
-            order = index if term == "c2p" else index.flip(0)
+            part = slice(hidden)
+            order = index.flip(0)
+            if term == "c2p":
+                part = slice(hidden, 2 * hidden)
+                order = index
             if rows.device.type == "meta":
                 # Once a batch, which cost.py does not count.
                 projected[term] = rows.new_empty(layer.num_heads, layer.head_dim, len(order))
@@ -151,12 +155,11 @@ class DisentangledPositions(Positions):
         return projected
 
 
-def _unbound(q: Tensor, k: Tensor, positions: Tensor) -> Tensor:
-    raise AssertionError("disentangled scores need a layer: AttentionInputs.of_layer")
-
-
 def distance_scores(
-    projected: dict[str, Tensor], q: Tensor, k: Tensor, positions: Tensor  # noqa: ARG001
+    projected: dict[str, Tensor],
+    q: Tensor,
+    k: Tensor,
+    positions: Tensor,  # noqa: ARG001
 ) -> Tensor:
     """q, k [B, N, S, D] and DisentangledPositions.project -> [B, N, S, S]."""
     slots = q.shape[2]
@@ -185,10 +188,9 @@ def _attend(
     projected: dict[str, Tensor], scale: float, qkv: Tensor, rows: DenseRows, levels: int
 ) -> Tensor:
     """qkv [T, 3, N, D] and DisentangledPositions.project -> [T, N, D]."""
-    c2p, p2c = (
-        _of_row(projected[term], rows.width) if term in projected else None for term in TERMS
-    )
-    return _CpuAttention.apply(qkv, c2p, p2c, rows, levels, scale * qkv.shape[3] ** -0.5)
+    of_row = {term: _of_row(vectors, rows.width) for term, vectors in projected.items()}
+    alpha = scale * qkv.shape[3] ** -0.5
+    return _CpuAttention.apply(qkv, of_row.get("c2p"), of_row.get("p2c"), rows, levels, alpha)
 
 
 class _CpuAttention(torch.autograd.Function):
@@ -208,7 +210,8 @@ class _CpuAttention(torch.autograd.Function):
         alpha: float,
     ) -> Tensor:
         _, _, num_heads, head_dim = qkv.shape
-        size, width = rows.batch_size, rows.width
+        size = rows.batch_size
+        width = rows.width
         ctx.shape = (num_heads, size, width, head_dim)
         ctx.alpha = alpha
         ctx.scale = keep_scale(levels)

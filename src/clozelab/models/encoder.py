@@ -86,9 +86,9 @@ class SelfAttention(nn.Module):
         if queries is None:
             qkv = self.qkv(hidden)
         else:
-            of_query, of_others = slice(hidden.shape[1]), slice(hidden.shape[1], None)
-            query = self.project(queries, of_query)
-            qkv = torch.cat([query, self.project(hidden, of_others)], dim=1)
+            width = hidden.shape[1]
+            query = self.project(queries, slice(width))
+            qkv = torch.cat([query, self.project(hidden, slice(width, None))], dim=1)
         qkv = qkv.view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
         inputs = inputs.of_layer(self)
         attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)

@@ -175,7 +175,11 @@ class Family:
 
     # Names of tensors
 
-    def from_file(self, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:  # noqa: ARG002
+    def from_file(
+        self,
+        tensors: dict[str, Tensor],
+        config: EncoderConfig,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
         """A file's tensors under the names that `file_names` gives."""
         return tensors
 

@@ -8,7 +8,7 @@ are read. A head with the decoder is written as the published ones, any other as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ class DebertaV2(Family):
             tensors[name] = tensors[name].view(outputs, outputs, -1)
         return tensors
 
-    def from_hf(self, tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:  # type: ignore[override]
+    def from_hf(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
         flat = {name: x.flatten(1) if x.ndim == 3 else x for name, x in tensors.items()}
         return super().from_hf(flat, names)
 
