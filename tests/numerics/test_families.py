@@ -347,7 +347,7 @@ def test_automodel_finds_every_tensor_and_no_other(name, pair, tmp_path):
         info
     )
     parameters = dict(both.encoder.named_parameters())
-    if both.encoder.config.family.pooler_is_apart:
+    if family_of(name).pooler_is_apart:
         parameters = {key: x for key, x in parameters.items() if not key.startswith("pooler.")}
     assert sum(x.numel() for x in parameters.values()) == loaded.num_parameters()
     batch, _, _, real = batches(name, "ragged")

@@ -18,6 +18,7 @@ from clozelab.corpus.instances import SegmentPairs
 from clozelab.models.cost import Products
 from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.models.encoder import Encoder
+from clozelab.models.families.deberta_v2 import FAMILY
 from clozelab.models.folders import load_encoder, save_encoder_folder, to_hf_tensors
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
@@ -90,7 +91,7 @@ def make(tiny_config: Callable[..., Any], ids: Any, shards: Any) -> Callable[...
 def theirs_of(model: Any, suffix: str) -> Any:
     """transformers' class with a model's weights."""
     encoder = model.encoder
-    config = encoder.config.family.to_hf_config(encoder.config)
+    config = FAMILY.to_hf_config(encoder.config)
     theirs = getattr(transformers, f"DebertaV2{suffix}")(transformers.DebertaV2Config(**config))
     heads = {kind: head for kind, head in model.heads.items() if kind == "lm"}
     tensors = to_hf_tensors(encoder, heads, with_pooler=False)
