@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.numerics.test_families import TOKENIZER, VOCAB
 from torch import Tensor
 
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models import disentangled
 from clozelab.models.config import EncoderConfig
 from clozelab.models.disentangled import EnhancedMaskDecoder
@@ -25,6 +25,9 @@ from clozelab.modules.model import read_model, write_model
 transformers = pytest.importorskip("transformers")
 
 TOLERANCE = 1e-5
+VOCAB = 113
+WORDS = [f"Word{number}" for number in range(VOCAB - len(SPECIAL_TOKENS))]
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS], lowercase=False)
 KEYS: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 24,
