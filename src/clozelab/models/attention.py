@@ -114,7 +114,7 @@ class ScoreBias(NamedTuple):
     position_ids: Tensor  # int64 [T]
     scale: float = 1.0  # of the scores that it is added to, beside 1 / sqrt(D)
     # This, a layer's SelfAttention and the widest row -> the layer's own.
-    bind: Callable[[ScoreBias, nn.Module, int], ScoreBias] | None = None
+    bind: Callable[[ScoreBias, Any, int], ScoreBias] | None = None
     # All of attention on equal rows on the CPU, where `compute` is not the fastest way to it:
     # [T, 3, N, D], the rows and dropout's levels -> [T, N, D].
     attend: Callable[[Tensor, DenseRows, int], Tensor] | None = None
@@ -138,8 +138,10 @@ class AttentionInputs(NamedTuple):
         bias = self.score_bias
         if bias is None or bias.bind is None:
             return self
-        is_ragged = isinstance(self.layout, Layout)
-        widest = self.layout.max_seqlen if is_ragged else self.layout.width
+        if isinstance(self.layout, DenseRows):
+            widest = self.layout.width
+        else:
+            widest = self.layout.max_seqlen
         # A group of a ragged stream is a little wider than its longest sequence.
         widest = -(-widest // CPU_WIDTH_MULTIPLE) * CPU_WIDTH_MULTIPLE
         return self._replace(score_bias=bias.bind(bias, layer, widest))

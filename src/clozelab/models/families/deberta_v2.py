@@ -83,7 +83,7 @@ class DebertaV2(Family):
         head = super().head(kind, encoder, **options)
         dropout = getattr(encoder.pooler, "head_dropout", None)
         if kind in ("classification", "choices") and dropout is not None:
-            head.dropout_prob = dropout  # type: ignore[assignment]
+            head.dropout_prob = dropout
         return head
 
     def encoder_name(self, name: str) -> str:
@@ -148,7 +148,7 @@ class DebertaV2(Family):
             terms = "|".join(terms)
         given = {name: values.get(name, lacking) for name, lacking in POSITION_KEYS.items()}
         given["pos_att_type"] = "|".join(sorted(terms.lower().replace(" ", "").split("|")))
-        block = DEFAULT_MODULES["block"]
+        block: Any = DEFAULT_MODULES["block"]
         if values.get("conv_kernel_size", 0) > 0:
             options = {"conv_kernel_size": values["conv_kernel_size"]}
             options["conv_act"] = values.get("conv_act", "tanh")
