@@ -391,8 +391,16 @@ class ObjectiveConfig(Frozen):
     """A composition: how rows are laid out, what is predicted per token, what per pair."""
 
     input: Component = MISSING
-    # A teacher is known by what its folder holds, which is among the inputs.
-    token: Annotated[Component, {"units": Added(was=None), "teacher": NEUTRAL}] = MISSING
+    token: Annotated[
+        Component,
+        {
+            "units": Added(was=None),
+            "generator_depth": Added(was="1"),
+            "embedding_sharing": Added(was="all"),
+            # A teacher is known by what its folder holds, which is among the inputs.
+            "teacher": NEUTRAL,
+        },
+    ] = MISSING
     pair: Component | None = None
     # static masking: the corpus is seen in so many ways before all repeats; None: every epoch is
     # new

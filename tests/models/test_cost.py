@@ -134,6 +134,18 @@ def test_bert_equals_its_closed_form_to_the_digit(seq_length, fraction):
         )
 
 
+def test_scores_of_distances_are_two_products_more():
+    """Not counted: the half of a row of products that no key reads, and what is once a batch."""
+    config = sized(
+        model_type="deberta-v2",
+        positions={"_target_": "clozelab.models.disentangled.DisentangledPositions"},
+    )
+    for length in (2, 128, 512):
+        added = 3 * config.num_hidden_layers * 2 * 2 * length * config.hidden_size
+        counted = training_flops_per_token(config, length, 0.15)
+        assert counted == pytest.approx(closed_form(config, length, 0.15) + added, rel=1e-12)
+
+
 def test_published_points_of_the_closed_form():
     base = BASE
     large = sized(**_shape(24, 1024))

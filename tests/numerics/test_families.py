@@ -54,6 +54,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mpnet": {"pad_token_id": 1, "max_position_embeddings": 42},
     "ernie": {"use_task_id": True, "task_type_vocab_size": 3},
     "distilbert": {"type_vocab_size": 0, "layer_norm_eps": 1e-12},
+    "deberta-v2": {
+        "relative_attention": True,
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "pooler_hidden_act": "tanh",
+    },
 }
 # Names of settings where a family spells them in its own way; None: it has no such setting.
 SPELLINGS: dict[str, dict[str, str | None]] = {
@@ -81,12 +91,13 @@ CLASSES = {
     "mpnet": {"ForMaskedLM": ("lm",)},
     "ernie": {"ForPreTraining": ("lm", "nsp"), "ForMaskedLM": ("lm",)},
     "distilbert": {"ForMaskedLM": ("lm",)},
+    "deberta-v2": {"ForMaskedLM": ("lm",)},
 }
 TITLES = {name: family_of(name).class_name for name in FAMILIES}
 # Whose config.json has token types.
 TYPED = {name for name in FAMILIES if "type_vocab_size" in family_of(name).keys}
 # Whose classes have no causal mask.
-NEVER_CAUSAL = ("albert", "distilbert", "mpnet")
+NEVER_CAUSAL = ("albert", "deberta-v2", "distilbert", "mpnet")
 TASKS = {
     "ForSequenceClassification": ("classification",),
     "ForTokenClassification": ("tags",),
@@ -242,10 +253,13 @@ def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
         weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
         loss_ours = loss_ours + (mine[rows] * weight).mean()
         loss_theirs = loss_theirs + (other[real] * weight).mean()
-    pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
     if name in WITHOUT_POOLER:
+        pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
         expected = theirs.last_hidden_state[:, 0]
+    elif name == "deberta-v2":  # whose pooler is its heads'
+        pooled, expected = ours.sequence_output[rows], theirs.last_hidden_state[real]
     else:
+        pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
         expected = theirs.pooler_output
     assert_equal(pooled, expected, "pooled output")
     (loss_ours + pooled.square().mean()).backward()
@@ -378,7 +392,10 @@ def test_automodel_finds_every_tensor_and_no_other(name, pair, tmp_path):
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), (
         info
     )
-    assert sum(p.numel() for p in both.encoder.parameters()) == loaded.num_parameters()
+    parameters = dict(both.encoder.named_parameters())
+    if family_of(name).pooler_is_apart:
+        parameters = {key: x for key, x in parameters.items() if not key.startswith("pooler.")}
+    assert sum(x.numel() for x in parameters.values()) == loaded.num_parameters()
     batch, _, _, real = batches(name, "ragged")
     with torch.no_grad():
         assert_equal(

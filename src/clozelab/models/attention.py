@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
@@ -148,6 +148,12 @@ class ScoreBias(NamedTuple):
     compute: Callable[[Any, Any, Tensor], Tensor]
     position_ids: Tensor  # int64 [T]
     reads_states: bool = True  # False: query and key are not looked at
+    scale: float = 1.0  # of the scores that it is added to, beside 1 / sqrt(D)
+    # This, a layer's SelfAttention and the widest row -> the layer's own.
+    bind: Callable[[ScoreBias, Any, int], ScoreBias] | None = None
+    # All of attention on equal rows on the CPU, where `compute` is not the fastest way to it:
+    # [T, 3, N, D], the rows and dropout's levels -> [T, N, D].
+    attend: Callable[[Tensor, DenseRows, int], Tensor] | None = None
 
     def at(self, rows: Tensor | slice) -> ScoreBias:
         """The same of some rows of the stream."""
@@ -177,6 +183,19 @@ class AttentionInputs(NamedTuple):
             added = bias.compute(None, None, positions).to(dtype)
             rows = rows._replace(bias=_with_score_bias(added, rows))
         return self._replace(layout=rows, score_bias=None)
+
+    def of_layer(self, layer: nn.Module) -> AttentionInputs:
+        """The same for one layer's SelfAttention, whose projections a score bias may need."""
+        bias = self.score_bias
+        if bias is None or bias.bind is None:
+            return self
+        if isinstance(self.layout, DenseRows):
+            widest = self.layout.width
+        else:
+            widest = self.layout.max_seqlen
+        # A group of a ragged stream is a little wider than its longest sequence.
+        widest = -(-widest // CPU_WIDTH_MULTIPLE) * CPU_WIDTH_MULTIPLE
+        return self._replace(score_bias=bias.bind(bias, layer, widest))
 
 
 def dense_rows(
@@ -285,14 +304,17 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
-    is_plain = inputs.score_bias is None and has_fast_path(qkv, prob)
-    if is_plain and isinstance(layout, DenseRows) and layout.kernel == "bmm":
+    score_bias = inputs.score_bias
+    is_fast = isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob)
+    if is_fast and score_bias is None:
         turning = None
         if inputs.rotation is not None:
             turning = inputs.rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
         return _CpuAttention.apply(
             qkv, layout.batch_size, layout.width, layout.bias, turning, quantise_drop_prob(prob)
         )
+    if is_fast and score_bias.attend is not None and inputs.rotation is None:
+        return score_bias.attend(qkv, layout, quantise_drop_prob(prob))
     q, k, v = qkv.unbind(1)
     return attention(q, k, v, inputs, dropout_prob=dropout_prob, training=training)
 
@@ -326,7 +348,9 @@ def _dense(
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     bias = rows.bias
+    scale = head_dim**-0.5
     if score_bias is not None:
+        scale *= score_bias.scale
         positions = score_bias.position_ids.view(shape[:2])
         bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
     if q.device.type == "meta":
@@ -338,7 +362,6 @@ def _dense(
         out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
-        scale = head_dim**-0.5
         if bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
         else:
@@ -349,7 +372,7 @@ def _dense(
     else:
         is_causal = rows.mask.is_causal and bias is None
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal
+            q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal, scale=scale
         )
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
 

@@ -25,7 +25,8 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
     """
 
     def compute(module: Any, arguments: tuple[Any, ...]) -> None:
-        hidden, _, inputs = arguments
+        hidden, _, inputs = arguments[:3]
+        inputs = inputs.of_layer(module)
         qkv = module.qkv(hidden).view(-1, 3, module.num_heads, module.head_dim)
         q, k, _ = qkv.float().unbind(1)  # [S, N, head size]
         if inputs.rotation is not None:
@@ -34,6 +35,7 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
         with torch.autocast(q.device.type, enabled=False):
             scores = torch.einsum("qnd,knd->nqk", q, k) * module.head_dim**-0.5
             if inputs.score_bias is not None:
+                scores = scores * inputs.score_bias.scale
                 q, k = (x.transpose(0, 1)[None] for x in (q, k))  # [1, N, S, head size]
                 positions = inputs.score_bias.position_ids[None, : q.shape[2]]
                 scores = scores + inputs.score_bias.compute(q, k, positions)[0]

@@ -80,11 +80,29 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
 
-    def forward(self, hidden: Tensor, residual: Tensor, inputs: AttentionInputs) -> Tensor:
-        """[T, H] twice -> [T, H]."""
-        qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
+    def forward(
+        self,
+        hidden: Tensor,
+        residual: Tensor,
+        inputs: AttentionInputs,
+        queries: Tensor | None = None,
+    ) -> Tensor:
+        """[T, H] twice -> [T, H]; `queries` [T, H] ask instead of `hidden`."""
+        if queries is None:
+            qkv = self.qkv(hidden)
+        else:
+            width = hidden.shape[1]
+            query = self.project(queries, slice(width))
+            qkv = torch.cat([query, self.project(hidden, slice(width, None))], dim=1)
+        qkv = qkv.view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
+        inputs = inputs.of_layer(self)
         attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)
         return self.output(attended.flatten(1), residual)
+
+    def project(self, x: Tensor, rows: slice) -> Tensor:
+        """[..., H] by some rows of the matrix of query, key and value."""
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return F.linear(x, self.qkv.weight[rows], bias)
 
 
 class Intermediate(nn.Module):
@@ -115,6 +133,7 @@ class PostNorm(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = False
+    reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
 
     def __init__(
         self,
@@ -127,9 +146,12 @@ class PostNorm(nn.Module):
         self.intermediate = Intermediate(config, gated)
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
 
-    def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
-        """[T, H] -> [T, H]."""
-        attended = self.attention(hidden, hidden, inputs)
+    def forward(
+        self, hidden: Tensor, inputs: AttentionInputs, queries: Tensor | None = None
+    ) -> Tensor:
+        """[T, H] -> [T, H]; `queries` [T, H] ask and are gone on from, instead of `hidden`."""
+        residual = hidden if queries is None else queries
+        attended = self.attention(hidden, residual, inputs, queries)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -239,6 +261,37 @@ class MeanPooler(nn.Module):
         return mean_states
 
 
+class ContextPooler(Pooler):
+    """Dropout, dense and activation on one token of each sequence (He et al. 2021).
+
+    `head_dropout` stands between it and a head; None: the hidden dropout.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        dropout: float = 0.0,
+        hidden_act: str = "gelu",
+        head_dropout: float | None = None,
+    ) -> None:
+        super().__init__(config)
+        self.dropout = Dropout(dropout)
+        self.activation = activation(hidden_act)
+        self.head_dropout = head_dropout
+
+    def forward(self, token_states: Tensor) -> Tensor:
+        """[B, H] -> [B, H]."""
+        return self.activation(self.dense(self.dropout(token_states)))
+
+
+def score_dtype(hidden: Tensor) -> torch.dtype:
+    """That of query and key of these states, which autocast may make narrower."""
+    device = hidden.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return hidden.dtype
+
+
 class Encoder(nn.Module):
     """Embeddings, layers and pooler, with fresh weights.
 
@@ -330,17 +383,11 @@ class Encoder(nn.Module):
             padding = round_up_to_bucket(num_slots) - num_slots
             hidden = F.pad(hidden, (0, 0, 0, padding))
             position_ids = F.pad(position_ids, (0, padding))
-        # The scores' dtype is that of query and key, which autocast may make narrower.
-        device = hidden.device
-        in_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if in_autocast else hidden.dtype
-        num_heads = self.config.num_attention_heads
-
-        def rows(mask: Mask) -> Layout | DenseRows:
-            equal = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
-            return layout if equal is None else equal
-
-        inputs = self.attention_inputs(position_ids, rows)
+        is_padded = layout.row_slots is not None and not layout.full
+        if is_padded and getattr(self.layer[0], "reads_neighbours", False):
+            hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
+        inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
+        dtype = score_dtype(hidden)
         inputs = {mask: of_mask.settled(dtype) for mask, of_mask in inputs.items()}
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
@@ -384,6 +431,18 @@ class Encoder(nn.Module):
         blocks = list((stack or self).layer)
         depth = self.config.num_hidden_layers
         return [blocks[number * len(blocks) // depth] for number in range(depth)]
+
+    def rows_of(self, hidden: Tensor, layout: Layout) -> Callable[[Mask], Layout | DenseRows]:
+        """How attention sees the stream of `hidden` [T, H], by mask."""
+        device = hidden.device
+        dtype = score_dtype(hidden)
+        num_heads = self.config.num_attention_heads
+
+        def rows(mask: Mask) -> Layout | DenseRows:
+            equal = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
+            return layout if equal is None else equal
+
+        return rows
 
     def attention_inputs(
         self, position_ids: Tensor, rows: Callable[[Mask], Layout | DenseRows]

@@ -84,9 +84,13 @@ def save_encoder_folder(
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     family = family_for(encoder.config)
-    config = {**family.to_hf_config(encoder.config, heads), **extra_config}
+    # A head that no class of transformers has is not named in the architecture.
+    kinds = [kind for kind, head in heads.items() if getattr(head, "is_stock", True)]
+    config = {**family.to_hf_config(encoder.config, kinds), **extra_config}
     config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
-    tensors = to_hf_tensors(encoder, heads, with_pooler)
+    if family.pooler_is_apart:
+        with_pooler = with_pooler and family.reads_pooler(heads)
+    tensors = family.to_file(to_hf_tensors(encoder, heads, with_pooler))
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write_json(temporary / CONFIG_FILE, config, sort_keys=True)
@@ -150,7 +154,8 @@ def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Te
     has_prefix = any(name.startswith(family.prefix) for name in stored)
     tensors = {}
     for name, value in stored.items():
-        if has_prefix and name.startswith(family.prefix):
+        is_pooler = family.pooler_is_apart and name.startswith("pooler.")
+        if has_prefix and (is_pooler or name.startswith(family.prefix)):
             tensors[name] = value
         elif not has_prefix and not family.is_head(name):
             tensors[family.prefix + name] = value
@@ -265,7 +270,9 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
         for name, value in _read_file(shard).items():
             modern = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: _MODERN_NAMES[old[0]], name)
             tensors[modern] = value
-    return _without_wrapper(tensors, family_for(read_config(folder)), file)
+    config = read_config(folder)
+    family = family_for(config)
+    return family.from_file(_without_wrapper(tensors, family, file), config)
 
 
 def _weights_file(folder: Path) -> Path:
@@ -437,6 +444,8 @@ def to_hf_tensors(
 def _state(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """The tensors of a whole model: `encoder.NAME`, and `KIND.NAME` of each head."""
     state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    # A sum is written as what it is, so that a folder needs no other one.
+    state["encoder.embeddings.word_embeddings.weight"] = encoder.embeddings.word_embeddings.table()
     for kind, head in heads.items():
         state |= _head_state(kind, head)
     return state

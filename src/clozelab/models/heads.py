@@ -46,6 +46,18 @@ class HeadInput(NamedTuple):
     encoder: Encoder
 
 
+def predicted_states(
+    head: Any, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]
+) -> Tensor:
+    """[P, H]: what `head` predicts a batch's `prediction_positions` from.
+
+    `output` has the states of all layers where the head reads them.
+    """
+    positions = batch["prediction_positions"]
+    hidden = output.sequence_output.index_select(0, positions)
+    return head.states(HeadInput(hidden, positions, output, batch, encoder))
+
+
 class PredictionTransform(nn.Module):
     """Dense, activation, LayerNorm before the vocabulary."""
 
@@ -73,6 +85,7 @@ class MaskedLMHead(nn.Module):
     bias: Tensor
     # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
     reads_hidden_states: ClassVar[bool] = False
+    is_stock: ClassVar[bool] = True  # whether classes of transformers have it
 
     def __init__(
         self,

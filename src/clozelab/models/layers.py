@@ -65,6 +65,35 @@ class Embedding(nn.Embedding):
     def reset_parameters(self) -> None:
         """Nothing: `initialise_` does it."""
 
+    def table(self) -> Tensor:
+        """[entries, size]: what is looked up."""
+        return self.weight
+
+
+class DeltaEmbedding(Embedding):
+    """Another one's entries, which get no gradient from here, plus a difference of its own.
+
+    He et al. 2023, gradient-disentangled embedding sharing. The difference begins at zero.
+    """
+
+    def __init__(self, source: Embedding) -> None:
+        super().__init__(source.num_embeddings, source.embedding_dim)
+        nn.init.zeros_(self.weight)
+        # Not a part of this module: whose weights they are, they are saved with.
+        self._source = (source,)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int64 [T] -> [T, E]."""
+        return F.embedding(ids, self._source[0].weight.detach()) + super().forward(ids)
+
+    def table(self) -> Tensor:
+        return self._source[0].weight.detach() + self.weight
+
+    @torch.no_grad()
+    def set_table(self, table: Tensor) -> None:
+        """Makes `table` [entries, size] what is looked up."""
+        self.weight.copy_(table - self._source[0].weight)
+
 
 def draw_dropout_bits(
     shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int

@@ -15,10 +15,13 @@ def family_of(model_type: str) -> Family:
 
     ValueError lists all where there is none of this name.
     """
-    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    modules = [module.name for module in pkgutil.iter_modules(families.__path__)]
+    # A name may have hyphens, as deberta-v2; that of a module has underscores.
+    known = sorted(name.replace("_", "-") for name in modules)
     if model_type not in known:
         raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
-    return importlib.import_module(f"{families.__name__}.{model_type}").FAMILY
+    module = model_type.replace("-", "_")
+    return importlib.import_module(f"{families.__name__}.{module}").FAMILY
 
 
 def family_for(config: EncoderConfig) -> Family:

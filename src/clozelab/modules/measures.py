@@ -27,6 +27,7 @@ from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSequences
 from clozelab.models.encoder import Encoder
+from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
 from clozelab.training.runtime import onednn_fp32
@@ -92,9 +93,10 @@ class TokenScoring(Measurement):
         return self.data.evaluation_loader(self.data.questions)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        states = self.encoder.read(batch).sequence_output
-        hidden = states.index_select(0, batch["prediction_positions"])
-        answers = log_probs(self.heads["lm"], hidden, batch["prediction_labels"])
+        head: Any = self.heads["lm"]
+        output = self.encoder.read(batch, head.reads_hidden_states)
+        hidden = predicted_states(head, self.encoder, output, batch)
+        answers = log_probs(head, hidden, batch["prediction_labels"])
         self._collected.append((batch["prediction_index"].cpu(), answers.cpu()))
 
     def evaluate(self, collected: Sequence[BatchValues]) -> Evaluation:

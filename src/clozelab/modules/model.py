@@ -131,7 +131,9 @@ def _read_heads(
         input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size
     for head_kind in kinds:
         size = input_size if head_kind in TASK_KINDS else None
-        head = family.head(head_kind, encoder, num_labels=max(1, num_labels), input_size=size)
+        head = family.head(
+            head_kind, encoder, num_labels=max(1, num_labels), input_size=size, stored=stored
+        )
         reads_states = lstm is not None or getattr(head, "reads_token_states", False)
         reads_pooler = head_kind in POOLED_KINDS and not reads_states
         lacks_pooler = reads_pooler and "pooler" in untrained

@@ -123,6 +123,11 @@ def to_onnx(model: Model) -> bytes:
         )
     if model.encoder.config.num_directions == 2:
         raise ValueError(f"{model.folder} reads in two directions, which is not exported to ONNX")
+    if "Disentangled" in model.encoder.config.positions.target:
+        raise ValueError(
+            f"{model.folder}: scores of distances (DeBERTa) are not exported to ONNX; take"
+            " format=transformers"
+        )
     padded = Padded(model).eval()
     # Both dimensions of all inputs may have other sizes than the example's.
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}

@@ -40,6 +40,8 @@ from clozelab.datamodules.texts import (
     with_columns,
 )
 from clozelab.models.attention_maps import noted_attention
+from clozelab.models.encoder import EncoderOutput
+from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
@@ -117,7 +119,8 @@ class Predictor(ModelRunner):
         states_at_once = max(1, CHUNK_LOGITS // len(head.bias))
 
         def top_tokens(hidden: Tensor, batch: Batch) -> BatchValues:
-            states = hidden.index_select(0, batch["prediction_positions"])
+            output = EncoderOutput(hidden, batch["hidden_states"])
+            states = predicted_states(head, self.encoder, output, batch)
             chunks = []
             for chunk in states.split(states_at_once):
                 probabilities = self.in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
@@ -125,7 +128,8 @@ class Predictor(ModelRunner):
                 chunks.append(torch.stack([top.values, top.indices.double()], dim=2))  # [P, k, 2]
             return batch["prediction_index"], torch.cat(chunks)
 
-        values = in_order(self.run(questions, top_tokens), len(questions.positions))
+        outputs = self.run(questions, top_tokens, hidden_states=head.reads_hidden_states)
+        values = in_order(outputs, len(questions.positions))
         # [P, k, 2] -> the tokens of each mask
         masks = []
         for best_tokens in values:

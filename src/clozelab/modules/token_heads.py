@@ -23,7 +23,8 @@ from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.datamodules.finetuning import Batch
-from clozelab.models.heads import feature_layers
+from clozelab.models.encoder import EncoderOutput
+from clozelab.models.heads import feature_layers, predicted_states
 from clozelab.models.layout import Layout
 from clozelab.modules import answers
 from clozelab.modules.finetuning import BatchValues, in_order
@@ -103,11 +104,12 @@ def score_sequences(
     )
 
     def label_log_probs(hidden: Tensor, batch: Batch) -> BatchValues:
-        states = hidden.index_select(0, batch["prediction_positions"])
+        output = EncoderOutput(hidden, batch["hidden_states"])
+        states = predicted_states(head, runner.encoder, output, batch)
         values = log_probs(head, states, batch["prediction_labels"])
         return batch["prediction_index"], values[:, 0]
 
-    outputs = runner.run(questions, label_log_probs)
+    outputs = runner.run(questions, label_log_probs, hidden_states=head.reads_hidden_states)
     values = in_order(outputs, len(questions.ids)).astype(np.float64)
     # [tokens of all texts] -> an array for each text
     ends = np.cumsum(np.bincount(questions.text, minlength=len(index)))[:-1]

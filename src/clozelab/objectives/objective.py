@@ -30,8 +30,9 @@ from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
-from clozelab.models.heads import HeadInput
+from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
+from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
 
@@ -71,10 +72,7 @@ class EncoderWithHeads(nn.Module):
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
-        positions = batch["prediction_positions"]
-        hidden = output.sequence_output.index_select(0, positions)
-        head: Any = self.heads["lm"]
-        return head.states(HeadInput(hidden, positions, output, batch, self.encoder))
+        return predicted_states(self.heads["lm"], self.encoder, output, batch)
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
         """A head of this kind, by default the family's; objectives that take turns share it."""
@@ -550,6 +548,13 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
         objective.token.build(models)
         if objective.pair is not None:
             objective.pair.build(models)
+    model = models["encoder"]
+    words = model.encoder.embeddings.word_embeddings
+    if "lm" in model.heads and isinstance(words, DeltaEmbedding):
+        raise ValueError(
+            "objective.token.embedding_sharing=gdes cannot take turns with an objective that"
+            " predicts tokens by the encoder's own embeddings: choose all"
+        )
     return models
 
 

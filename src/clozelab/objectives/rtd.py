@@ -3,7 +3,10 @@
 Two losses in one forward: the generator's masked-LM loss, and for every real token a yes or no of
 the encoder, which reads the text with the generator's words in it. The draw of those words is part
 of the forward, and seeded with it like dropout; no gradient passes through it. Generator and
-encoder share their embeddings.
+encoder share their embeddings; or (He et al. 2023, DeBERTa v3) the encoder's word embeddings are
+the generator's, behind a stopped gradient, plus a table of its own that begins at zero. So its loss
+does not pull at the generator's. Both losses are of one step; the paper's takes one step after the
+other.
 
 Letters: T slots in the stream, P predicted positions, H hidden size, V vocabulary.
 """
@@ -20,8 +23,10 @@ from torch.nn import functional as F
 from clozelab.corpus.packing import PackedInstances
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
+from clozelab.models.embeddings import Embeddings
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.families.electra import generator_config
+from clozelab.models.layers import DeltaEmbedding
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import (
     Arrays,
@@ -43,10 +48,22 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     """
 
     def __init__(
-        self, *, generator_width: str | float, generator_weight: float, **masking: Any
+        self,
+        *,
+        generator_width: str | float,
+        generator_weight: float,
+        generator_depth: str | float = 1,
+        embedding_sharing: str = "all",
+        **masking: Any,
     ) -> None:
         super().__init__(**masking)
+        if embedding_sharing not in ("all", "gdes"):
+            raise ValueError(
+                f"objective.token.embedding_sharing is {embedding_sharing!r}; choose all or gdes"
+            )
         self.generator_width = generator_width
+        self.generator_depth = generator_depth
+        self.embedding_sharing = embedding_sharing
         self.generator_weight = generator_weight
 
     @property
@@ -66,11 +83,20 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         discriminator = models["encoder"]
         discriminator.add_head("rtd")
         if "generator" not in models:
-            config = generator_config(discriminator.encoder.config, self.generator_width)
-            generator = Encoder(config, embeddings=discriminator.encoder.embeddings)
+            config = self.generator_config(discriminator.encoder.config)
+            embeddings = discriminator.encoder.embeddings
+            if self.embedding_sharing == "gdes":
+                generator = Encoder(config)
+                separate_gradients(generator.embeddings, embeddings)
+            else:
+                _refuse_other_widths(config, discriminator.encoder.config)
+                generator = Encoder(config, embeddings=embeddings)
             generator.pooler.requires_grad_(False)
             models["generator"] = AuxiliaryModel(generator, trained=True, saved=True, mode="train")
             models["generator"].add_head("lm")
+
+    def generator_config(self, config: EncoderConfig) -> EncoderConfig:
+        return generator_config(config, self.generator_width, self.generator_depth)
 
     def flops_per_token(
         self, config: EncoderConfig, seq_length: int, predicted_fraction: float
@@ -79,7 +105,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
 
         The projection runs forward once more, for the draw.
         """
-        narrow = generator_config(config, self.generator_width)
+        narrow = self.generator_config(config)
         generator = training_flops_per_token(narrow, seq_length, predicted_fraction)
         projection = generator - training_flops_per_token(narrow, seq_length, 0.0)
         encoder = training_flops_per_token(config, seq_length, 0.0, heads=("rtd",))
@@ -157,3 +183,23 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             threshold = torch.rand(len(states), 1, device=states.device) * cumulative[:, -1:]
             words.append(torch.searchsorted(cumulative, threshold, right=True).squeeze(1))
         return torch.cat(words).clamp_(max=vocab_size - 1)
+
+
+@torch.no_grad()
+def separate_gradients(generator: Embeddings, encoder: Embeddings) -> None:
+    """The encoder's word embeddings become the generator's and a difference, at first zero.
+
+    What the encoder had goes to the generator: given weights are begun from.
+    """
+    generator.word_embeddings.weight.copy_(encoder.word_embeddings.weight)
+    encoder.word_embeddings = DeltaEmbedding(generator.word_embeddings)
+
+
+def _refuse_other_widths(generator: EncoderConfig, encoder: EncoderConfig) -> None:
+    """ValueError where shared positions would be of two widths."""
+    is_relative = "DisentangledPositions" in encoder.positions.target
+    if is_relative and generator.hidden_size != encoder.hidden_size:
+        raise ValueError(
+            "objective.token.embedding_sharing=all shares the table of distances, which has the"
+            " layers' width: choose gdes, or generator_width 1"
+        )

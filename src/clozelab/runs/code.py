@@ -47,7 +47,8 @@ def code_of(stage: str, config: ReadOnlyJson) -> dict[str, str]:
     import. Comments, docstrings and line endings count for nothing.
     """
     leaves = flatten(dict(config))
-    names = [f"stages.{stage}", f"models.families.{leaves.get('architecture.model_type')}"]
+    family = str(leaves.get("architecture.model_type")).replace("-", "_")
+    names = [f"stages.{stage}", f"models.families.{family}"]
     names += [str(value) for key, value in leaves.items() if key.endswith("_target_")]
     return code_behind(names, stage)
 

@@ -325,8 +325,9 @@ def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: obje
         # With fresh weights (initialisation=random) the heads are of the same seed.
         generator = torch.Generator().manual_seed(cfg.pretrain_seed)
         heads = {}
+        stored = folders.read_tensors(folder)
         for kind in locate(settings["_target_"]).needs:
-            heads[kind] = family.head(kind, encoder, generator=generator)
+            heads[kind] = family.head(kind, encoder, generator=generator, stored=stored)
         module = build("measure.module", settings)(
             encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric, **pooling
         )

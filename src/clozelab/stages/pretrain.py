@@ -28,6 +28,7 @@ from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.locate import CONFIG_FILE
 from clozelab.models.registry import family_for
 from clozelab.modules.base import build_with_hparams
@@ -379,6 +380,8 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
 
     A further model (generator) and its heads come from the folder of its name beside it.
     """
+    words = model.encoder.embeddings.word_embeddings
+    table = words.table().detach().clone()
     for name, with_heads in model.named_models.items():
         if name == "encoder":
             _load_heads(with_heads, folder, name)
@@ -389,6 +392,9 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
         if (beside / CONFIG_FILE).is_file():
             with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
         _load_heads(with_heads, beside, name)
+    # The generator that it is a difference to may have become another.
+    if isinstance(words, DeltaEmbedding):
+        words.set_table(table)
 
 
 def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:

@@ -97,6 +97,10 @@ class Family:
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
+    # Whether the classes' encoder cannot do without token types.
+    needs_token_types: ClassVar[bool] = True
+    # Whether the pooler stands beside the encoder, in the classes alone that read it.
+    pooler_is_apart: ClassVar[bool] = False
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
 
     def of(self, config: EncoderConfig) -> Family:  # noqa: ARG002
@@ -113,11 +117,13 @@ class Family:
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
+        stored: Collection[str] = (),  # noqa: ARG002
     ) -> nn.Module:
         """A fresh head on `encoder`; ValueError for a kind that is not named above.
 
         `num_labels` is of classification and tags (1: a regression), `input_size` of what stands
-        between head and encoder.
+        between head and encoder. `stored`: the tensors of the file that will fill it, which may
+        tell its class.
         """
         config = encoder.config
         if kind == "rtd":
@@ -174,9 +180,21 @@ class Family:
         if not self.parts.get("pooler", True):
             return False
         readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
-        return not kinds or bool(readers)
+        return bool(readers) or not (kinds or self.pooler_is_apart)
 
     # Names of tensors
+
+    def from_file(
+        self,
+        tensors: dict[str, Tensor],
+        config: EncoderConfig,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """A file's tensors under the names that `file_names` gives."""
+        return tensors
+
+    def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What `from_file` reads as `tensors`."""
+        return tensors
 
     def to_hf(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A model's tensors as a file holds them: views where one is several there.
@@ -204,6 +222,8 @@ class Family:
             return [f"{self.decoder}.weight"]
         if kind != "encoder":
             return [self.head_name(kind, inner)]
+        if self.pooler_is_apart and inner.startswith("pooler."):
+            return [inner]
         if ".attention.qkv." not in inner or "attention.qkv" in self.layer_names:
             return [self.prefix + self.encoder_name(inner)]
         names = []
@@ -261,7 +281,11 @@ class Family:
         # Their classes have token types where they have a key for them, leave out a BiLSTM, and
         # pool the first token, which sees only itself under a causal mask.
         is_misread = (
-            ("type_vocab_size" in self.keys and not config.type_vocab_size)
+            (
+                self.needs_token_types
+                and "type_vocab_size" in self.keys
+                and not config.type_vocab_size
+            )
             or not set(kinds) <= set(COMMON_HEADS)
             or (config.pools_last_token and POOLED_KINDS & set(kinds))
         )

@@ -36,20 +36,25 @@ class Electra(Family):
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "gelu", "choices": "gelu"}
 
 
-def generator_config(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:
-    """A generator for this discriminator: as deep, with embeddings as wide.
+def generator_config(
+    config: EncoderConfig, width: str | float | Fraction, depth: str | float | Fraction = 1
+) -> EncoderConfig:
+    """A generator for this discriminator, with embeddings as wide.
 
-    Otherwise it is `width` times as wide, with as many times the heads. ValueError where that gives
-    no whole sizes.
+    Otherwise it is `width` times as wide, with as many times the heads, and `depth` times as deep.
+    ValueError where that gives no whole sizes.
     """
-    ratio = Fraction(str(width))
+    ratios = dict.fromkeys(("hidden_size", "num_attention_heads", "intermediate_size"), width)
+    if Fraction(str(depth)) != 1:
+        ratios |= dict.fromkeys(("num_hidden_layers", "num_hidden_groups"), depth)
     sizes: JsonObject = {}
-    for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
+    for name, ratio in ratios.items():
         discriminator_size = getattr(config, name)
-        size = discriminator_size * ratio
+        size = discriminator_size * Fraction(str(ratio))
         if size.denominator != 1 or not size > 0:
+            side = "depth" if name.startswith("num_hidden") else "width"
             raise ValueError(
-                f"a generator of width {width} would have {name} {float(size):g}: choose a width"
+                f"a generator of {side} {ratio} would have {name} {float(size):g}: choose a {side}"
                 f" that divides the discriminator's {discriminator_size}"
             )
         sizes[name] = int(size)

@@ -1,0 +1,27 @@
+"""Masked language model whose head reads absolute positions (He et al. 2021, DeBERTa v2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import training_flops_per_token
+from clozelab.models.disentangled import EnhancedMaskDecoder
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.objective import EncoderWithHeads
+
+
+class EnhancedMaskedLanguageModel(MaskedLanguageModel):
+    """The same masks; the head is the enhanced mask decoder."""
+
+    def build(self, models: dict[str, EncoderWithHeads]) -> None:
+        model = models["encoder"]
+        model.add_head("lm", EnhancedMaskDecoder(model.encoder))
+
+    def flops_per_token(
+        self, config: EncoderConfig, seq_length: int, predicted_fraction: float
+    ) -> float:
+        """The last layer runs further times."""
+        passes = EnhancedMaskDecoder.passes
+        deeper = replace(config, num_hidden_layers=config.num_hidden_layers + passes)
+        return training_flops_per_token(deeper, seq_length, predicted_fraction)
