@@ -353,7 +353,6 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> No
         "distilbert",
         "ernie",
         "modernbert",
-        "mpnet",
         "neobert",
         "ultrabert",
     ],

@@ -231,9 +231,9 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     """How often each instance comes in these steps."""
     seen: Counter[int] = Counter()
 
-    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray) -> Any:
+    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, order: Any) -> Any:
         seen.update(index.tolist())
-        return MLM_NSP.arrays(instances, seed, epoch, index)
+        return MLM_NSP.arrays(instances, seed, epoch, index, order)
 
     recorder: Any = SimpleNamespace(arrays=record)
     stream.phases = [replace(bound, objective=recorder) for bound in stream.phases]

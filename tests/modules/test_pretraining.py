@@ -73,7 +73,14 @@ class ToyObjective:
 
     @property
     def token(self) -> Any:
-        return SimpleNamespace(name="mlm", build=self.build, flops_per_token=lambda *_: 1.0)
+        return SimpleNamespace(
+            name="mlm",
+            build=self.build,
+            flops_per_token=lambda *_: 1.0,
+            num_predictions=lambda batch: self.counts(batch)["mlm"],
+            num_directions=1,
+            start=lambda models: None,
+        )
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}

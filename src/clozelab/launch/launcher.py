@@ -402,7 +402,7 @@ def wait_for_what_they_read(jobs: Sequence[Job], composed: Sequence[Composed]) -
 
 def _folders_named(config: Composed) -> set[str]:
     """Every folder that a text of a configuration may lie in: `a` and `a/b` of `a/b/c`."""
-    folders = set()
+    folders: set[str] = set()
     for value in flatten(config.values).values():
         if isinstance(value, str) and "/" in value:
             folders.update(map(str, PurePath(value).parents))

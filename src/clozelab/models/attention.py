@@ -304,17 +304,19 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
-    score_bias = inputs.score_bias
-    is_fast = isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob)
-    if is_fast and score_bias is None:
-        turning = None
-        if inputs.rotation is not None:
-            turning = inputs.rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
-        return _CpuAttention.apply(
-            qkv, layout.batch_size, layout.width, layout.bias, turning, quantise_drop_prob(prob)
-        )
-    if is_fast and score_bias.attend is not None and inputs.rotation is None:
-        return score_bias.attend(qkv, layout, quantise_drop_prob(prob))
+    if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
+        rotation = inputs.rotation
+        score_bias = inputs.score_bias
+        levels = quantise_drop_prob(prob)
+        if score_bias is None:
+            turning = None
+            if rotation is not None:
+                turning = rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
+            return _CpuAttention.apply(
+                qkv, layout.batch_size, layout.width, layout.bias, turning, levels
+            )
+        if score_bias.attend is not None and rotation is None:
+            return score_bias.attend(qkv, layout, levels)
     q, k, v = qkv.unbind(1)
     return attention(q, k, v, inputs, dropout_prob=dropout_prob, training=training)
 

@@ -122,7 +122,8 @@ class OneDirectionLMHead(MaskedLMHead):
     """
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden[:, : self.transform.dense.in_features])
+        dense: Any = self.transform.dense
+        return super().forward(hidden[:, : dense.in_features])
 
 
 class SpanBoundaryHead(nn.Module):
@@ -193,7 +194,8 @@ class UntiedLMHead(MaskedLMHead):
         self.transform = transform
         projection = Linear(config.hidden_size, config.vocab_size, bias=False)
         initialise_(nn.ModuleList([transform, projection]), config.initializer_range, generator)
-        self.word_embedding_weight = projection.weight
+        weight: Any = projection.weight
+        self.word_embedding_weight = weight
         zeros = torch.zeros(config.vocab_size)
         if has_bias:
             self.bias = nn.Parameter(zeros)

@@ -109,7 +109,7 @@ def score_sequences(
         values = log_probs(head, states, batch["prediction_labels"])
         return batch["prediction_index"], values[:, 0]
 
-    outputs = runner.run(questions, label_log_probs, hidden_states=head.reads_hidden_states)
+    outputs = runner.run(questions, label_log_probs, hidden_states=bool(head.reads_hidden_states))
     values = in_order(outputs, len(questions.ids)).astype(np.float64)
     # [tokens of all texts] -> an array for each text
     ends = np.cumsum(np.bincount(questions.text, minlength=len(index)))[:-1]

@@ -304,6 +304,7 @@ def _made_up_tokenizer(vocab_size: int) -> SimpleNamespace:
         pair_separators=1,
         has_token_types=True,
         undrawn_ids=(),
+        encode_batch=None,
         continues=lambda: np.zeros(vocab_size, dtype=np.bool_),
     )
 

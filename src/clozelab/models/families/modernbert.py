@@ -10,7 +10,7 @@ embeddings and of the feed-forward half is one number; ours falls on a half's ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -175,6 +175,7 @@ class Modernbert(RenamedFamily):
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
+        stored: Collection[str] = (),
     ) -> nn.Module:
         config = encoder.config
         # Of the dense matrix before a decoder.
@@ -183,7 +184,12 @@ class Modernbert(RenamedFamily):
             num_outputs = TASK_HEADS[kind] or num_labels
             return heads.TransformedHead(config, num_outputs, "gelu", dense_range, generator)
         head = super().head(
-            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+            kind,
+            encoder,
+            num_labels=num_labels,
+            input_size=input_size,
+            generator=generator,
+            stored=stored,
         )
         if isinstance(head, heads.MaskedLMHead):
             initialise_(head.transform, dense_range, generator)
@@ -201,7 +207,7 @@ class Modernbert(RenamedFamily):
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         attention = {**ATTENTION, **dict(config.attention.options)}
         every, first = attention_pattern(config)
-        values = self.own_keys(config) | FIXED | layer_keys(config, POSITIONS)
+        values = {**self.own_keys(config), **FIXED, **layer_keys(config, POSITIONS)}
         values |= dict.fromkeys(UNSAID_IDS)
         values |= dict.fromkeys(BIASES, config.use_bias)
         values["embedding_dropout"] = config.hidden_dropout_prob

@@ -10,7 +10,7 @@ Unusual: fresh weights are BERT's truncated normal, where the release draws even
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -99,11 +99,17 @@ class Neobert(RenamedFamily):
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
+        stored: Collection[str] = (),
     ) -> nn.Module:
         if kind == "lm":
             return heads.UntiedLMHead(encoder.config, nn.Identity(), True, generator)
         return super().head(
-            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+            kind,
+            encoder,
+            num_labels=num_labels,
+            input_size=input_size,
+            generator=generator,
+            stored=stored,
         )
 
     def architecture(self, kinds: Any, is_causal: bool = False) -> str:

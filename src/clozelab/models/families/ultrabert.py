@@ -6,7 +6,7 @@ norm. The vocabulary has two layers before it and a matrix of its own; a task ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -120,10 +120,16 @@ class Ultrabert(RenamedFamily):
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
+        stored: Collection[str] = (),
     ) -> nn.Module:
         if kind != "lm":
             return super().head(
-                kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+                kind,
+                encoder,
+                num_labels=num_labels,
+                input_size=input_size,
+                generator=generator,
+                stored=stored,
             )
         width = encoder.config.hidden_size
         transform = nn.Sequential(
