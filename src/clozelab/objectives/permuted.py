@@ -45,6 +45,8 @@ class PermutedLanguageModel(MaskedLanguageModel):
     sees_every_position: bool = field(kw_only=True)
     name = "permuted"
     predictions_help: ClassVar[bool] = True
+    moves_slots: ClassVar[bool] = True
+    hides_neighbours: ClassVar[bool] = True  # type: ignore[assignment]
 
     @property
     def _slots_each(self) -> int:

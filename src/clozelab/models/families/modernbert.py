@@ -10,7 +10,7 @@ embeddings and of the feed-forward half is one number; ours falls on a half's ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -79,8 +79,9 @@ def task_head_names() -> dict[str, str]:
 
 
 class RenamedFamily(Family):
-    """A family that spells some fields of EncoderConfig in its own way."""
+    """A family that spells some fields of EncoderConfig in its own way, with heads of its own."""
 
+    reads_two_directions = False
     renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
 
     def own_keys(self, config: EncoderConfig) -> JsonObject:
@@ -175,6 +176,7 @@ class Modernbert(RenamedFamily):
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
+        stored: Collection[str] = (),
     ) -> nn.Module:
         config = encoder.config
         # Of the dense matrix before a decoder.
@@ -183,7 +185,12 @@ class Modernbert(RenamedFamily):
             num_outputs = TASK_HEADS[kind] or num_labels
             return heads.TransformedHead(config, num_outputs, "gelu", dense_range, generator)
         head = super().head(
-            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
+            kind,
+            encoder,
+            num_labels=num_labels,
+            input_size=input_size,
+            generator=generator,
+            stored=stored,
         )
         if isinstance(head, heads.MaskedLMHead):
             initialise_(head.transform, dense_range, generator)
