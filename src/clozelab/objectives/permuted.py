@@ -46,7 +46,10 @@ class PermutedLanguageModel(MaskedLanguageModel):
     name = "permuted"
     predictions_help: ClassVar[bool] = True
     moves_slots: ClassVar[bool] = True
-    hides_neighbours: ClassVar[bool] = True  # type: ignore[assignment]
+
+    @property
+    def hides_neighbours(self) -> bool:
+        return True
 
     @property
     def _slots_each(self) -> int:
