@@ -72,8 +72,11 @@ class DisentangledPositions(Positions):
 
     `position_buckets`: see distance_rows. `max_relative_positions` below 1: the model's positions.
     `norm_rel_ebd`: layer_norm or none, of the table. `position_biased_input`: learned positions
-    are added to the embeddings, too. Distances are of slots, whatever the positions say.
+    are added to the embeddings, too.
     """
+
+    counts_slots: ClassVar[bool] = True
+    has_layers_shape: ClassVar[bool] = True
 
     def __init__(
         self,

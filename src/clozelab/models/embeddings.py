@@ -10,6 +10,7 @@ Letters: T tokens in the stream, E embedding size, N heads, D head dimension.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,14 @@ def sinusoids(num_positions: int, size: int) -> Tensor:
 
 
 class Positions(nn.Module):
-    """A scheme that learns nothing of a position, and tells attention nothing."""
+    """A scheme that learns nothing of a position, and tells attention nothing.
+
+    `counts_slots`: distances are of slots, whatever the positions say. `has_layers_shape`: its
+    weights are as wide as the layers, or one a head.
+    """
+
+    counts_slots: ClassVar[bool] = False
+    has_layers_shape: ClassVar[bool] = False
 
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
@@ -84,6 +92,7 @@ class BucketedPositions(LearnedPositions):
     the others grow with the distance, and the last one has no end. It begins below `max_distance`.
     """
 
+    has_layers_shape: ClassVar[bool] = True
     buckets: Tensor
 
     def __init__(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from clozelab.datamodules.finetuning import make_batch
+from clozelab.models.heads import predicted_states
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
 from clozelab.modules.classification import sequence_states
@@ -129,13 +130,23 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
             lambda *_: embedded.flatten(0, 1)
         )
         try:
-            hidden = encoder(
-                ids.repeat(number), token_types.repeat(number), positions.repeat(number), layout
-            ).sequence_output
+            output = encoder(
+                ids.repeat(number),
+                token_types.repeat(number),
+                positions.repeat(number),
+                layout,
+                getattr(head, "reads_hidden_states", False),
+            )
         finally:
             handle.remove()
+        hidden = output.sequence_output
         if act == "fill":
-            return head(hidden.view(number, length, -1)[:, masks[0]])
+            asked = {
+                "prediction_positions": length * torch.arange(number, device=ids.device) + masks[0],
+                "position_ids": positions.repeat(number),
+                "layout": layout,
+            }
+            return head(predicted_states(head, encoder, output, asked))
         if bilstm is not None:
             hidden = bilstm(hidden, layout)
         if act == "answer":

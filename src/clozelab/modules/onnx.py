@@ -128,6 +128,12 @@ def to_onnx(model: Model) -> bytes:
             f"{model.folder}: scores of distances (DeBERTa) are not exported to ONNX; take"
             " format=transformers"
         )
+    for head in model.heads.values():
+        if getattr(head, "reads_hidden_states", False):
+            raise ValueError(
+                f"{model.folder}: a head that reads states below the last ones (mlm_emd) is not"
+                " exported to ONNX; take format=transformers"
+            )
     padded = Padded(model).eval()
     # Both dimensions of all inputs may have other sizes than the example's.
     dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=model.max_length)}

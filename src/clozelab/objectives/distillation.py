@@ -142,12 +142,29 @@ class Distillation(MaskedLanguageModel):
     def check(self, student: EncoderConfig, longest: int) -> None:
         """ValueError where the teacher has not what is asked of it; reads its files."""
         teacher = folders.read_config(self.teacher)
-        head = family_for(teacher).head_name("lm", "transform.dense.weight")
+        family = family_for(teacher)
+        with torch.device("meta"):
+            head = family.head("lm", Encoder(teacher))
+        stored = folders.read_tensors(self.teacher)
         for name in ("soft", "cosine"):
             self._require(self.teacher_weights[name] >= 0.0, f"{name}_weight is below 0")
         self._require(
-            head in folders.read_tensors(self.teacher),
-            f"the folder holds no lm head ({head}); pre-train it with a masked-LM objective",
+            folders.has_head(family, "lm", head, stored),
+            "the folder holds no lm head; pre-train it with a masked-LM objective",
+        )
+        self._require(
+            family.head_name("lm", "position_embeddings.weight") not in stored,
+            "its lm head is an enhanced mask decoder, which is not read here; take a teacher of"
+            " another objective",
+        )
+        self._require(
+            teacher.num_directions == 1,
+            "it reads in two directions, and none of them sees both sides of a masked token",
+        )
+        self._require(
+            not teacher.predicts_next,
+            "its states predict the token behind them (objective=hybrid), and the student's their"
+            " own",
         )
         self._require(
             not teacher.is_causal,
@@ -291,9 +308,11 @@ class Distillation(MaskedLanguageModel):
         for layer, number in zip(student.encoder.layers(), numbers, strict=True):
             layer.load_state_dict(layers[number - 1].state_dict())
         student.encoder.final_norm.load_state_dict(teacher.encoder.final_norm.state_dict())
-        # The vocabulary projection is the student's word embeddings.
+        # The vocabulary projection is the student's word embeddings, but in some families.
         head = teacher.heads["lm"].state_dict()
-        del head["word_embedding_weight"]
+        tied: Any = student.heads["lm"].tied_parameters
+        for name in tied:
+            del head[name]
         student.heads["lm"].load_state_dict(head, strict=False)
 
     def flops_per_token(

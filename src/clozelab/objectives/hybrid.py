@@ -51,6 +51,10 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         self.is_causal = causal_fraction == 1
         self.predicts_next = bool(shift) and not self.is_causal
 
+    @property
+    def hides_neighbours(self) -> bool:
+        return self.causal_fraction > 0
+
     def check_pair(self, pair: PairObjective) -> None:
         if self.causal_fraction:
             raise ValueError(

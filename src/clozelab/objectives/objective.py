@@ -52,6 +52,7 @@ class EncoderWithHeads(nn.Module):
         self.heads = nn.ModuleDict()
         self.aids = nn.ModuleDict()  # trained along with it, and in no folder
         self.keeps_hidden_states = False
+        self._given: set[str] = set()  # kinds of heads that are not the family's
 
     def set_reading(self, is_causal: bool, predicts_next: bool) -> None:
         """Lets the encoder see the past only, or both sides; and says what a state predicts.
@@ -75,8 +76,19 @@ class EncoderWithHeads(nn.Module):
         return predicted_states(self.heads["lm"], self.encoder, output, batch)
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
-        """A head of this kind, by default the family's; objectives that take turns share it."""
+        """A head of this kind, by default the family's; objectives that take turns share it.
+
+        ValueError where one of them wants the family's, and another one its own.
+        """
+        is_given = head is not None
+        if kind in self.heads and is_given != (kind in self._given):
+            raise ValueError(
+                f"phases predict by two kinds of {kind} heads, and an encoder has one: give all"
+                " phases the same objective.token, such as mlm_emd"
+            )
         if kind not in self.heads:
+            if is_given:
+                self._given.add(kind)
             if head is None:
                 head = family_for(self.encoder.config).head(kind, self.encoder)
             self.heads[kind] = head
@@ -194,6 +206,13 @@ class TokenObjective(_Weighted):
     # Whether a state predicts the token behind it, though it sees both sides.
     predicts_next: bool = False
     num_directions: ClassVar[int] = 1  # of the encoder that it trains
+    # Whether a row is the text's slots and others behind them, which positions alone tell apart.
+    moves_slots: ClassVar[bool] = False
+
+    @property
+    def hides_neighbours(self) -> bool:
+        """Whether a slot may not see each of those beside it."""
+        return self.is_causal
 
     @property
     def own_share(self) -> float:
@@ -545,6 +564,7 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
     models = {"encoder": EncoderWithHeads(encoder)}
     for objective in objectives:
         _check_directions(encoder.config, objective.token)
+        _check_parts(encoder, objective.token)
         objective.token.build(models)
         if objective.pair is not None:
             objective.pair.build(models)
@@ -564,7 +584,15 @@ def _refuse_embeddings_of_differences(encoder: Encoder) -> None:
 
 
 def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
-    """ValueError for an encoder of two directions under an objective of one, or the reverse."""
+    """ValueError for an encoder of two directions under an objective of one, or the reverse.
+
+    Also for a family whose heads read one.
+    """
+    if config.num_directions == 2 and not family_for(config).reads_two_directions:
+        raise ValueError(
+            f"architecture.num_directions is 2, and heads of {config.model_type} read states of one"
+            " direction: choose architecture=two_directions"
+        )
     if config.num_directions == token.num_directions:
         return
     if token.num_directions == 2:
@@ -576,6 +604,26 @@ def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
         f"objective {token.name} would show each token to its own prediction: an encoder of two"
         " directions is trained by objective=ltr_rtl"
     )
+
+
+def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
+    """ValueError for parts that go by slots where the objective has tokens stand elsewhere."""
+    positions: Any = encoder.embeddings.position_embeddings
+    if token.moves_slots and positions.counts_slots:
+        raise ValueError(
+            f"objective {token.name} puts predictions behind the text, and distances of"
+            f" {type(positions).__name__} are of slots: choose other architecture.positions"
+        )
+    if token.moves_slots and any(mask.window is not None for mask in encoder.masks):
+        raise ValueError(
+            f"objective {token.name} puts predictions behind the text, and windows are of slots:"
+            " choose architecture.attention FullAttention"
+        )
+    if token.hides_neighbours and getattr(encoder.layer[0], "reads_neighbours", False):
+        raise ValueError(
+            f"objective {token.name} hides tokens that a convolution would show: choose"
+            " architecture.block PostNorm"
+        )
 
 
 def pad_predictions(batch: Arrays, multiple: int) -> Arrays:

@@ -45,6 +45,11 @@ class PermutedLanguageModel(MaskedLanguageModel):
     sees_every_position: bool = field(kw_only=True)
     name = "permuted"
     predictions_help: ClassVar[bool] = True
+    moves_slots: ClassVar[bool] = True
+
+    @property
+    def hides_neighbours(self) -> bool:
+        return True
 
     @property
     def _slots_each(self) -> int:

@@ -89,7 +89,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
                 generator = Encoder(config)
                 separate_gradients(generator.embeddings, embeddings)
             else:
-                _refuse_other_widths(config, discriminator.encoder.config)
+                _refuse_other_widths(config, discriminator.encoder)
                 generator = Encoder(config, embeddings=embeddings)
             generator.pooler.requires_grad_(False)
             models["generator"] = AuxiliaryModel(generator, trained=True, saved=True, mode="train")
@@ -195,11 +195,11 @@ def separate_gradients(generator: Embeddings, encoder: Embeddings) -> None:
     encoder.word_embeddings = DeltaEmbedding(generator.word_embeddings)
 
 
-def _refuse_other_widths(generator: EncoderConfig, encoder: EncoderConfig) -> None:
-    """ValueError where shared positions would be of two widths."""
-    is_relative = "DisentangledPositions" in encoder.positions.target
-    if is_relative and generator.hidden_size != encoder.hidden_size:
+def _refuse_other_widths(generator: EncoderConfig, encoder: Encoder) -> None:
+    """ValueError where shared positions would be of two widths, or of two numbers of heads."""
+    has_layers_shape: Any = encoder.embeddings.position_embeddings.has_layers_shape
+    if has_layers_shape and generator.hidden_size != encoder.config.hidden_size:
         raise ValueError(
             "objective.token.embedding_sharing=all shares the table of distances, which has the"
-            " layers' width: choose gdes, or generator_width 1"
+            " layers' width and heads: choose gdes, or generator_width 1"
         )

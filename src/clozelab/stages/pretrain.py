@@ -34,7 +34,7 @@ from clozelab.models.registry import family_for
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
-from clozelab.objectives.objective import EncoderWithHeads, Objective
+from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps, require_kept_encoders
@@ -192,6 +192,9 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
         student = EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     else:
         student = folders.read_config(cfg.encoder)
+    # Which objectives and parts fit together, the constructors know.
+    with torch.device("meta"):
+        build_models(Encoder(student), list(dict.fromkeys(objectives)))
     longest = max(phase.seq_length for phase in cfg.phases)
     for objective in dict.fromkeys(objectives):
         objective.token.check(student, longest)

@@ -101,6 +101,8 @@ class Family:
     needs_token_types: ClassVar[bool] = True
     # Whether the pooler stands beside the encoder, in the classes alone that read it.
     pooler_is_apart: ClassVar[bool] = False
+    # Whether its heads read the states of two directions side by side.
+    reads_two_directions: ClassVar[bool] = True
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
 
     def of(self, config: EncoderConfig) -> Family:  # noqa: ARG002
@@ -117,7 +119,7 @@ class Family:
         num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
-        stored: Collection[str] = (),  # noqa: ARG002
+        stored: Collection[str] = (),
     ) -> nn.Module:
         """A fresh head on `encoder`; ValueError for a kind that is not named above.
 
@@ -129,6 +131,10 @@ class Family:
         if kind == "rtd":
             return heads.ReplacedTokenHead(config, generator)
         if kind == "lm":
+            if self.head_name("lm", "position_embeddings.weight") in stored:
+                from clozelab.models.disentangled import EnhancedMaskDecoder  # torch code
+
+                return EnhancedMaskDecoder(encoder, generator)
             weight: Any = encoder.embeddings.word_embeddings.weight
             lm_head = heads.MaskedLMHead
             if config.num_directions == 2:

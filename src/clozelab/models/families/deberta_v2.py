@@ -76,10 +76,6 @@ class DebertaV2(Family):
     pooler_is_apart = True
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
-        if kind == "lm" and ENHANCED in options.get("stored", ()):
-            from clozelab.models.disentangled import EnhancedMaskDecoder  # the encoder's torch code
-
-            return EnhancedMaskDecoder(encoder, options.get("generator"))
         head = super().head(kind, encoder, **options)
         dropout = getattr(encoder.pooler, "head_dropout", None)
         if kind in ("classification", "choices") and dropout is not None:

@@ -79,8 +79,9 @@ def task_head_names() -> dict[str, str]:
 
 
 class RenamedFamily(Family):
-    """A family that spells some fields of EncoderConfig in its own way."""
+    """A family that spells some fields of EncoderConfig in its own way, with heads of its own."""
 
+    reads_two_directions: ClassVar[bool] = False
     renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
 
     def own_keys(self, config: EncoderConfig) -> JsonObject:

@@ -10,7 +10,7 @@ Unusual: fresh weights are BERT's truncated normal, where the release draws even
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -91,26 +91,11 @@ class Neobert(RenamedFamily):
         family.num_heads = config.num_attention_heads
         return family
 
-    def head(
-        self,
-        kind: str,
-        encoder: Encoder,
-        *,
-        num_labels: int = 2,
-        input_size: int | None = None,
-        generator: torch.Generator | None = None,
-        stored: Collection[str] = (),
-    ) -> nn.Module:
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind == "lm":
+            generator = options.get("generator")
             return heads.UntiedLMHead(encoder.config, nn.Identity(), True, generator)
-        return super().head(
-            kind,
-            encoder,
-            num_labels=num_labels,
-            input_size=input_size,
-            generator=generator,
-            stored=stored,
-        )
+        return super().head(kind, encoder, **options)
 
     def architecture(self, kinds: Any, is_causal: bool = False) -> str:
         return super().architecture(kinds, is_causal).removesuffix("Model")

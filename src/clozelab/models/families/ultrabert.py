@@ -6,10 +6,9 @@ norm. The vocabulary has two layers before it and a matrix of its own; a task ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import nn
 
 from clozelab.models import heads
@@ -112,25 +111,9 @@ class Ultrabert(RenamedFamily):
         "mlp_bias": False,
     }
 
-    def head(
-        self,
-        kind: str,
-        encoder: Encoder,
-        *,
-        num_labels: int = 2,
-        input_size: int | None = None,
-        generator: torch.Generator | None = None,
-        stored: Collection[str] = (),
-    ) -> nn.Module:
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind != "lm":
-            return super().head(
-                kind,
-                encoder,
-                num_labels=num_labels,
-                input_size=input_size,
-                generator=generator,
-                stored=stored,
-            )
+            return super().head(kind, encoder, **options)
         width = encoder.config.hidden_size
         transform = nn.Sequential(
             Linear(width, HEAD_SIZE, bias=False),
@@ -138,7 +121,7 @@ class Ultrabert(RenamedFamily):
             Linear(HEAD_SIZE, width, bias=False),
             nn.GELU("tanh"),
         )
-        return heads.UntiedLMHead(encoder.config, transform, False, generator)
+        return heads.UntiedLMHead(encoder.config, transform, False, options.get("generator"))
 
     def file_names(self, name: str) -> list[str]:
         if ".intermediate.dense." in name:

@@ -1,0 +1,307 @@
+"""Objectives with members of the family that no file of their own tries together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.objectives.test_hybrid import hybrid
+from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
+from torch import Tensor
+
+from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.datamodules.examples import TokenSequences
+from clozelab.models import folders
+from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import predicted_states
+from clozelab.models.layout import Layout
+from clozelab.models.registry import family_for, family_of
+from clozelab.modules.explaining import _outputs
+from clozelab.objectives.distillation import Distillation
+from clozelab.objectives.emd import EnhancedMaskedLanguageModel
+from clozelab.objectives.ltr import LeftToRight
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.nsp import NextSentencePrediction
+from clozelab.objectives.objective import Objective, TokenObjective, build_models, to_torch
+from clozelab.objectives.permuted import PermutedLanguageModel
+from clozelab.objectives.rtd import ReplacedTokenDetection
+from clozelab.objectives.spans import SpanBoundary
+
+MASKING = {
+    "predict_prob": 0.15,
+    "mask_fraction": 0.8,
+    "random_fraction": 0.1,
+    "same_fraction": 0.1,
+}
+MLM = MaskedLanguageModel(**MASKING, weight=1.0)
+EMD = EnhancedMaskedLanguageModel(**MASKING, weight=1.0)
+PERMUTED = PermutedLanguageModel(**MASKING, weight=1.0, sees_every_position=True)
+SPANS = SpanBoundary(**MASKING, weight=1.0, boundary_weight=1.0)
+GENERATOR = {"generator_width": "1/2", "generator_weight": 1.0, "weight": 50.0}
+RTD = ReplacedTokenDetection(**MASKING, **GENERATOR)
+GDES = ReplacedTokenDetection(**MASKING, **GENERATOR, embedding_sharing="gdes")
+TOKENS: dict[str, TokenObjective] = {
+    "mlm": MLM,
+    "ltr": LeftToRight(weight=1.0),
+    "emd": EMD,
+    "permuted": PERMUTED,
+    "hybrid": hybrid(0.25),
+    "spans": SPANS,
+    "rtd": RTD,
+    "gdes": GDES,
+}
+
+DISTANCES = {
+    "_target_": "clozelab.models.disentangled.DisentangledPositions",
+    "position_buckets": 8,
+}
+CONVOLUTION = {"_target_": "clozelab.models.disentangled.ConvolvedPostNorm"}
+WINDOW = {"_target_": "clozelab.models.attention.LocalAttention", "window": 8, "global_every": 2}
+MEMBERS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {},
+    "albert": {"num_hidden_groups": 1, "embedding_size": 8, "projects_embeddings": True},
+    "electra": {},
+    "distilbert": {},
+    "deberta-v2": {"positions": DISTANCES, "type_vocab_size": 0},
+    "modernbert": {"attention": WINDOW},
+    "neobert": {},
+    "ultrabert": {"attention": WINDOW},
+    "mpnet": {},
+    "ernie": {},
+}
+# What cannot be, by the sentence that says so.
+REFUSED = {
+    ("emd", "modernbert"): "needs architecture.block PostNorm",
+    ("emd", "neobert"): "needs architecture.block PostNorm",
+    ("emd", "ultrabert"): "needs architecture.block PostNorm",
+    ("permuted", "deberta-v2"): "distances of DisentangledPositions are of slots",
+    ("permuted", "modernbert"): "windows are of slots",
+    ("permuted", "ultrabert"): "windows are of slots",
+    ("rtd", "deberta-v2"): "choose gdes, or generator_width 1",
+    ("rtd", "mpnet"): "choose gdes, or generator_width 1",
+}
+
+
+def objective_of(token: TokenObjective) -> Objective:
+    return Objective(input=FullSentences(), token=token, pair=None)
+
+
+@pytest.fixture
+def make_member(tiny_config: Callable[..., EncoderConfig]) -> Callable[..., Encoder]:
+    """make_member(name, token) -> a tiny encoder of the family, as the objective has it read."""
+
+    def make(name: str, token: TokenObjective = MLM, **changes: Any) -> Encoder:
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 60, "hidden_size": 16, "num_attention_heads": 2}
+        reading = {"is_causal": token.is_causal, "predicts_next": token.predicts_next}
+        parts = dict(family_of(name).parts) | MEMBERS[name] | {"pad_token_id": 0}
+        config = tiny_config(model_type=name, **parts | sizes | reading | changes)
+        return Encoder(config)
+
+    return make
+
+
+def ragged() -> dict[str, Any]:
+    """Two sequences of 9 and 6 tokens, and four predictions."""
+    places = torch.cat([torch.arange(9), torch.arange(6)])
+    return {
+        "input_ids": (places * 7 + 5) % 60,
+        "token_type_ids": torch.zeros_like(places),
+        "position_ids": places,
+        "layout": Layout.ragged([9, 6]),
+        "prediction_positions": torch.tensor([2, 4, 10, 13]),
+    }
+
+
+@torch.no_grad()
+def outputs(encoder: Encoder, heads: Any) -> dict[str, Tensor]:
+    batch = ragged()
+    output = encoder.read(batch, True)
+    results = {"states": output.sequence_output}
+    if "lm" in heads:
+        states = predicted_states(heads["lm"], encoder, output, batch)
+        results["lm"] = heads["lm"](states)
+    if "rtd" in heads:
+        results["rtd"] = heads["rtd"](output.sequence_output)
+    return results
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_step_and_a_folder(
+    shards: Any, ids: Any, make_member: Any, tmp_path: Path, name: str, member: str
+) -> None:
+    """All that is trained has a finite gradient, and a folder gives the same numbers again."""
+    token = TOKENS[name]
+    objective = objective_of(token)
+    if (name, member) in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[name, member]):
+            build_models(make_member(member, token), [objective])
+        return
+    encoder = make_member(member, token)
+    models = build_models(encoder, [objective])
+    instances = objective.bind(shards, ids, 32)
+    arrays = objective.arrays(instances, 1, 0, np.arange(8), np.arange(8))
+    terms = objective.terms(models, to_torch(arrays))
+    sum(objective.weights[term.name] * term.loss_sum / term.count for term in terms).backward()
+    for model in models.values():
+        for parameter_name, parameter in model.named_parameters():
+            # Nothing reads a pooler here.
+            if ".pooler." in parameter_name:
+                continue
+            assert parameter.grad is not None, parameter_name
+            assert parameter.grad.isfinite().all() and parameter.grad.any(), parameter_name
+    for model_name, model in models.items():
+        model.eval()
+        folder = tmp_path / model_name
+        folders.save_encoder_folder(
+            folder, model.encoder, heads=model.heads, tokenizer_files={}, extra_config={}
+        )
+        stored = folders.read_tensors(folder)
+        again = folders.load_encoder(folder, stored=stored).eval()
+        heads = {}
+        for kind in model.heads:
+            head = family_for(again.config).head(kind, again, stored=stored).eval()
+            folders.load_head(folder, kind, head, stored)
+            heads[kind] = head
+        expected = outputs(model.encoder, model.heads)
+        for part, values in outputs(again, heads).items():
+            torch.testing.assert_close(values, expected[part], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_next_sentences_of_every_member(
+    shards: Any, ids: Any, make_member: Any, member: str
+) -> None:
+    """With and without a pooler."""
+    pair = NextSentencePrediction(weight=1.0)
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=pair)
+    models = build_models(make_member(member), [objective])
+    arrays = objective.arrays(objective.bind(shards, ids, 32), 1, 0, np.arange(8))
+    _, term = objective.terms(models, to_torch(arrays))
+    term.loss_sum.backward()
+    assert term.loss_sum.isfinite()
+    for parameter in models["encoder"].encoder.layer.parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "token", [TOKENS["ltr"], PERMUTED, hybrid(0.25), hybrid(1.0)], ids=["ltr", "permuted", "", "1"]
+)
+def test_a_convolution_shows_what_is_hidden(make_member: Any, token: TokenObjective) -> None:
+    positions = {"_target_": "clozelab.models.embeddings.LearnedPositions"}
+    encoder = make_member("deberta-v2", token, block=CONVOLUTION, positions=positions)
+    with pytest.raises(ValueError, match="a convolution would show"):
+        build_models(encoder, [objective_of(token)])
+    # Masked tokens are hidden by their masks.
+    build_models(encoder, [objective_of(hybrid(0.0))])
+
+
+@pytest.mark.parametrize("tokens", [(MLM, EMD), (EMD, MLM)])
+def test_two_kinds_of_heads_in_turn(make_member: Any, tokens: Any) -> None:
+    objectives = [objective_of(token) for token in tokens]
+    with pytest.raises(ValueError, match="two kinds of lm heads"):
+        build_models(make_member("bert"), objectives)
+    build_models(make_member("bert"), [objectives[0], objective_of(tokens[0])])
+
+
+TEACHERS = [
+    (EMD, {}, "enhanced mask decoder"),
+    (hybrid(0.25), {}, "predict the token behind them"),
+    (LTR_RTL.token, {"num_directions": 2}, "in two directions"),
+    (TOKENS["ltr"], {}, "from left to right"),
+]
+
+
+def distillation_of(folder: Path) -> Distillation:
+    return Distillation(
+        teacher=folder,
+        teacher_layers="even",
+        temperature=2.0,
+        soft_weight=1.0,
+        cosine_weight=1.0,
+        hidden_layers=(),
+        hidden_weight=0.0,
+        score_layers=(),
+        score_weight=0.0,
+        weight=1.0,
+        **MASKING,
+    )
+
+
+def save(folder: Path, encoder: Encoder, token: TokenObjective) -> None:
+    heads = build_models(encoder, [objective_of(token)])["encoder"].heads
+    folders.save_encoder_folder(folder, encoder, heads=heads, tokenizer_files={}, extra_config={})
+
+
+@pytest.mark.parametrize(("token", "changes", "sentence"), TEACHERS)
+def test_teachers_that_say_something_else(
+    make_member: Any, tmp_path: Path, token: TokenObjective, changes: Any, sentence: str
+) -> None:
+    """Their probabilities are of another token, or of other states."""
+    save(tmp_path, make_member("bert", token, **changes), token)
+    with pytest.raises(ValueError, match=sentence):
+        distillation_of(tmp_path).check(make_member("bert").config, 32)
+
+
+@pytest.mark.parametrize("member", ["neobert", "ultrabert", "modernbert", "bert"])
+def test_a_student_starts_with_its_teachers_projection(
+    make_member: Any, tmp_path: Path, member: str
+) -> None:
+    """With as many layers it predicts as its teacher does, by a projection of its own, too."""
+    save(tmp_path, make_member(member), MLM)
+    student = make_member(member)
+    for parameter in student.parameters():
+        torch.nn.init.normal_(parameter)
+    token = distillation_of(tmp_path)
+    token.check(student.config, 32)
+    models = build_models(student, [objective_of(token)])
+    token.start(models)
+    expected = outputs(models["teacher"].encoder.eval(), models["teacher"].heads)
+    actual = outputs(student.eval(), models["encoder"].heads)
+    torch.testing.assert_close(actual["lm"], expected["lm"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("member", ["modernbert", "neobert", "ultrabert"])
+def test_heads_of_one_direction(make_member: Any, member: str) -> None:
+    encoder = make_member(member, LTR_RTL.token, num_directions=2)
+    with pytest.raises(ValueError, match="read states of one direction"):
+        build_models(encoder, [LTR_RTL])
+
+
+@pytest.mark.parametrize("token", [MLM, EMD], ids=["mlm", "emd"])
+def test_what_is_explained_is_what_is_predicted(make_member: Any, token: TokenObjective) -> None:
+    """Also of a head that reads more than the last states."""
+    encoder = make_member("bert", token).eval()
+    head = build_models(encoder, [objective_of(token)])["encoder"].eval().heads["lm"]
+    mask = 4
+    ids = np.array([2, 9, 11, mask, 17, 3], dtype=np.int32)
+    offsets = np.array([0, len(ids)])
+    predictor: Any = SimpleNamespace(
+        encoder=encoder,
+        heads={"lm": head},
+        device=torch.device("cpu"),
+        tokenizer=SimpleNamespace(mask_id=mask),
+        sequences_of=lambda texts: TokenSequences(ids, offsets, np.array([len(ids)])),
+    )
+    explained, _ = _outputs(predictor, "fill", "")
+    batch = {
+        "input_ids": torch.from_numpy(ids).long(),
+        "token_type_ids": torch.zeros(len(ids), dtype=torch.int64),
+        "position_ids": torch.arange(len(ids)),
+        "layout": Layout.ragged([len(ids)]),
+        "prediction_positions": torch.tensor([3]),
+    }
+    with torch.no_grad():
+        states = predicted_states(head, encoder, encoder.read(batch, True), batch)
+        embedded = encoder.embeddings.word_embeddings(batch["input_ids"])
+        actual = explained(torch.stack([embedded, embedded]))
+        expected = head(states).expand(2, -1)
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
