@@ -62,8 +62,8 @@ class PermutedLanguageModel(MaskedLanguageModel):
         position = _permuted(packed, position, seed, epoch)
         instance, slot = np.divmod(position, packed.width)
         rank, number = _ranks(instance, packed.num_instances)
-        # Rank 0 is what an instance predicts first. Behind its text it has a block of masks, if any,
-        # then one of queries.
+        # Rank 0 is what an instance predicts first. Behind its text stand its masks, if any, and
+        # then its queries.
         width = self._width(packed.width)
         begin = instance * width + packed.lengths[instance] + rank
         blocks = [begin + block * number[instance] for block in range(self._slots_per_prediction)]
