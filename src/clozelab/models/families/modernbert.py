@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import nn
 
 from clozelab.models import heads
@@ -167,24 +166,16 @@ class Modernbert(RenamedFamily):
 
     # Heads
 
-    def head(
-        self,
-        kind: str,
-        encoder: Encoder,
-        *,
-        num_labels: int = 2,
-        input_size: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> nn.Module:
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         config = encoder.config
+        generator = options.get("generator")
         # Of the dense matrix before a decoder.
         dense_range = config.initializer_range * residual_scale(config)
-        if kind in TASK_HEADS and input_size is None:
-            num_outputs = TASK_HEADS[kind] or num_labels
+        # A BiLSTM before a head takes the place of what stands before the vocabulary.
+        if kind in TASK_HEADS and options.get("input_size") is None:
+            num_outputs = TASK_HEADS[kind] or options.get("num_labels", 2)
             return heads.TransformedHead(config, num_outputs, "gelu", dense_range, generator)
-        head = super().head(
-            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
-        )
+        head = super().head(kind, encoder, **options)
         if isinstance(head, heads.MaskedLMHead):
             initialise_(head.transform, dense_range, generator)
         return head

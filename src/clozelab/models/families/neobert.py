@@ -92,20 +92,11 @@ class Neobert(RenamedFamily):
         family.num_heads = config.num_attention_heads
         return family
 
-    def head(
-        self,
-        kind: str,
-        encoder: Encoder,
-        *,
-        num_labels: int = 2,
-        input_size: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> nn.Module:
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind == "lm":
+            generator = options.get("generator")
             return heads.UntiedLMHead(encoder.config, nn.Identity(), True, generator)
-        return super().head(
-            kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
-        )
+        return super().head(kind, encoder, **options)
 
     def architecture(self, kinds: Any, is_causal: bool = False) -> str:
         # Theirs is called NeoBERT, not NeoBERTModel.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import nn
 
 from clozelab.models import heads
@@ -113,19 +112,9 @@ class Ultrabert(RenamedFamily):
         "mlp_bias": False,
     }
 
-    def head(
-        self,
-        kind: str,
-        encoder: Encoder,
-        *,
-        num_labels: int = 2,
-        input_size: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> nn.Module:
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind != "lm":
-            return super().head(
-                kind, encoder, num_labels=num_labels, input_size=input_size, generator=generator
-            )
+            return super().head(kind, encoder, **options)
         width = encoder.config.hidden_size
         transform = nn.Sequential(
             Linear(width, HEAD_SIZE, bias=False),
@@ -133,7 +122,7 @@ class Ultrabert(RenamedFamily):
             Linear(HEAD_SIZE, width, bias=False),
             nn.GELU("tanh"),
         )
-        return heads.UntiedLMHead(encoder.config, transform, False, generator)
+        return heads.UntiedLMHead(encoder.config, transform, False, options.get("generator"))
 
     def file_names(self, name: str) -> list[str]:
         # Gate and up are one matrix here, two there.
