@@ -110,7 +110,6 @@ def sample_instances(arm: Arm) -> PackedInstances:
 class Predictions:
     """What an objective predicts in some instances; all [P].
 
-
     Of several losses they are those of the first.
     """
 
@@ -121,8 +120,9 @@ class Predictions:
     @classmethod
     def of(cls, arm: Arm, packed: PackedInstances, epoch: int) -> Predictions:
         arrays = arm.objective.arrays_of(packed, arm.corpus.ids, PROBE_SEED, epoch)
+        # The objective says which slot each prediction is about; its own slot may be another.
         spec = arm.objective.token.visibility(packed, arrays)[0]
-        labels = _of(spec, arrays["prediction_labels"])
+        labels = _of_spec(spec, arrays["prediction_labels"])
         # In a drawn order the text stays as it is, and a slot behind it predicts.
         is_behind = arm.objective.token.predictions_help
         slots = spec.positions if is_behind else spec.about
@@ -145,6 +145,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     figure = share(number, candidates)
     wrong = _wrong_number(token, packed, number)
     if token.hides_words:
+        # The same beginnings as the masks: units join words.
         if token.unit_texts:
             begins = token.begins(packed, arm.corpus.ids)
         else:
@@ -573,7 +574,8 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     is_left = position_ids <= np.repeat(probe.packed.lengths // 2, width)
     left = is_real & is_left
     right = is_real & ~is_left
-    # Rows may be longer than their text, which alone is changed.
+    # Rows may be longer than their text, which alone is changed: behind it a permuted objective has
+    # masks and queries, with the positions of the tokens that they stand for.
     is_text = is_real & (slots == position_ids)
 
     def states(stream: Arrays) -> Tensor:
@@ -581,6 +583,7 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
         both = probe.states(spec.model, stream)
         return both if spec.direction is None else both.chunk(2, dim=-1)[spec.direction]
 
+    # What the unchanged text gives; every later forward is compared with it.
     base = states(arrays)
 
     def is_changed(touched: np.ndarray) -> np.ndarray:
@@ -654,7 +657,7 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     Its prediction may change only where the objective leaves it visible.
     """
     text = probe.packed.input_ids
-    labels = _of(spec, probe.arrays()["prediction_labels"])  # [P]
+    labels = _of_spec(spec, probe.arrays()["prediction_labels"])  # [P]
     # `about` is the slot that each prediction speaks of: there stands its label.
     has_labels_of_text = len(labels) > 0 and np.array_equal(
         text[np.minimum(spec.about, len(text) - 1)], labels
@@ -685,7 +688,7 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("own label", name, "does not see what it predicts", figure, case)
 
 
-def _of(spec: VisibilitySpec, values: Any) -> Any:
+def _of_spec(spec: VisibilitySpec, values: Any) -> Any:
     """Of values for all predictions of a batch those that the spec speaks of."""
     return values if spec.numbers is None else values[spec.numbers]
 
@@ -693,7 +696,7 @@ def _of(spec: VisibilitySpec, values: Any) -> Any:
 def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
     """How many predictions change with their own label, and how many were tried."""
     text = probe.packed.input_ids
-    base = _of(spec, probe.predictions(spec.model, probe.arrays()))
+    base = _of_spec(spec, probe.predictions(spec.model, probe.arrays()))
     # Predictions stand in the order of their instances: of each instance the first, and how many.
     _, first, count = np.unique(
         spec.about // probe.packed.width, return_index=True, return_counts=True
@@ -708,7 +711,7 @@ def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
             break
         # The objective acts on the changed text as it did on the first one: its draws are the same.
         altered = probe.arrays(probe.other_ids(text, spec.about[picks], number))
-        predictions = _of(spec, probe.predictions(spec.model, altered))
+        predictions = _of_spec(spec, probe.predictions(spec.model, altered))
         num_seen += int(changed(base[picks], predictions[picks]).sum())
         num_tried += len(picks)
     return num_seen, num_tried

@@ -320,8 +320,10 @@ class Masking:
         begins = begin_words(packed, ids.continues if self.whole_words else None)
         # A plan of a corpus that is not prepared has no tokenizer yet.
         if self.unit_texts and ids.encode is not None:
+            # Encoded once; a worker process has its own copy.
             if self._unit_ids is None:
                 self._unit_ids = encode_units(self.unit_texts, ids)
+            # A token inside a unit no longer begins a word of its own.
             goes_on = inside_units(packed.input_ids, self._unit_ids)
             begins = begins & ~goes_on.reshape(begins.shape)
         return begins
@@ -416,9 +418,11 @@ def encode_units(texts: Sequence[str], ids: SpecialIds) -> dict[int, I64]:
     A unit may stand at the beginning of a text or behind a blank, which byte-level BPE tells apart.
     """
     assert ids.encode is not None
+    # By length, so that windows of one length are compared with an array of it.
     by_length: dict[int, set[tuple[int, ...]]] = {}
     for encoded in [*ids.encode(texts), *ids.encode([f" {text}" for text in texts])]:
         unit = tuple(int(token) for token in encoded)
+        # One token is hidden whole in any case.
         if len(unit) > 1:
             by_length.setdefault(len(unit), set()).add(unit)
     return {length: np.array(sorted(units)) for length, units in by_length.items()}

@@ -133,8 +133,10 @@ class Rotation(NamedTuple):
         return self.cos.to(dtype).view(shape), self.sin.to(dtype).view(shape)
 
 
-def turn_(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> None:
+def rotate_(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> None:
     """Turns x [.., B, N, S, D] where it stands, as Rotation does; back where `sign` is -1."""
+    # Number i and number i + D / 2 are a point in the plane. Turning back is turning by the
+    # negative angle: the sine alone changes its sign.
     left, right = x.chunk(2, dim=-1)
     old_left = left.clone()
     left.mul_(cos).addcmul_(right, sin, value=-sign)
@@ -168,7 +170,7 @@ class AttentionInputs(NamedTuple):
     rotation: Rotation | None = None  # what the position scheme does to query and key
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
 
-    def settled(self, dtype: torch.dtype) -> AttentionInputs:
+    def with_fixed_bias(self, dtype: torch.dtype) -> AttentionInputs:
         """In equal rows, a bias that positions alone decide becomes part of theirs.
 
         So it is worked out once for all layers. `dtype` is that of the scores.
@@ -177,7 +179,8 @@ class AttentionInputs(NamedTuple):
         bias = self.score_bias
         if bias is None or bias.reads_states or not isinstance(rows, DenseRows):
             return self
-        # On the meta device only products are counted.
+        # A table of distances (MPNet's) adds the same to every layer's scores. On the meta device
+        # only products are counted.
         if bias.position_ids.device.type != "meta":
             positions = bias.position_ids.view(rows.batch_size, rows.width)
             added = bias.compute(None, None, positions).to(dtype)
@@ -304,17 +307,19 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
+    # Rows of the bmm kernel have a forward and a backward by hand.
     if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
         rotation = inputs.rotation
         score_bias = inputs.score_bias
         levels = quantise_drop_prob(prob)
         if score_bias is None:
-            turning = None
+            cos_sin = None
             if rotation is not None:
-                turning = rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
+                cos_sin = rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
             return _CpuAttention.apply(
-                qkv, layout.batch_size, layout.width, layout.bias, turning, levels
+                qkv, layout.batch_size, layout.width, layout.bias, cos_sin, levels
             )
+        # DeBERTa's has a backward of its own.
         if score_bias.attend is not None and rotation is None:
             return score_bias.attend(qkv, layout, levels)
     q, k, v = qkv.unbind(1)
@@ -489,7 +494,7 @@ class _CpuAttention(torch.autograd.Function):
         batch_size: int,
         width: int,
         bias: Tensor | None,
-        turning: tuple[Tensor, Tensor] | None,
+        cos_sin: tuple[Tensor, Tensor] | None,
         levels: int,
     ) -> Tensor:
         _, _, num_heads, head_dim = qkv.shape
@@ -498,9 +503,9 @@ class _CpuAttention(torch.autograd.Function):
         # [T, 3, N, D] -> [3, B, N, S, D] -> three times [B*N, S, D], by one copy
         by_slot = qkv.view(batch_size, width, 3, num_heads, head_dim)
         by_head = by_slot.permute(2, 0, 3, 1, 4).clone(memory_format=torch.contiguous_format)
-        ctx.turning = turning
-        if turning is not None:
-            turn_(by_head[:2], *turning, 1.0)
+        ctx.cos_sin = cos_sin
+        if cos_sin is not None:
+            rotate_(by_head[:2], *cos_sin, 1.0)
         q, k, v = by_head.view(3, batch_size * num_heads, width, head_dim)
         # Without a bias beta is 0, and the content of what is added is not read.
         added = q.new_empty(()) if bias is None else bias
@@ -532,6 +537,7 @@ class _CpuAttention(torch.autograd.Function):
             grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         grad_bias = None
+        # The bias is added behind the scale, so its gradient is taken before it.
         if ctx.needs_input_grad[3]:  # a learned one, which has the shape of the scores
             grad_bias = grad_scores
             grad_scores = grad_scores * ctx.alpha
@@ -540,9 +546,9 @@ class _CpuAttention(torch.autograd.Function):
         torch.bmm(grad_scores, k, out=gradient[0])
         torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
         by_head = gradient.view(3, batch_size, num_heads, width, head_dim)
-        if ctx.turning is not None:
-            cos, sin = ctx.turning
-            turn_(by_head[:2], cos, sin, -1.0)
+        if ctx.cos_sin is not None:
+            cos, sin = ctx.cos_sin
+            rotate_(by_head[:2], cos, sin, -1.0)
         by_slot = by_head.permute(1, 3, 0, 2, 4)
         grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
         return grad_qkv, None, None, grad_bias, None, None

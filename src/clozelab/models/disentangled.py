@@ -49,8 +49,10 @@ def distance_rows(width: int, buckets: int, reach: int) -> Tensor:
     rounding decides which bucket a distance is in.
     """
     distance = torch.arange(width - 1, -width, -1)
+    # Rows 0 ... span - 1 are of keys after the query, row span of itself, others of keys before.
     span = buckets or reach
     if buckets:
+        # With 8 buckets: 0 1 2 3 4 alone, then 5, 6 and 7 for ever longer stretches.
         middle = buckets // 2
         size = distance.abs().clamp(min=middle)
         share = torch.log(size / middle) / torch.log(torch.tensor((reach - 1) / middle))
@@ -61,6 +63,15 @@ def distance_rows(width: int, buckets: int, reach: int) -> Tensor:
 
 def by_distance(x: Tensor) -> Tensor:
     """[..., S, W] -> a view [..., S, S]: number j of row i is x[i, j - i + S - 1]."""
+    # Of three slots, with d for the distance of key and query:
+    #
+    #     row   d = -2 -1  0  1  2
+    #     0             .  .  a  b  c
+    #     1             .  a  b  c  .
+    #     2             a  b  c  .  .
+    #
+    # a, b, c are keys 0, 1, 2. A step down is one number less than a whole row, so the three stand
+    # under each other, and nothing is copied.
     slots, width = x.shape[-2:]
     shape = (*x.shape[:-1], slots)
     strides = (*x.stride()[:-2], width - 1, 1)
@@ -126,7 +137,8 @@ class DisentangledPositions(Positions):
         """What a layer adds to the scores of rows up to `widest` slots."""
         projected = self.project(layer, widest)
         compute = partial(distance_scores, projected)
-        return bias._replace(compute=compute, attend=partial(_attend, projected, bias.scale))
+        attend = partial(_disentangled_attention, projected, bias.scale)
+        return bias._replace(compute=compute, attend=attend)
 
     def project(self, layer: SelfAttention, widest: int) -> dict[str, Tensor]:
         """By term, the distances' keys or queries [N, D, W], in the order that by_distance reads.
@@ -144,16 +156,18 @@ class DisentangledPositions(Positions):
         projected = {}
         for term in self.terms:
             # c2p: of query i and key j the distance i - j; p2c: of key i and query j, j - i.
-            part = slice(hidden)
+            # A distance is a key to the queries of tokens, and a query to their keys; `block` is
+            # the part of a layer's matrix of query, key and value that makes it.
+            block = slice(hidden)
             order = index.flip(0)
             if term == "c2p":
-                part = slice(hidden, 2 * hidden)
+                block = slice(hidden, 2 * hidden)
                 order = index
             if rows.device.type == "meta":
                 # Once a batch, which cost.py does not count.
                 projected[term] = rows.new_empty(layer.num_heads, layer.head_dim, len(order))
                 continue
-            vectors = layer.project(rows, part).index_select(0, order) * scale
+            vectors = layer.project(rows, block).index_select(0, order) * scale
             projected[term] = vectors.view(-1, layer.num_heads, layer.head_dim).permute(1, 2, 0)
         return projected
 
@@ -187,16 +201,18 @@ def _of_row(vectors: Tensor, slots: int) -> Tensor:
     return vectors[..., start : start + 2 * slots - 1]
 
 
-def _attend(
+def _disentangled_attention(
     projected: dict[str, Tensor], scale: float, qkv: Tensor, rows: DenseRows, levels: int
 ) -> Tensor:
     """qkv [T, 3, N, D] and DisentangledPositions.project -> [T, N, D]."""
     of_row = {term: _of_row(vectors, rows.width) for term, vectors in projected.items()}
     alpha = scale * qkv.shape[3] ** -0.5
-    return _CpuAttention.apply(qkv, of_row.get("c2p"), of_row.get("p2c"), rows, levels, alpha)
+    c2p = of_row.get("c2p")
+    p2c = of_row.get("p2c")
+    return _CpuDisentangledAttention.apply(qkv, c2p, p2c, rows, levels, alpha)
 
 
-class _CpuAttention(torch.autograd.Function):
+class _CpuDisentangledAttention(torch.autograd.Function):
     """Attention with scores of distances, forward and backward by hand, as attention.py's.
 
     Heads come first here, so that all sequences are one product with a head's distances.
@@ -221,6 +237,8 @@ class _CpuAttention(torch.autograd.Function):
         # [T, 3, N, D] -> three times [N, B, S, D], by one copy
         by_slot = qkv.view(size, width, 3, num_heads, head_dim)
         q, k, v = by_slot.permute(2, 3, 0, 1, 4).reshape(3, -1, width, head_dim)
+        # Content to content; then both terms of distances are added in place, p2c to the transpose,
+        # since there keys ask and queries are the columns.
         scores = torch.bmm(q, k.transpose(1, 2)).mul_(alpha)
         by_head = scores.view(num_heads, size, width, width)
         if rows.bias is not None:
@@ -243,6 +261,7 @@ class _CpuAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, c2p, p2c, probs, mask = ctx.saved_tensors
         num_heads, size, width, head_dim = ctx.shape
+        # From the output back: values, probabilities, scores, then whatever scores were made of.
         by_slot = grads[0].view(size, width, num_heads, head_dim)
         grad_out = by_slot.permute(2, 0, 1, 3).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
@@ -260,12 +279,15 @@ class _CpuAttention(torch.autograd.Function):
                 x.zero_()
                 of_distances.append(None)
                 continue
+            # The view of the forward pass, written to: each score's gradient goes back to its
+            # distance, and distances that a row has no key for keep zero.
             wide = grad_added.new_zeros(num_heads, size, width, 2 * width - 1)
             by_distance(wide).copy_(grad_added)
             wide = wide.view(num_heads, -1, 2 * width - 1)
             torch.bmm(wide, vectors.transpose(1, 2), out=x.view(num_heads, -1, head_dim))
             content = of_content.view(num_heads, -1, head_dim)
             of_distances.append(torch.bmm(content.transpose(1, 2), wide))
+        # What content to content adds to the gradients of query and key.
         gradient[0].baddbmm_(grad_scores, k, alpha=ctx.alpha)
         gradient[1].baddbmm_(grad_scores.transpose(1, 2), q, alpha=ctx.alpha)
         by_slot = gradient.view(3, *ctx.shape).permute(2, 3, 0, 1, 4)
@@ -301,10 +323,12 @@ class EnhancedMaskDecoder(MaskedLMHead):
         assert inputs.output.hidden_states is not None
         hidden = inputs.output.hidden_states[-2]
         rows = encoder.rows_of(hidden, inputs.batch["layout"])
-        told = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
+        inputs_of_layer = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
+        # Here the model learns where in the text it stands: "a new store opened beside the
+        # new mall" has one distance between either "new" and its noun.
         queries = hidden + self.position_embeddings(position_ids)
         for _ in range(self.passes):
-            queries = encoder.layers()[-1](hidden, told, queries)
+            queries = encoder.layers()[-1](hidden, inputs_of_layer, queries)
         return queries.index_select(0, inputs.positions)
 
 
@@ -366,6 +390,7 @@ class Convolution(nn.Module):
             hidden = to_padded(hidden, groups)
             layout = groups.groups[0][1]
         rows = hidden.view(layout.batch_size, -1, hidden.shape[1])
+        # As many zeros on each side as the window has neighbours there: the width stays.
         edge = self.kernel_size // 2
         padded = nn.functional.pad(rows, (0, 0, edge, edge))
         windows = padded.unfold(1, self.kernel_size, 1).flatten(2)  # [B, S, H * kernel size]

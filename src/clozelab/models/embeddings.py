@@ -120,6 +120,7 @@ class BucketedPositions(LearnedPositions):
         can_ask = positions.device.type == "cpu" and not torch.compiler.is_compiling()
         if can_ask and bool((positions == positions[:1]).all()):
             positions = positions[:1]
+        # Buckets of all distances first, so that a pair needs one look-up instead of two.
         by_distance = self.relative_attention_bias(self.buckets)  # [distances, N]
         ahead = positions[:, None, :] - positions[:, :, None] + len(self.buckets) // 2
         return F.embedding(ahead, by_distance).permute(0, 3, 1, 2)
@@ -127,6 +128,7 @@ class BucketedPositions(LearnedPositions):
 
 def distance_buckets(ahead: Tensor, num_buckets: int, max_distance: int) -> Tensor:
     """The bucket of each distance from query to key, int64 of any shape."""
+    # Of 32: 0 to 7 are these distances, 8 to 15 grow by their logarithm, 16 and more are ahead.
     one_side = num_buckets // 2
     num_exact = one_side // 2
     distance = ahead.abs()

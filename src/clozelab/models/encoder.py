@@ -91,6 +91,7 @@ class SelfAttention(nn.Module):
         if queries is None:
             qkv = self.qkv(hidden)
         else:
+            # Query from one stream, key and value from the other: two parts of one matrix.
             width = hidden.shape[1]
             query = self.project(queries, slice(width))
             qkv = torch.cat([query, self.project(hidden, slice(width, None))], dim=1)
@@ -150,6 +151,7 @@ class PostNorm(nn.Module):
         self, hidden: Tensor, inputs: AttentionInputs, queries: Tensor | None = None
     ) -> Tensor:
         """[T, H] -> [T, H]; `queries` [T, H] ask and are gone on from, instead of `hidden`."""
+        # DeBERTa's decoder asks with positions, of states that have none.
         residual = hidden if queries is None else queries
         attended = self.attention(hidden, residual, inputs, queries)
         return self.output(self.intermediate(attended), attended)
@@ -182,6 +184,7 @@ class PreNorm(nn.Module):
         self.attention = SelfAttention(config, norm_last=False)
         self.intermediate = Intermediate(config, gated)
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=False)
+        # The matrices that end the two halves of a layer.
         if scaled_outputs:
             for half in (self.attention, self):
                 half.output.dense.init_scale = residual_scale(config)
@@ -226,7 +229,7 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(token_states))
 
 
-class Backward(nn.Module):
+class RightToLeftStack(nn.Module):
     """The layers that read from right to left, with a final norm where the others have one."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -325,7 +328,7 @@ class Encoder(nn.Module):
         if embeddings is None and not getattr(self.layer[0], "embedding_norm", True):
             self.embeddings.LayerNorm = nn.Identity()
         self.final_norm = _make_final_norm(config, self.layer)
-        self.backward_stack = Backward(config) if config.num_directions == 2 else None
+        self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
         if embeddings is None:
@@ -356,6 +359,7 @@ class Encoder(nn.Module):
         backward = self._read_one_way(
             stream, layout, self.backward_stack, output_hidden_states, reversal
         )
+        # Side by side, once both are in the text's order again.
         states = []
         pairs = zip(output.hidden_states or (), backward.hidden_states or (), strict=True)
         for left, right in [*pairs, (output.sequence_output, backward.sequence_output)]:
@@ -366,7 +370,7 @@ class Encoder(nn.Module):
         self,
         stream: tuple[Tensor, Tensor, Tensor],
         layout: Layout,
-        stack: Encoder | Backward,
+        stack: Encoder | RightToLeftStack,
         output_hidden_states: bool,
         reversal: Tensor | None = None,
     ) -> EncoderOutput:
@@ -383,12 +387,13 @@ class Encoder(nn.Module):
             padding = round_up_to_bucket(num_slots) - num_slots
             hidden = F.pad(hidden, (0, 0, 0, padding))
             position_ids = F.pad(position_ids, (0, padding))
+        # A convolution reads across an edge of the text, where Hugging Face has zeros.
         is_padded = layout.row_slots is not None and not layout.full
         if is_padded and getattr(self.layer[0], "reads_neighbours", False):
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
         inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
         dtype = score_dtype(hidden)
-        inputs = {mask: of_mask.settled(dtype) for mask, of_mask in inputs.items()}
+        inputs = {mask: of_mask.with_fixed_bias(dtype) for mask, of_mask in inputs.items()}
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
@@ -426,7 +431,7 @@ class Encoder(nn.Module):
             return list(self.layer)
         return [*self.layer, *self.backward_stack.layer]
 
-    def layers(self, stack: Encoder | Backward | None = None) -> list[nn.Module]:
+    def layers(self, stack: Encoder | RightToLeftStack | None = None) -> list[nn.Module]:
         """One module a layer, of one direction; neighbours may share one."""
         blocks = list((stack or self).layer)
         depth = self.config.num_hidden_layers

@@ -158,6 +158,7 @@ class SpanBoundaryHead(nn.Module):
 
         `left` and `right` are the slots outside the span, `place` counts from its first token.
         """
+        # x0 [x1 x2 x3] x4: token x2 is asked of the states of x0 and x4, and of place 1.
         ends = [sequence_output.index_select(0, slots) for slots in (left, right)]
         places = self.position_embeddings(place.clamp(max=SPAN_PLACES - 1))
         return torch.cat([*ends, places], dim=1)
@@ -190,6 +191,7 @@ class UntiedLMHead(MaskedLMHead):
         has_bias: bool,
         generator: torch.Generator | None = None,
     ) -> None:
+        # Without the parent's, which would tie the word embeddings.
         nn.Module.__init__(self)
         self.transform = transform
         projection = Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -200,6 +202,7 @@ class UntiedLMHead(MaskedLMHead):
         if has_bias:
             self.bias = nn.Parameter(zeros)
         else:
+            # The loss adds one in any case.
             self.register_buffer("bias", zeros, persistent=False)
 
 

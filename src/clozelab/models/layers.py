@@ -79,7 +79,7 @@ class DeltaEmbedding(Embedding):
     def __init__(self, source: Embedding) -> None:
         super().__init__(source.num_embeddings, source.embedding_dim)
         nn.init.zeros_(self.weight)
-        # Not a part of this module: whose weights they are, they are saved with.
+        # In a tuple, which torch does not look into: whose weights they are, they are saved with.
         self._source = (source,)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -179,13 +179,14 @@ class Dropout(nn.Module):
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function behind a `hidden_act`; BERT's "gelu" is the exact one."""
-    known: dict[str, Callable[[Tensor], Tensor]] = {
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
         "relu": F.relu,
         "gelu": F.gelu,
         "tanh": torch.tanh,
         "silu": F.silu,
     }
-    return known.get(name, partial(F.gelu, approximate="tanh"))
+    # The others are names of the tanh approximation, such as gelu_new.
+    return functions.get(name, partial(F.gelu, approximate="tanh"))
 
 
 def initialise_(

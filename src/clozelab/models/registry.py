@@ -16,10 +16,12 @@ def family_of(model_type: str) -> Family:
     ValueError lists all where there is none of this name.
     """
     modules = [module.name for module in pkgutil.iter_modules(families.__path__)]
-    # A name may have hyphens, as deberta-v2; that of a module has underscores.
+    # A name in config.json may have hyphens, as deberta-v2; a module's has underscores. So none has
+    # underscores in config.json.
     known = sorted(name.replace("_", "-") for name in modules)
     if model_type not in known:
         raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
+    # Imported on demand: one family needs none of the others.
     module = model_type.replace("-", "_")
     return importlib.import_module(f"{families.__name__}.{module}").FAMILY
 

@@ -16,12 +16,14 @@ class EnhancedMaskedLanguageModel(MaskedLanguageModel):
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         model = models["encoder"]
+        # Objectives that take turns share it: a head that is there stays.
         model.add_head("lm", EnhancedMaskDecoder(model.encoder))
 
     def flops_per_token(
         self, config: EncoderConfig, seq_length: int, predicted_fraction: float
     ) -> float:
         """The last layer runs further times."""
+        # Counted as layers, though it has the weights of the last one.
         passes = EnhancedMaskDecoder.passes
         deeper = replace(config, num_hidden_layers=config.num_hidden_layers + passes)
         return training_flops_per_token(deeper, seq_length, predicted_fraction)

@@ -47,6 +47,7 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         self.parts: Mapping[str, TokenObjective] = {
             term.name: term for term in terms if term.weight > 0
         }
+        # What a run is known by, and its held-out loss: masked where anything is masked.
         self.name = next(iter(self.parts))
         self.is_causal = causal_fraction == 1
         self.predicts_next = bool(shift) and not self.is_causal
@@ -64,6 +65,7 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
             )
 
     def check_batch(self, global_batch_size: int) -> None:
+        # 1/16: a batch below 16 would have steps without a causal instance.
         smallest = min(part.weight for part in self.parts.values()) / self.weight
         if global_batch_size * smallest < 1:
             raise ValueError(
@@ -101,7 +103,8 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         # Causal instances keep their text; the others have what the masks left.
         is_causal_slot = np.repeat(is_causal, packed.width)
         batch = {"input_ids": np.where(is_causal_slot, packed.input_ids, masked["input_ids"])}
-        # An encoder that is causal itself needs no word of it in the batch.
+        # A causal row sees slots 0 ... k at slot k; a masked one sees them all. An encoder that is
+        # causal itself needs no word of it in the batch.
         if len(self.parts) > 1:
             slots = np.arange(packed.width)
             past = slots[None, :] <= slots[:, None]  # [S, S]

@@ -47,6 +47,7 @@ class RightToLeft(TokenObjective):
         seed: int,  # noqa: ARG002
         epoch: Epoch,  # noqa: ARG002
     ) -> Arrays:
+        # [CLS] a b [SEP]: b predicts a, [SEP] predicts b.
         position = np.flatnonzero(packed.is_real & (packed.position_ids >= 2))
         text = packed.input_ids
         return {
@@ -84,9 +85,9 @@ class BothDirections(ObjectiveOfParts):
         arrays: Arrays,
     ) -> list[VisibilitySpec]:
         specs = []
-        for direction, (name, sees, step) in enumerate(
-            (("ltr", sees_past, 1), ("rtl", sees_future, -1))
-        ):
+        # ltr: the state at i speaks of i + 1; rtl: of i - 1.
+        rules = (("ltr", sees_past, 1), ("rtl", sees_future, -1))
+        for direction, (name, sees, step) in enumerate(rules):
             numbers = arrays[f"{name}_numbers"]
             positions = arrays["prediction_positions"][numbers]
             specs.append(
@@ -99,6 +100,7 @@ class BothDirections(ObjectiveOfParts):
     def part_states(
         self, name: str, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch
     ) -> Tensor:
+        # Only one half: the other one has read the token that is asked for.
         direction = list(self.parts).index(name)
         states = model.predicted_states(output, batch)  # [P, 2 H]
         return states.chunk(2, dim=-1)[direction]

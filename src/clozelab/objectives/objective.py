@@ -40,6 +40,14 @@ Arrays = dict[str, Any]
 TorchBatch = dict[str, Any]
 
 
+def real_tokens(batch: TorchBatch) -> Tensor:
+    """bool [T] of a rectangle: False on padding slots."""
+    layout = batch["layout"]
+    if layout.full:
+        return torch.ones(layout.num_slots, dtype=torch.bool, device=batch["input_ids"].device)
+    return ~layout.key_padding().reshape(-1)
+
+
 class EncoderWithHeads(nn.Module):
     """One of the models of an objective; its heads are under their kinds (families/bert.py)."""
 

@@ -42,6 +42,8 @@ class ObjectiveOfParts(TokenObjective):
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         model = models["encoder"]
         output = model.states(batch["input_ids"], batch)
+        # One forward for all parts. Each has its own mean, so a part of few predictions weighs what
+        # its weight says.
         terms = []
         for name, part in self.parts.items():
             part_batch = part_of(batch, name)
@@ -70,6 +72,7 @@ def join(parts: Mapping[str, tuple[I64, I64]], width: int) -> Arrays:
     positions = np.concatenate([positions for positions, _ in parts.values()])
     labels = np.concatenate([labels for _, labels in parts.values()])
     sizes = [len(positions) for positions, _ in parts.values()]
+    # Stable: inside an instance the parts stay in their order.
     order = np.argsort(positions // width, kind="stable")
     # [P]: which part each prediction is of.
     owner = np.repeat(np.arange(len(parts)), sizes)[order]

@@ -52,7 +52,7 @@ class PermutedLanguageModel(MaskedLanguageModel):
         return True
 
     @property
-    def _slots_each(self) -> int:
+    def _slots_per_prediction(self) -> int:
         """Slots of a row for each predicted token, behind the text."""
         return 2 if self.sees_every_position else 1
 
@@ -60,33 +60,39 @@ class PermutedLanguageModel(MaskedLanguageModel):
         """Slots of a row: enough for the most predictions, so that all batches have one width."""
         length = np.array([text_width])
         most = int(self.number(length, length - 2, text_width)[0])
-        return text_width + self._slots_each * most
+        return text_width + self._slots_per_prediction * most
 
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
         masked_ids, position, _ = self.apply(packed, ids, seed, epoch)
         position = _permuted(packed, position, seed, epoch)
         instance, slot = np.divmod(position, packed.width)
         rank, number = _ranks(instance, packed.num_instances)
-        # Behind its text an instance has a block of masks, if any, then one of queries.
+        # Rank 0 is what an instance predicts first. Behind its text stand its masks, if any, and
+        # then its queries.
         width = self._width(packed.width)
         begin = instance * width + packed.lengths[instance] + rank
-        blocks = [begin + block * number[instance] for block in range(self._slots_each)]
+        blocks = [begin + block * number[instance] for block in range(self._slots_per_prediction)]
         queries = blocks[-1]
-        lengths = packed.lengths + self._slots_each * number
-        input_ids = _widened(packed, packed.input_ids, width, ids.pad)
-        token_type_ids = _widened(packed, packed.token_type_ids, width, 0)
-        position_ids = _widened(packed, packed.position_ids, width, 0)
+        lengths = packed.lengths + self._slots_per_prediction * number
+        input_ids = _in_wider_rows(packed, packed.input_ids, width, ids.pad)
+        token_type_ids = _in_wider_rows(packed, packed.token_type_ids, width, 0)
+        position_ids = _in_wider_rows(packed, packed.position_ids, width, 0)
+        # A mask or a query has its token's position, so the encoder knows what it is asked for.
         for slots in blocks:
             input_ids[slots] = masked_ids[position]
             token_type_ids[slots] = packed.token_type_ids[position]
             position_ids[slots] = slot
-        told_at, heard_until = _steps(len(input_ids), instance * width + slot, queries, rank)
-        told_at[np.arange(len(told_at)) % width >= np.repeat(lengths, width)] = _NEVER
-        # A mask stands for its token until that is told; without masks this is of the queries.
+        visible_from, sees_until = _reveal_steps(
+            len(input_ids), instance * width + slot, queries, rank
+        )
+        visible_from[np.arange(len(visible_from)) % width >= np.repeat(lengths, width)] = _NEVER
+        # A mask stands for its token until that is visible; without masks this is of the queries.
         hidden_from = np.full(len(input_ids), _NEVER)
         hidden_from[blocks[0]] = rank + 1
-        step = heard_until.reshape(-1, width, 1)
-        is_told = told_at.reshape(-1, 1, width) <= step
+        # [B, W, W]: a row for each slot that looks, a column for each that is looked at.
+        step = sees_until.reshape(-1, width, 1)
+        is_visible = visible_from.reshape(-1, 1, width) <= step
+        is_visible &= step < hidden_from.reshape(-1, 1, width)
         return {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
@@ -94,7 +100,7 @@ class PermutedLanguageModel(MaskedLanguageModel):
             "lengths": lengths,
             "text_lengths": packed.lengths.tolist(),
             "width": width,
-            "visibility": is_told & (step < hidden_from.reshape(-1, 1, width)),
+            "visibility": is_visible,
             "prediction_positions": queries,
             "prediction_labels": packed.input_ids[position],
         }
@@ -106,10 +112,10 @@ class PermutedLanguageModel(MaskedLanguageModel):
         slot = arrays["position_ids"][queries]
         rank, _ = _ranks(instance, packed.num_instances)
         text = instance * arrays["width"] + slot
-        told_at, heard_until = _steps(len(arrays["input_ids"]), text, queries, rank)
+        visible_from, sees_until = _reveal_steps(len(arrays["input_ids"]), text, queries, rank)
 
         def sees(query: I64, key: I64) -> np.ndarray:
-            return (told_at[key] <= heard_until[query]) | (query == key)
+            return (visible_from[key] <= sees_until[query]) | (query == key)
 
         about = instance * packed.width + slot
         return [VisibilitySpec(self.name, "encoder", queries, about, sees, self.own_share)]
@@ -118,7 +124,8 @@ class PermutedLanguageModel(MaskedLanguageModel):
         self, config: EncoderConfig, seq_length: int, predicted_fraction: float
     ) -> float:
         """Of the text's tokens; masks and queries are more work for each."""
-        stream = seq_length + self._slots_each * round(predicted_fraction * seq_length)
+        # A vocabulary projection for each prediction, as before, though of a longer stream.
+        stream = seq_length + self._slots_per_prediction * round(predicted_fraction * seq_length)
         longer = stream / seq_length
         return longer * training_flops_per_token(config, stream, predicted_fraction / longer)
 
@@ -128,6 +135,7 @@ def _permuted(packed: PackedInstances, position: I64, seed: int, epoch: Epoch) -
     instance, slot = np.divmod(position, packed.width)
     if not isinstance(epoch, int):
         epoch = epoch[instance]
+    # A random number for each token, by name and slot: the same in any batch and worker.
     priority = uniform_u64(seed, epoch, "permutation", packed.names[instance], slot)
     return position[np.lexsort((priority, instance))]
 
@@ -139,22 +147,29 @@ def _ranks(instance: I64, num_instances: int) -> tuple[I64, I64]:
     return np.arange(len(instance)) - first[instance], number
 
 
-def _steps(num_slots: int, text: I64, queries: I64, rank: I64) -> tuple[np.ndarray, np.ndarray]:
-    """When each slot is told to others, and up to when it has been told; int16 [T].
+def _reveal_steps(
+    num_slots: int, text: I64, queries: I64, rank: I64
+) -> tuple[np.ndarray, np.ndarray]:
+    """The step from which each slot is seen, and up to which it sees others; int16 [T].
 
-    What is not predicted is told at step 0, and hears nothing after it. The predicted token of rank
-    r is told at step r + 1, itself included, and its query hears all before that.
+    What is not predicted is visible from step 0, and sees nothing later. The predicted token of
+    rank r is visible from step r + 1, to itself as well; its query sees what is visible until r.
     """
-    told_at = np.zeros(num_slots, dtype=np.int16)
-    heard_until = np.zeros(num_slots, dtype=np.int16)
-    told_at[text] = rank + 1
-    heard_until[text] = rank + 1
-    told_at[queries] = _NEVER
-    heard_until[queries] = rank
-    return told_at, heard_until
+    # The example above, where d has rank 0 and b rank 1; - is never:
+    #
+    #     slot          a b c d   query of d, of b
+    #     visible from  0 2 0 1   - -
+    #     sees until    0 2 0 1   0 1
+    visible_from = np.zeros(num_slots, dtype=np.int16)
+    sees_until = np.zeros(num_slots, dtype=np.int16)
+    visible_from[text] = rank + 1
+    sees_until[text] = rank + 1
+    visible_from[queries] = _NEVER
+    sees_until[queries] = rank
+    return visible_from, sees_until
 
 
-def _widened(packed: PackedInstances, values: I64, width: int, fill: int) -> I64:
+def _in_wider_rows(packed: PackedInstances, values: I64, width: int, fill: int) -> I64:
     """The values of the text [T] in rows of `width` slots, and `fill` behind it."""
     stream = np.full((packed.num_instances, width), fill)
     real = packed.is_real.reshape(packed.num_instances, packed.width)

@@ -36,6 +36,7 @@ from clozelab.objectives.objective import (
     Models,
     TorchBatch,
     VisibilitySpec,
+    real_tokens,
 )
 
 SAMPLED_LOGITS = 1 << 24  # held at a time where words are drawn
@@ -120,12 +121,11 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         output = models["encoder"].states(input_ids, batch)
         logits = models["encoder"].heads["rtd"](output.sequence_output).float()  # [T]
         # Padding slots have no loss, and are counted nowhere.
-        layout = batch["layout"]
-        is_real = torch.ones_like(is_replaced) if layout.full else ~layout.key_padding().reshape(-1)
+        is_real = real_tokens(batch)
         loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
         correct = (((logits > 0) == is_replaced) & is_real).sum()
         num_replaced = is_replaced.sum()
-        count = layout.num_tokens
+        count = batch["layout"].num_tokens
         term = LossTerm("rtd", loss.masked_fill(~is_real, 0.0).sum(), count, correct)
         # What an encoder that always says "not replaced" would get.
         term.figures["rtd_replaced"] = (num_replaced, count)
@@ -163,6 +163,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         kept = input_ids.index_select(0, position)
         text = input_ids.index_copy(0, position, torch.where(is_padding, kept, labels))
         words = torch.where(is_padding, kept, self.draw(generator, hidden))
+        # A generator that hits the text's own word has replaced nothing.
         replaced = text.index_copy(0, position, words)
         return replaced, replaced != text
 
@@ -175,14 +176,15 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         """
         head = generator.heads["lm"]
         vocab_size = generator.encoder.config.vocab_size
-        words = []
+        draws = []
         for states in hidden.split(max(1, SAMPLED_LOGITS // vocab_size)):
             logits = head(states).float()  # [p, V]
             weights = logits.sub_(logits.amax(-1, keepdim=True)).exp_()
             cumulative = weights.cumsum(-1)
             threshold = torch.rand(len(states), 1, device=states.device) * cumulative[:, -1:]
-            words.append(torch.searchsorted(cumulative, threshold, right=True).squeeze(1))
-        return torch.cat(words).clamp_(max=vocab_size - 1)
+            # Weights 1 2 1 add up to 1 3 4; a random 2.5 falls into the second word.
+            draws.append(torch.searchsorted(cumulative, threshold, right=True).squeeze(1))
+        return torch.cat(draws).clamp_(max=vocab_size - 1)
 
 
 @torch.no_grad()
@@ -191,6 +193,8 @@ def separate_gradients(generator: Embeddings, encoder: Embeddings) -> None:
 
     What the encoder had goes to the generator: given weights are begun from.
     """
+    # sum = generator's, without gradient, + difference: the encoder's loss trains the difference,
+    # the generator's loss what both begin from.
     generator.word_embeddings.weight.copy_(encoder.word_embeddings.weight)
     encoder.word_embeddings = DeltaEmbedding(generator.word_embeddings)
 

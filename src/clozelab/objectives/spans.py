@@ -89,6 +89,7 @@ def run_ends(positions: I64) -> tuple[I64, I64]:
     """
     # A run begins where the slot before it is not asked for, and ends before the next one begins.
     begins = np.diff(positions, prepend=-2) > 1
+    # Positions 3 4 7: begins 1 0 1, so runs 0 0 1.
     run = np.cumsum(begins) - 1
     firsts = positions[begins]
     lasts = positions[np.append(np.flatnonzero(begins)[1:], len(positions)) - 1]

@@ -223,11 +223,11 @@ class Family:
 
     def file_names(self, name: str) -> list[str]:
         """What a file calls a tensor; query, key and value may be three there."""
-        kind, _, inner = name.partition(".")
+        head_kind, _, inner = name.partition(".")
         if name == "lm.word_embedding_weight":
             return [f"{self.decoder}.weight"]
-        if kind != "encoder":
-            return [self.head_name(kind, inner)]
+        if head_kind != "encoder":
+            return [self.head_name(head_kind, inner)]
         if self.pooler_is_apart and inner.startswith("pooler."):
             return [inner]
         if ".attention.qkv." not in inner or "attention.qkv" in self.layer_names:
@@ -340,6 +340,16 @@ class Family:
         plain = {name: values[name] for name in self.keys}
         is_causal = bool(values.get("is_decoder", False))
         return {**plain, "is_causal": is_causal, "model_type": self.model_type, **self.parts}
+
+
+def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
+    """ValueError names a key of config.json that has another value than the one we have.
+
+    A key that is not there is as expected.
+    """
+    for key, value in expected.items():
+        if values.get(key, value) != value:
+            raise ValueError(f"config.json: {key} is {values[key]!r}; only {value!r} can be read")
 
 
 # kind -> the beginning of its tensors' names, where a family says nothing else

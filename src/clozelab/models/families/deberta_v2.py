@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from clozelab.models.config import ACTIVATIONS, DEFAULT_MODULES, EncoderConfig
-from clozelab.models.families.bert import Family
+from clozelab.models.families.bert import Family, require_values
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -31,15 +31,8 @@ POSITION_KEYS: Mapping[str, Any] = {
     "norm_rel_ebd": "none",
     "position_biased_input": True,
 }
-# Keys with a single value that we have. None: that of another key.
-ONLY: Mapping[str, Any] = {
-    "relative_attention": True,
-    "share_att_key": True,
-    "conv_groups": 1,
-    "embedding_size": "hidden_size",
-    "pooler_hidden_size": "hidden_size",
-}
-LACKING = {"relative_attention": False, "share_att_key": False}
+# What a file without the keys has: attention without distances.
+WITHOUT_KEY = {"relative_attention": False, "share_att_key": False}
 # Names of the masked-LM head in a published file, and ours.
 PUBLISHED = {
     "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
@@ -47,8 +40,8 @@ PUBLISHED = {
     "lm_predictions.lm_head.bias": "cls.predictions.bias",
     "deberta.embeddings.position_embeddings.": "cls.predictions.position_embeddings.",
 }
-
-ENHANCED = "cls.predictions.position_embeddings.weight"  # only the enhanced mask decoder has it
+# Only the enhanced mask decoder has it.
+DECODER_POSITIONS = "cls.predictions.position_embeddings.weight"
 
 
 class DebertaV2(Family):
@@ -98,6 +91,7 @@ class DebertaV2(Family):
         return tensors
 
     def from_hf(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+        # Only the convolution has three dimensions.
         flat = {name: x.flatten(1) if x.ndim == 3 else x for name, x in tensors.items()}
         return super().from_hf(flat, names)
 
@@ -109,7 +103,7 @@ class DebertaV2(Family):
         return {_renamed(name, PUBLISHED): value for name, value in tensors.items()}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if ENHANCED not in tensors:
+        if DECODER_POSITIONS not in tensors:
             return tensors
         names = {ours: theirs for theirs, ours in PUBLISHED.items()}
         return {_renamed(name, names): value for name, value in tensors.items()}
@@ -125,17 +119,13 @@ class DebertaV2(Family):
         positions["pos_att_type"] = positions["pos_att_type"].split("|")
         block = dict(config.block.options)
         pooler = dict(config.pooler.options) if config.pooler else {}
-        return {
-            **values,
-            **positions,
-            "relative_attention": True,
-            "share_att_key": True,
-            "conv_kernel_size": block.get("conv_kernel_size", 0),
-            "conv_act": block.get("conv_act", "tanh"),
-            "pooler_dropout": pooler.get("dropout", 0.0),
-            "pooler_hidden_act": pooler.get("hidden_act", "gelu"),
-            "cls_dropout": pooler.get("head_dropout"),
-        }
+        values |= positions | {"relative_attention": True, "share_att_key": True}
+        values["conv_kernel_size"] = block.get("conv_kernel_size", 0)
+        values["conv_act"] = block.get("conv_act", "tanh")
+        values["pooler_dropout"] = pooler.get("dropout", 0.0)
+        values["pooler_hidden_act"] = pooler.get("hidden_act", "gelu")
+        values["cls_dropout"] = pooler.get("head_dropout")
+        return values
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         _refuse_other_parts(values)
@@ -143,6 +133,7 @@ class DebertaV2(Family):
         if not isinstance(terms, str):
             terms = "|".join(terms)
         given = {name: values.get(name, lacking) for name, lacking in POSITION_KEYS.items()}
+        # "P2C | c2p", or a list, is c2p|p2c: one spelling, so that equal encoders are equal.
         given["pos_att_type"] = "|".join(sorted(terms.lower().replace(" ", "").split("|")))
         block: Any = DEFAULT_MODULES["block"]
         if values.get("conv_kernel_size", 0) > 0:
@@ -165,18 +156,16 @@ class DebertaV2(Family):
 
 def _refuse_other_parts(values: ReadOnlyJson) -> None:
     """ValueError names the key of a part that no class here has."""
-    for key, only in ONLY.items():
-        wanted = values.get(only) if isinstance(only, str) else only
-        value = values.get(key, LACKING.get(key, wanted))
-        if value != wanted:
-            raise ValueError(f"config.json: {key} is {value!r}; only {wanted!r} is supported")
-    heads = values["num_attention_heads"]
-    size = values.get("attention_head_size")
-    if size is not None and size * heads != values["hidden_size"]:
-        raise ValueError(
-            f"config.json: attention_head_size is {size}; only the hidden size by the"
-            f" {heads} heads is supported"
-        )
+    size = values["hidden_size"]
+    expected = {
+        "relative_attention": True,
+        "share_att_key": True,
+        "conv_groups": 1,
+        "embedding_size": size,
+        "pooler_hidden_size": size,
+        "attention_head_size": size // values["num_attention_heads"],
+    }
+    require_values({**WITHOUT_KEY, **values}, expected)
     for key in ("conv_act", "pooler_hidden_act"):
         value = values.get(key, "tanh")
         if value not in (*ACTIVATIONS, "tanh"):

@@ -94,6 +94,7 @@ class DistilBert(Family):
         }
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        # Fresh positions only; a trained table is in the file.
         start = "sinusoidal" if values.get("sinusoidal_pos_embds") else "normal"
         return {
             **{field: values[key] for key, field in FIELDS.items()},

@@ -29,6 +29,7 @@ class Ernie(Family):
         }
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        # A file may name a number of tasks, and not use it.
         number = 0
         if values.get("use_task_id"):
             number = values.get("task_type_vocab_size", USUAL_TASKS)

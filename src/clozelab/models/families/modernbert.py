@@ -10,16 +10,15 @@ embeddings and of the feed-forward half is one number; ours falls on a half's ou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import residual_scale
-from clozelab.models.families.bert import Family
+from clozelab.models.families.bert import Family, require_values
 from clozelab.models.layers import initialise_
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -168,30 +167,16 @@ class Modernbert(RenamedFamily):
 
     # Heads
 
-    def head(
-        self,
-        kind: str,
-        encoder: Encoder,
-        *,
-        num_labels: int = 2,
-        input_size: int | None = None,
-        generator: torch.Generator | None = None,
-        stored: Collection[str] = (),
-    ) -> nn.Module:
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         config = encoder.config
+        generator = options.get("generator")
         # Of the dense matrix before a decoder.
         dense_range = config.initializer_range * residual_scale(config)
-        if kind in TASK_HEADS and input_size is None:
-            num_outputs = TASK_HEADS[kind] or num_labels
+        # A BiLSTM before a head takes the place of what stands before the vocabulary.
+        if kind in TASK_HEADS and options.get("input_size") is None:
+            num_outputs = TASK_HEADS[kind] or options.get("num_labels", 2)
             return heads.TransformedHead(config, num_outputs, "gelu", dense_range, generator)
-        head = super().head(
-            kind,
-            encoder,
-            num_labels=num_labels,
-            input_size=input_size,
-            generator=generator,
-            stored=stored,
-        )
+        head = super().head(kind, encoder, **options)
         if isinstance(head, heads.MaskedLMHead):
             initialise_(head.transform, dense_range, generator)
         return head
@@ -213,29 +198,28 @@ class Modernbert(RenamedFamily):
         values |= dict.fromkeys(BIASES, config.use_bias)
         values["embedding_dropout"] = config.hidden_dropout_prob
         values["norm_bias"] = dict(config.norm.options).get("bias", True)
+        # Theirs is the whole window, ours the tokens on each side.
         values["local_attention"] = 2 * attention["window"]
         # Of transformers 4.
+        # It has no word for a pattern that begins later.
         values["global_attn_every_n_layers"] = None if first else every
         values["global_rope_theta"] = values["rope_parameters"][GLOBAL]["rope_theta"]
         values["local_rope_theta"] = values["rope_parameters"][LOCAL]["rope_theta"]
         return values
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        for key, value in FIXED.items():
-            if values[key] != value:
-                raise ValueError(
-                    f"config.json: {key} is {values[key]!r}; only {value!r} can be read"
-                )
+        require_values(values, FIXED)
         biases = {values[key] for key in BIASES}
         if len(biases) > 1:
             raise ValueError(
                 f"config.json: {', '.join(BIASES)} differ; all matrices have a bias here, or none"
             )
-        usual = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
+        # The pattern of transformers 4, which newer files list as layer_types.
+        pattern = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(OLD_BASES))
         fields["use_bias"] = biases.pop()
         fields["norm"] = NORM | {"bias": values["norm_bias"]}
-        fields["attention"] = attention_part(values, values["local_attention"] // 2, usual)
+        fields["attention"] = attention_part(values, values["local_attention"] // 2, pattern)
         return fields
 
 
@@ -278,6 +262,7 @@ def attention_pattern(config: EncoderConfig) -> tuple[int, int]:
 
 def layer_types(num_layers: int, every: int, first: int) -> list[str]:
     """Layers `first`, `first` + n, ... see everything; n = 0: none does."""
+    # (3, 0) of six: full, sliding, sliding, full, sliding, sliding.
     types = []
     for layer in range(num_layers):
         is_global = every > 0 and layer % every == first
@@ -292,6 +277,8 @@ def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) ->
     """
     num_layers = values["num_hidden_layers"]
     given = values.get("layer_types", layer_types(num_layers, *usual))
+    # A shallow model fits several patterns, and the usual one is preferred: of two layers that are
+    # full and sliding, every second is full, or every third.
     patterns = [usual, (0, 0)]
     for every in range(1, num_layers + 1):
         patterns += [(every, first) for first in range(every)]

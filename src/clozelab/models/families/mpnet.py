@@ -47,6 +47,7 @@ class Mpnet(Roberta):
         # Their classes have no causal mask and would not look at the key.
         del values["is_decoder"]
         del values["use_cache"]
+        # What their classes take for granted, in the file as well.
         own = {"pad_token_id": config.pad_token_id, "relative_attention_num_buckets": BUCKETS}
         return values | own
 

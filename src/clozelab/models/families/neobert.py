@@ -87,6 +87,7 @@ class Neobert(RenamedFamily):
     num_heads = 1
 
     def of(self, config: EncoderConfig) -> Neobert:
+        # Where rows stand depends on the number of heads, which no tensor tells.
         family = copy.copy(self)
         family.num_heads = config.num_attention_heads
         return family
@@ -98,6 +99,7 @@ class Neobert(RenamedFamily):
         return super().head(kind, encoder, **options)
 
     def architecture(self, kinds: Any, is_causal: bool = False) -> str:
+        # Theirs is called NeoBERT, not NeoBERTModel.
         return super().architecture(kinds, is_causal).removesuffix("Model")
 
     def kinds(self, architecture: str) -> frozenset[str]:
@@ -122,9 +124,11 @@ class Neobert(RenamedFamily):
 
     def _by_head(self, weight: Tensor) -> Tensor:
         """Rows [3, N, 2, D / 2] of query, key and value -> [N, 3, D], query and key in pairs."""
+        # Rows of a head of four: x0 x1 y0 y1 here, where x0 turns with y0; x0 y0 x1 y1 there.
         width = weight.shape[1]
         parts = weight.view(3, self.num_heads, 2, -1, width)
         pairs = parts[:2].transpose(2, 3).reshape(2, self.num_heads, -1, width)
+        # Nothing turns values.
         value = parts[2].reshape(1, self.num_heads, -1, width)
         return torch.cat([pairs, value]).transpose(0, 1).reshape(weight.shape)
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
+from clozelab.models.families.bert import require_values
 from clozelab.models.families.modernbert import (
     FRESH,
     GLOBAL,
@@ -124,6 +125,7 @@ class Ultrabert(RenamedFamily):
         return heads.UntiedLMHead(encoder.config, transform, False, options.get("generator"))
 
     def file_names(self, name: str) -> list[str]:
+        # Gate and up are one matrix here, two there.
         if ".intermediate.dense." in name:
             inner = name.removeprefix("encoder.")
             halves = [inner.replace(".dense.", f".{half}.") for half in ("gate", "up")]
@@ -144,31 +146,29 @@ class Ultrabert(RenamedFamily):
         return values
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        values = with_layers_spelt_out(values)
+        values = with_layer_types(values)
         heads_count = values["num_attention_heads"]
+        # Fewer heads of keys than of queries (grouped attention) are not here.
         expected = {
             "num_key_value_heads": heads_count,
             "head_dim": values["hidden_size"] // heads_count,
             "prediction_head_size": HEAD_SIZE,
             "mlp_bias": values["attention_bias"],
         }
-        for key, value in expected.items():
-            if values.get(key, value) != value:
-                raise ValueError(
-                    f"config.json: {key} is {values[key]!r}; only {value!r} can be read here"
-                )
+        require_values(values, expected)
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(BASES))
         fields["use_bias"] = values["attention_bias"]
         fields["attention"] = attention_part(values, values["sliding_window"], (3, 2))
         return fields
 
 
-def with_layers_spelt_out(values: ReadOnlyJson) -> JsonObject:
+def with_layer_types(values: ReadOnlyJson) -> JsonObject:
     """Older files list each layer's window (0: none) and base, instead of kinds of layers."""
     values = dict(values)
     windows = values.get("attention_windows")
     if windows is None:
         return values
+    # Windows 128 128 0 are sliding, sliding, full.
     types = [LOCAL if window else GLOBAL for window in windows]
     bases = values.get("rope_theta") or []
     used = {window for window in windows if window}
