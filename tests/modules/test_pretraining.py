@@ -79,6 +79,8 @@ class ToyObjective:
             flops_per_token=lambda *_: 1.0,
             num_predictions=lambda batch: self.counts(batch)["mlm"],
             num_directions=1,
+            moves_slots=False,
+            hides_neighbours=False,
             start=lambda models: None,
         )
 

@@ -625,7 +625,9 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
             leak,
             "the causal mask is not applied: the arm would copy its labels. Look at is_causal and"
             " attention",
-        ),
+        )
+    ]
+    cases += [
         Case(
             bool((may_see_right & ~sees_right).any()),
             ERROR,

@@ -59,10 +59,7 @@ class SpecialIds:
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
-        continues = tokenizer.continues()
-        knows_words = continues is not None
-        undrawn = tokenizer.undrawn_ids
-        return cls(
+        ids = cls(
             cls=tokenizer.cls_id,
             sep=tokenizer.sep_id,
             pad=tokenizer.pad_id,
@@ -70,9 +67,13 @@ class SpecialIds:
             vocab_size=tokenizer.vocab_size,
             pair_separators=tokenizer.pair_separators,
             has_token_types=tokenizer.has_token_types,
-            undrawn=undrawn,
+        )
+        continues = tokenizer.continues()
+        return replace(
+            ids,
+            undrawn=tokenizer.undrawn_ids,
             continues=continues,
-            knows_words=knows_words,
+            knows_words=continues is not None,
             encode=tokenizer.encode_batch,
         )
 

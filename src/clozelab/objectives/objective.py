@@ -615,22 +615,28 @@ def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
 
 
 def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
-    """ValueError for parts that go by slots where the objective has tokens stand elsewhere."""
-    positions: Any = encoder.embeddings.position_embeddings
-    if token.moves_slots and positions.counts_slots:
-        raise ValueError(
-            f"objective {token.name} puts predictions behind the text, and distances of"
-            f" {type(positions).__name__} are of slots: choose other architecture.positions"
-        )
-    if token.moves_slots and any(mask.window is not None for mask in encoder.masks):
-        raise ValueError(
-            f"objective {token.name} puts predictions behind the text, and windows are of slots:"
-            " choose architecture.attention FullAttention"
-        )
+    """ValueError for parts that show, or miss, other tokens than the objective counts on."""
+    if token.moves_slots:
+        _refuse_counted_slots(encoder, token.name)
     if token.hides_neighbours and getattr(encoder.layer[0], "reads_neighbours", False):
         raise ValueError(
             f"objective {token.name} hides tokens that a convolution would show: choose"
             " architecture.block PostNorm"
+        )
+
+
+def _refuse_counted_slots(encoder: Encoder, name: str) -> None:
+    """ValueError for parts that go by slots where the objective has tokens stand elsewhere."""
+    positions: Any = encoder.embeddings.position_embeddings
+    if positions.counts_slots:
+        raise ValueError(
+            f"objective {name} puts predictions behind the text, and distances of"
+            f" {type(positions).__name__} are of slots: choose other architecture.positions"
+        )
+    if any(mask.window is not None for mask in encoder.masks):
+        raise ValueError(
+            f"objective {name} puts predictions behind the text, and windows are of slots:"
+            " choose architecture.attention FullAttention"
         )
 
 

@@ -99,15 +99,15 @@ class ResultTable(ScoreTable):
         if reference in (None, row) or self.spec.row(row).arm is None or column.unit != PERCENT:
             return ""
         about = self.spec.row(str(reference))
-        own = self.cells[row, column.key].estimate
+        kept = self.cells[row, column.key].estimate
         whole = self.cells[about.name, column.key].estimate
-        if own is None or whole is None or whole.mean <= 0.0:
+        if kept is None or whole is None or whole.mean <= 0.0:
             return ""
-        text = f"{100 * own.mean / whole.mean:.0f} % of {about.label}"
+        text = f"{100 * kept.mean / whole.mean:.0f} % of {about.label}"
         floor = self.cells[about.floor, column.key].estimate if about.floor else None
         if floor is None or whole.mean <= floor.mean:
             return text
-        share = (own.mean - floor.mean) / (whole.mean - floor.mean)
+        share = (kept.mean - floor.mean) / (whole.mean - floor.mean)
         return f"{text}, {100 * share:.0f} % above the floor"
 
     @property

@@ -322,12 +322,14 @@ def build_module(
         encoder = Encoder(encoder_config(cfg, SpecialIds.of(corpus.tokenizer), objectives[-1]))
     else:
         encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
+    optimization = factory.optimization(cfg, total_steps, cfg.seed)
+    ceiling = matmul_ceiling(hardware.precision, hardware.device)
     module: PretrainingModule = build_with_hparams(
         PretrainingModule,
         encoder=encoder,
         objectives=objectives,
-        **factory.optimization(cfg, total_steps, cfg.seed),
-        matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
+        **optimization,
+        matmul_ceiling=ceiling,
         spike=cfg.spike,
     )
     for trained in module.model.encoders:

@@ -98,6 +98,10 @@ class RenamedFamily(Family):
         return {**self.parts, **fields, "model_type": self.model_type}
 
 
+# What a file may leave out.
+RELEASED = {**FIXED, **OLD_BASES, **dict.fromkeys(BIASES, False), **FRESH}
+
+
 class Modernbert(RenamedFamily):
     model_type = "modernbert"
     class_name = "ModernBert"
@@ -150,15 +154,12 @@ class Modernbert(RenamedFamily):
         "use_bias": False,
     }
     defaults: ClassVar[Mapping[str, Any]] = {
-        **FIXED,
-        **OLD_BASES,
-        **dict.fromkeys(BIASES, False),
+        **RELEASED,
         "hidden_activation": "gelu",
         "mlp_dropout": 0.0,
         "attention_dropout": 0.0,
         "norm_eps": 1e-5,
         "norm_bias": False,
-        **FRESH,
         "pad_token_id": 50283,
         "local_attention": 128,
         "classifier_pooling": "cls",
