@@ -31,8 +31,10 @@ ROWS = {
 WITHOUT_NUMBERS = (
     "family",
     "figure5_training_steps",
+    "distillation_retention",
     "hybrid_ratio",
     "ltr_plus_rtl",
+    "modernbert_parts",
     "masking_rate",
     "sentence_embeddings",
     "two_sides",
