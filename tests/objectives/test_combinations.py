@@ -32,6 +32,7 @@ from clozelab.objectives.objective import Objective, TokenObjective, build_model
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.objectives.spans import SpanBoundary
+from clozelab.stages.pretrain import _load_heads
 
 MASKING = {
     "predict_prob": 0.15,
@@ -305,3 +306,19 @@ def test_what_is_explained_is_what_is_predicted(make_member: Any, token: TokenOb
         actual = explained(torch.stack([embedded, embedded]))
         expected = head(states).expand(2, -1)
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("token", "is_told"), [(EMD, True), (MLM, False)])
+def test_positions_that_a_plain_head_leaves_out_are_told(
+    make_member: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    token: TokenObjective,
+    is_told: bool,
+) -> None:
+    """A masked model goes on from a folder of mlm_emd; from one of its own it loses nothing."""
+    save(tmp_path / "encoder", make_member("bert"), token)
+    model = build_models(make_member("bert"), [objective_of(MLM)])["encoder"]
+    _load_heads(model, tmp_path / "encoder", "encoder")
+    levels = [record.levelname for record in caplog.records]
+    assert ("WARNING" in levels) == is_told

@@ -78,36 +78,38 @@ def test_both_halves_are_kept_and_reported(rtd_run: Path) -> None:
     assert last["train/loss"] == pytest.approx(total, rel=1e-6)
 
 
+def stop_and_go_on(
+    workplace: Path,  # noqa: F811
+    folder: Path,
+    step: int,
+    **changes: object,
+) -> None:
+    """A run that is stopped after a step, and the same command again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
+        with pytest.raises(TrainingInterruptedError):
+            run_here(workplace, folder, **changes)
+    run_here(workplace, folder, **changes)
+
+
 def test_stopped_run_of_two_models_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     rtd_run: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Draws and dropout are functions of the step."""
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **RTD)
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **RTD)
+    stop_and_go_on(workplace, tmp_path / "run", 4, **RTD)
     assert_same_bits(rtd_run, tmp_path / "run")
 
 
 def test_stopped_permuted_run_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Orders are functions of the epoch; MPNet's numbers by distance are trained and kept."""
     changes = {"objective": "mpnet", "architecture": "mpnet"}
     run_here(workplace, tmp_path / "whole", **changes)
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **changes)
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **changes)
+    stop_and_go_on(workplace, tmp_path / "run", 4, **changes)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
     trained = weights(tmp_path / "run")["encoder mpnet.encoder.relative_attention_bias.weight"]
     assert trained.abs().min() > 0
@@ -218,7 +220,6 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
 def test_one_more_loss_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     objective: str,
 ) -> None:
     changes = {"objective": objective}
@@ -229,12 +230,7 @@ def test_one_more_loss_goes_on_with_the_same_bits(
         (tmp_path / "units.txt").write_text("\n".join(units))
         changes |= {"objective.token.units": str(tmp_path / "units.txt")}
     run_here(workplace, tmp_path / "whole", **changes)
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **changes)
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **changes)
+    stop_and_go_on(workplace, tmp_path / "run", 4, **changes)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
     assert ("units" in state(tmp_path / "run")["inputs"]) == (objective == "mlm")
 
@@ -245,15 +241,9 @@ TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
 def test_two_directions_go_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_here(workplace, tmp_path / "whole", **TWO_DIRECTIONS)
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **TWO_DIRECTIONS)
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **TWO_DIRECTIONS)
+    stop_and_go_on(workplace, tmp_path / "run", 4, **TWO_DIRECTIONS)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
     last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
     total = last["train/ltr_loss"] + last["train/rtl_loss"]
@@ -271,15 +261,9 @@ HYBRID = {
 def test_a_hybrid_after_a_causal_phase_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_here(workplace, tmp_path / "whole", **HYBRID)
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(6))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **HYBRID)
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **HYBRID)
+    stop_and_go_on(workplace, tmp_path / "run", 6, **HYBRID)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
     last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
     total = 0.75 * last["train/mlm_loss"] + 0.25 * last["train/ltr_loss"]
@@ -366,17 +350,11 @@ def test_a_stopped_distillation_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     teacher: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The learned matrix is in the checkpoint, the teacher is not; its content is an input."""
     words = distilled(teacher)
     run_here(workplace, tmp_path / "whole", **words)
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **words)
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **words)
+    stop_and_go_on(workplace, tmp_path / "run", 4, **words)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
     names = {key for _, key, _ in rows(tmp_path / "run")}
     losses = {f"validation/{name}_loss" for name in ("soft", "cosine", "hidden", "scores")}

@@ -127,14 +127,19 @@ class Intermediate(nn.Module):
         return self.activation(inner) * gate
 
 
-class PostNorm(nn.Module):
+class Block(nn.Module):
+    """What the encoder asks of a layer."""
+
+    needs_final_norm: ClassVar[bool] = False  # behind the last one
+    reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
+    embedding_norm: bool = True  # behind the embeddings
+
+
+class PostNorm(Block):
     """BERT's layer: each half ends with a norm. `gated`: see Intermediate.
 
     `layer_index` is the layer's number; of layers that share weights, the first one's.
     """
-
-    needs_final_norm: ClassVar[bool] = False
-    reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
 
     def __init__(
         self,
@@ -157,7 +162,7 @@ class PostNorm(nn.Module):
         return self.output(self.intermediate(attended), attended)
 
 
-class PreNorm(nn.Module):
+class PreNorm(Block):
     """Each half begins with a norm (Xiong et al. 2020).
 
     The encoder adds one after its last layer. `first_norm` False: layer 0 reads the embeddings as
@@ -325,7 +330,7 @@ class Encoder(nn.Module):
         if config.has_projection:
             self.embeddings_project = Linear(config.embedding_size, config.hidden_size)
         self.layer = nn.ModuleList(_make_blocks(config))
-        if embeddings is None and not getattr(self.layer[0], "embedding_norm", True):
+        if embeddings is None and not self.first_block.embedding_norm:
             self.embeddings.LayerNorm = nn.Identity()
         self.final_norm = _make_final_norm(config, self.layer)
         self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
@@ -389,7 +394,7 @@ class Encoder(nn.Module):
             position_ids = F.pad(position_ids, (0, padding))
         # A convolution reads across an edge of the text, where Hugging Face has zeros.
         is_padded = layout.row_slots is not None and not layout.full
-        if is_padded and getattr(self.layer[0], "reads_neighbours", False):
+        if is_padded and self.first_block.reads_neighbours:
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
         inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
         dtype = score_dtype(hidden)
@@ -430,6 +435,11 @@ class Encoder(nn.Module):
         if self.backward_stack is None:
             return list(self.layer)
         return [*self.layer, *self.backward_stack.layer]
+
+    @property
+    def first_block(self) -> Block:
+        block: Any = self.layer[0]
+        return block
 
     def layers(self, stack: Encoder | RightToLeftStack | None = None) -> list[nn.Module]:
         """One module a layer, of one direction; neighbours may share one."""

@@ -72,20 +72,40 @@ class PredictionTransform(nn.Module):
         return self.LayerNorm(self.activation(self.dense(hidden)))
 
 
-class MaskedLMHead(nn.Module):
+class VocabularyHead(nn.Module):
+    """What predicts a token: `vector`, then a row for each entry of the vocabulary."""
+
+    # Empty for a projection apart (folders.load_head).
+    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
+    word_embedding_weight: nn.Parameter  # [V, E]
+    bias: Tensor  # [V]
+    # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
+    reads_hidden_states: ClassVar[bool] = False
+    is_stock: ClassVar[bool] = True  # whether classes of transformers have it
+
+    def vector(self, hidden: Tensor) -> Tensor:
+        """[P, inputs] -> [P, E]: what the rows of the vocabulary are multiplied by."""
+        raise NotImplementedError
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[P, inputs] -> logits [P, V]."""
+        return F.linear(self.vector(hidden), self.word_embedding_weight, self.bias)
+
+    def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
+        """Sum of cross-entropies: hidden [P, inputs], labels int64 [P]; never holds all logits."""
+        return linear_cross_entropy(
+            self.vector(hidden), self.word_embedding_weight, self.bias, labels
+        )
+
+
+class MaskedLMHead(VocabularyHead):
     """Prediction of tokens with tied embeddings, also left to right.
 
     `word_embedding_weight` is the encoder's parameter [V, E] itself. Some families have a
     `hidden_act` of their own.
     """
 
-    # Empty for a projection apart (folders.load_head).
-    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
     transform: nn.Module
-    bias: Tensor
-    # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
-    reads_hidden_states: ClassVar[bool] = False
-    is_stock: ClassVar[bool] = True  # whether classes of transformers have it
 
     def __init__(
         self,
@@ -104,15 +124,9 @@ class MaskedLMHead(nn.Module):
         """[P, H]: what the tokens are predicted from, one row a prediction."""
         return inputs.hidden
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[P, H] -> logits [P, V]."""
-        return F.linear(self.transform(hidden), self.word_embedding_weight, self.bias)
-
-    def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
-        """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
-        return linear_cross_entropy(
-            self.transform(hidden), self.word_embedding_weight, self.bias, labels
-        )
+    def vector(self, hidden: Tensor) -> Tensor:
+        """[P, H] -> [P, E]."""
+        return self.transform(hidden)
 
 
 class OneDirectionLMHead(MaskedLMHead):
@@ -121,19 +135,17 @@ class OneDirectionLMHead(MaskedLMHead):
     Of the states of both, [P, 2 H], it takes the left-to-right half.
     """
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def vector(self, hidden: Tensor) -> Tensor:
         dense: Any = self.transform.dense
-        return super().forward(hidden[:, : dense.in_features])
+        return super().vector(hidden[:, : dense.in_features])
 
 
-class SpanBoundaryHead(nn.Module):
+class SpanBoundaryHead(VocabularyHead):
     """A hidden token, from the two tokens around its span and its place in it (Joshi et al. 2020).
 
     Two dense layers with GELU and a norm each, then the word embeddings (tied). Places beyond the
     last embedding share it.
     """
-
-    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)
 
     def __init__(
         self,
@@ -154,7 +166,7 @@ class SpanBoundaryHead(nn.Module):
         self.word_embedding_weight = word_embedding_weight
 
     def states(self, sequence_output: Tensor, left: Tensor, right: Tensor, place: Tensor) -> Tensor:
-        """[T, H] and int64 [P] each -> what `forward` reads, [P, 2 H + E].
+        """[T, H] and int64 [P] each -> what `vector` reads, [P, 2 H + E].
 
         `left` and `right` are the slots outside the span, `place` counts from its first token.
         """
@@ -163,20 +175,10 @@ class SpanBoundaryHead(nn.Module):
         places = self.position_embeddings(place.clamp(max=SPAN_PLACES - 1))
         return torch.cat([*ends, places], dim=1)
 
-    def transform(self, hidden: Tensor) -> Tensor:
+    def vector(self, hidden: Tensor) -> Tensor:
         """[P, 2 H + E] -> [P, E]."""
         inner = self.norm_in(F.gelu(self.dense_in(hidden)))
         return self.norm_out(F.gelu(self.dense_out(inner)))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[P, 2 H + E] -> logits [P, V]."""
-        return F.linear(self.transform(hidden), self.word_embedding_weight, self.bias)
-
-    def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
-        """Sum of cross-entropies, as MaskedLMHead's."""
-        return linear_cross_entropy(
-            self.transform(hidden), self.word_embedding_weight, self.bias, labels
-        )
 
 
 class UntiedLMHead(MaskedLMHead):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.models.attention import DenseRows, Mask, masked_pairs
+from clozelab.models.disentangled import DisentangledPositions
 from clozelab.models.encoder import MeanPooler
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.layout import Layout
@@ -123,7 +124,7 @@ def to_onnx(model: Model) -> bytes:
         )
     if model.encoder.config.num_directions == 2:
         raise ValueError(f"{model.folder} reads in two directions, which is not exported to ONNX")
-    if "Disentangled" in model.encoder.config.positions.target:
+    if isinstance(model.encoder.embeddings.position_embeddings, DisentangledPositions):
         raise ValueError(
             f"{model.folder}: scores of distances (DeBERTa) are not exported to ONNX; take"
             " format=transformers"

@@ -618,7 +618,7 @@ def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
     """ValueError for parts that show, or miss, other tokens than the objective counts on."""
     if token.moves_slots:
         _refuse_counted_slots(encoder, token.name)
-    if token.hides_neighbours and getattr(encoder.layer[0], "reads_neighbours", False):
+    if token.hides_neighbours and encoder.first_block.reads_neighbours:
         raise ValueError(
             f"objective {token.name} hides tokens that a convolution would show: choose"
             " architecture.block PostNorm"

@@ -131,7 +131,7 @@ class Family:
         if kind == "rtd":
             return heads.ReplacedTokenHead(config, generator)
         if kind == "lm":
-            if self.head_name("lm", "position_embeddings.weight") in stored:
+            if self.asks_by_positions(stored):
                 from clozelab.models.disentangled import EnhancedMaskDecoder  # torch code
 
                 return EnhancedMaskDecoder(encoder, generator)
@@ -246,6 +246,10 @@ class Family:
             layer = self.layer_prefix.format(number)
             return f"{layer}{self.layer_names.get(inner, inner)}.{leaf}"
         return f"{self.encoder_names.get(module, module)}.{leaf}"
+
+    def asks_by_positions(self, stored: Collection[str]) -> bool:
+        """Whether the tensors of a file are those of an enhanced mask decoder."""
+        return self.head_name("lm", "position_embeddings.weight") in stored
 
     def head_name(self, kind: str, name: str) -> str:
         """The name of a head's tensor in a file."""

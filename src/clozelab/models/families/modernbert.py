@@ -18,7 +18,7 @@ from torch import nn
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import residual_scale
-from clozelab.models.families.bert import Family, require_values
+from clozelab.models.families.bert import PLAIN_KEYS, Family, require_values
 from clozelab.models.layers import initialise_
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -82,6 +82,12 @@ class RenamedFamily(Family):
 
     reads_two_directions: ClassVar[bool] = False
     renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
+    converted: ClassVar[tuple[str, ...]] = ()  # fields whose numbers are other ones there
+
+    def __init_subclass__(cls) -> None:
+        """`keys` are BERT's that are neither renamed nor converted, nor parts of the family."""
+        own = {*cls.renamed, *cls.converted, *cls.parts}
+        cls.keys = tuple(key for key in PLAIN_KEYS if key not in own)
 
     def own_keys(self, config: EncoderConfig) -> JsonObject:
         """Fields that are numbers, under their names."""
@@ -133,17 +139,6 @@ class Modernbert(RenamedFamily):
         "attention_probs_dropout_prob": "attention_dropout",
         "layer_norm_eps": "norm_eps",
     }
-    keys = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "max_position_embeddings",
-        "initializer_range",
-        "position_embedding_init",
-        "pad_token_id",
-    )
     parts: ClassVar[Mapping[str, Any]] = {
         "type_vocab_size": 0,
         "block": BLOCK,

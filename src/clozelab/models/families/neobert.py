@@ -56,16 +56,7 @@ class Neobert(RenamedFamily):
         "initializer_range": "embedding_init_range",
         "max_position_embeddings": "max_length",
     }
-    keys = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "position_embedding_init",
-        "pad_token_id",
-    )
+    converted = ("intermediate_size",)
     parts: ClassVar[Mapping[str, Any]] = {
         "type_vocab_size": 0,
         "hidden_act": "silu",

@@ -76,19 +76,6 @@ class Ultrabert(RenamedFamily):
         "layer_norm_eps": "rms_norm_eps",
         "attention_probs_dropout_prob": "attention_dropout",
     }
-    keys = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "hidden_act",
-        "hidden_dropout_prob",
-        "max_position_embeddings",
-        "initializer_range",
-        "position_embedding_init",
-        "pad_token_id",
-    )
     parts: ClassVar[Mapping[str, Any]] = {
         "type_vocab_size": 0,
         "block": BLOCK,
