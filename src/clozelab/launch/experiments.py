@@ -348,7 +348,7 @@ PARSED: dict[tuple[object, ...], bytes] = {}
 """Files that were parsed, pickled."""
 
 
-class ExperimentSource(hydra_compat.FileConfigSource):
+class ExperimentSource(hydra_compat.VersionedSource):
     """Hydra's source of YAML files, which also knows what paper.yaml holds inline."""
 
     def __init__(self, provider: str, path: str) -> None:
@@ -393,6 +393,16 @@ class ExperimentSource(hydra_compat.FileConfigSource):
             check_file(f"{self.path}/{config_path}", config_path, result)
         return result
 
+    def version(self, config_path: str) -> tuple[object, ...]:
+        if not super().is_config(config_path):
+            return (self.path, str(self.inline.get(config_path)))
+        file = self._file(config_path)
+        status = file.stat()
+        return (self.provider, file, status.st_ino, status.st_ctime_ns)
+
+    def _file(self, config_path: str) -> Path:
+        return Path(self.path) / self._normalize_file_name(config_path)
+
     def _inline(self, config_path: str) -> ConfigResult:
         package = None
         if "/" in config_path:
@@ -405,14 +415,12 @@ class ExperimentSource(hydra_compat.FileConfigSource):
 
         YAML takes a third of the time to compose.
         """
-        file = Path(self.path) / self._normalize_file_name(config_path)
-        if not file.is_file():
+        if not super().is_config(config_path):
             return super().load_config(config_path)  # which says what is missing
-        status = file.stat()
-        key = (self.provider, file, status.st_ino, status.st_ctime_ns)
+        key = self.version(config_path)
         if key not in PARSED:
             if not self.is_trusted:
-                own_text(file, Path(self.path))
+                own_text(self._file(config_path), Path(self.path))
             PARSED[key] = pickle.dumps(super().load_config(config_path), pickle.HIGHEST_PROTOCOL)
         result: ConfigResult = pickle.loads(PARSED[key])
         return result

@@ -61,7 +61,7 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
     return GatedLoader(config_search_path=search_path)
 
 
-class GatedLoader(hydra_compat.ConfigLoaderImpl):
+class GatedLoader(hydra_compat.MergingOnce):
     """Hydra's loader, whose configurations have passed the gate.
 
     They have passed it before Hydra or anybody makes anything of them.

@@ -138,14 +138,21 @@ def split_overrides(
         words: the user's overrides.
     """
     addressed = [_addressed(word, names) for word in words]
-    overrides = {}
+    overrides: dict[str, list[str]] = {}
     for stage in STAGES:
-        for_stage = [by_stage[stage] for by_stage in addressed if stage in by_stage]
-        overrides[stage] = _accepted(stage, names, folder, for_stage)
+        overrides[stage] = []
+        if _has(stage, names):
+            for_stage = [by_stage[stage] for by_stage in addressed if stage in by_stage]
+            overrides[stage] = _accepted(stage, names, folder, for_stage)
     for word, by_stage in zip(words, addressed, strict=True):
         if not any(override in overrides[stage] for stage, override in by_stage.items()):
             raise ValueError(_refusal(word, by_stage, names, folder, overrides))
     return overrides
+
+
+def _has(stage: str, names: Mapping[str, str]) -> bool:
+    """Whether an experiment of these sweeps has a stage: it prepares what it pre-trains on."""
+    return stage in names or (stage == "prepare" and "pretrain" in names)
 
 
 def _addressed(word: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -214,11 +221,32 @@ def _accepted(
         first = takes(before, tried[:half])
         return first + takes([*before, *first], tried[half:])
 
-    accepted = takes([], words)
+    if isinstance(_composed(stage, names, folder, words), Composed):
+        return list(words)
+    # Most refused words belong to a part that the stage does not have.
+    possible = _with_known_top_keys(stage, names, folder, words)
+    accepted = takes([], possible)
     # Once more, for the key of a choice that only comes behind it.
-    refused = [word for word in words if word not in accepted]
-    accepted += takes(accepted, refused)
+    if accepted:
+        accepted += takes(accepted, [word for word in possible if word not in accepted])
     return [word for word in words if word in accepted]
+
+
+def _with_known_top_keys(
+    stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
+) -> list[str]:
+    """Those of some overrides that may be a stage's: no `corpus.x=1` where nothing is a corpus."""
+    config_dir = None
+    if stage in names:
+        config_dir = folder
+    stage_keys = known_keys(names.get(stage, stage), config_dir)
+    possible = []
+    for word in words:
+        top_key, dot, _ = key_of(word).partition(".")
+        is_unknown = dot and stage_keys and top_key not in stage_keys
+        if word.startswith(("+", "~")) or not is_unknown:
+            possible.append(word)
+    return possible
 
 
 def chooses_seeds(word: str) -> bool:
@@ -236,7 +264,7 @@ def _composed(
 
     Or why it does not take the last of them, or one of all.
     """
-    if stage not in names and (stage in SWEEPS or "pretrain" not in names):
+    if not _has(stage, names):
         return ValueError(f"there is nothing to {stage} here")
     name = names.get(stage, stage)
     config_dir = None
