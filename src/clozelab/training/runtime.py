@@ -26,6 +26,7 @@ from clozelab.training.stopping import be_a_data_worker
 log = logging.getLogger(__name__)
 
 DEPTH = 2  # batches that wait: one to hide the making of the next, one against jitter
+CEILING_SECONDS = 0.3  # what a training spends on measuring its machine
 CPU_PRODUCT_SIZE = 1024  # rows and columns of the product that is timed on a CPU
 MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inputs
 
@@ -128,8 +129,10 @@ def use_deterministic_algorithms() -> None:
 
 
 @torch.no_grad()
-def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -> float:
+def matmul_ceiling(precision: str, device: torch.device, seconds: float | None = None) -> float:
     """FLOP/s of a large matrix product on `device`: the best of those that fit in `seconds`."""
+    if seconds is None:
+        seconds = CEILING_SECONDS
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
     # So large that starting the kernel costs nothing beside it.
     size = 8192 if device.type == "cuda" else CPU_PRODUCT_SIZE
