@@ -495,8 +495,6 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     if scale in ("demo", "laptop"):
         return {frozenset(group) for group in (default, wide, *others)}
     base = {"table6_model_size/base"} if scale in ("gpu_day", "paper") else set()
-    if base:
-        others[0].add("distillation_retention/teacher")
     return {frozenset(group) for group in (default | wide | base, *others)}
 
 
