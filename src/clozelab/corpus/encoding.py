@@ -44,6 +44,7 @@ KEPT_KEYS = (  # of tokenizer_config.json, in an export
     "truncation_side",
     "split_special_tokens",
 )
+CLS_TYPE = 2  # of a template that ends with [CLS]
 PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands around it
 MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
     "pad_id": "padding token (pad_token), so sequences cannot be padded for pre-training",
@@ -131,11 +132,12 @@ class Tokenizer:
         finds_added: whether text is searched for added tokens before anything else.
 
     ValueError for a file that the library cannot read, and for a template that is not one token,
-    text, one token.
+    text, one token; nor XLNet's, text and two tokens, of which the last stands first here.
     """
 
     # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     pair_separators: int
+    cls_is_last = False  # in its template, as in A [SEP] [CLS]
     trims_spaces = True  # at the ends of character ranges
 
     def __init__(
@@ -239,6 +241,10 @@ class Tokenizer:
             )
         single = encode(probe)
         before, _, behind = _special_tokens_around(single, 1)
+        # XLNet's: a [SEP] [CLS], of which [CLS] has type 2.
+        self.cls_is_last = not before and len(behind) == 2 and single.type_ids[-1] == CLS_TYPE
+        if self.cls_is_last:
+            before = [behind.pop()]
         if len(before) != 1 or len(behind) != 1:
             example = " ".join(single.tokens)
             raise ValueError(
@@ -252,6 +258,17 @@ class Tokenizer:
         self.can_have_token_types = self._set_pair_template(probe)
         # an encoder may be trained without types though its template has them
         self.has_token_types = self.can_have_token_types and files.reads_token_types(self._config)
+        if not self.has_token_types:
+            self._refuse_one_type()
+
+    def _refuse_one_type(self) -> None:
+        """ValueError where the last token's type says that it is [CLS]."""
+        if self.cls_is_last:
+            raise ValueError(
+                f"{self.path}: a template that ends with [CLS] needs token types 0, 1 and"
+                f" {CLS_TYPE}: put token_type_ids into model_input_names (tokenizer_config.json),"
+                " and leave token_types=one out"
+            )
 
     def _set_pair_template(self, probe: str) -> bool:
         """Whether the second text of a pair has token type 1."""
@@ -260,6 +277,9 @@ class Tokenizer:
         types = np.array(pair.type_ids)
         # from the second text's first token to the end
         is_second = np.cumsum([owner == 1 for owner in pair.sequence_ids]) > 0
+        if self.cls_is_last and types[-1] == CLS_TYPE:
+            before.append(behind.pop())
+            types[-1] = 1
         has_types = bool(types.any())
         is_usual = before == [self.cls_id] and behind == [self.sep_id] and bool(between)
         is_usual = is_usual and set(between) == {self.sep_id}
@@ -280,6 +300,8 @@ class Tokenizer:
         `auto` leaves it as it is.
         """
         tokenizer = copy(self)
+        if number == "one":
+            self._refuse_one_type()
         if number != "auto":
             tokenizer.has_token_types = number == "two" and self.can_have_token_types
         return tokenizer
@@ -447,6 +469,8 @@ class Tokenizer:
         if self.has_token_types:
             types = ["token_type_ids"]
         config["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        if self.cls_is_last:
+            config["padding_side"] = "left"
         # Other programs and classes ask for these.
         normalizer = self._rules.get("normalizer") or {}
         if normalizer.get("type") == "BertNormalizer":

@@ -255,6 +255,38 @@ class MpnetTokenizer(WordPieceTokenizer):
         )
 
 
+class XlnetTokenizer(WordPieceTokenizer):
+    """BERT's rules with XLNet's template: a text, or a pair, then [SEP] [CLS]."""
+
+    kind = "wordpiece_xlnet"
+    library_class = "PreTrainedTokenizerFast"  # XLNet's own makes its rules anew
+    cls_is_last = True
+
+    @classmethod
+    def of_rules(cls, rules: ReadOnlyJson) -> WordPieceTokenizer | None:
+        single = (rules.get("post_processor") or {}).get("single") or [{}]
+        ends_with = single[-1].get("SpecialToken") or {}
+        return super().of_rules(rules) if ends_with.get("id") == "[CLS]" else None
+
+    def files(self) -> dict[str, bytes]:
+        files = super().files()
+        config = json.loads(files[CONFIG_FILE])
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        # Its classes read a text from its last token.
+        config["padding_side"] = "left"
+        return {**files, CONFIG_FILE: json_bytes(config)}
+
+    def _identity(self) -> list[Json]:
+        return [self.kind, *super()._identity()]
+
+    def _template(self) -> processors.PostProcessor:
+        return processors.TemplateProcessing(
+            single="$A:0 [SEP]:0 [CLS]:2",
+            pair="$A:0 [SEP]:0 $B:1 [SEP]:1 [CLS]:2",
+            special_tokens=[(name, self._ids[name]) for name in ("[CLS]", "[SEP]")],
+        )
+
+
 def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
     """BERT's rules in the library's terms, without special tokens in text."""
     library = Library(
@@ -477,6 +509,7 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
 KINDS: ReadOnlyJson = {
     WordPieceTokenizer.kind: WordPieceTokenizer,
     MpnetTokenizer.kind: MpnetTokenizer,
+    XlnetTokenizer.kind: XlnetTokenizer,
     ByteBpeTokenizer.kind: ByteBpeTokenizer,
 }
 
@@ -485,7 +518,7 @@ KINDS: ReadOnlyJson = {
 class TokenizerSettings:
     """What a corpus's tokenizer is to be; the keys of conf/tokenizer.
 
-    `kind` is wordpiece, wordpiece_roberta or byte_bpe.
+    `kind` is wordpiece, wordpiece_roberta, wordpiece_xlnet or byte_bpe.
     """
 
     kind: str
@@ -545,6 +578,12 @@ class TokenizerSettings:
                 f"say tokenizer.lowercase={json.dumps(tokenizer.lowercase)}"
             )
         return tokenizer
+
+    def cls_is_last(self, data_dir: str | Path) -> bool:
+        """Whether its template ends with [CLS]; no text is read."""
+        is_file = self.vocab_file is not None and Path(self.vocab_file).name == TOKENIZER_FILE
+        tokenizer: Any = self.given(data_dir) if is_file else KINDS[self.kind]
+        return bool(tokenizer.cls_is_last)
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
         # the longest silence of a preparation
@@ -614,7 +653,7 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
             )
     _compare_vocabularies(folder, rules["model"])
     released = None
-    for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
+    for tokenizer_class in (MpnetTokenizer, XlnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
         released = released or tokenizer_class.of_rules(rules)
     if released is None:
         return Tokenizer(path, rules, config)

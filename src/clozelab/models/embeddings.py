@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from clozelab.models.attention import Mask, Rotation, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import Dropout, Embedding
+from clozelab.models.layout import Layout
 
 
 def sinusoids(num_positions: int, size: int) -> Tensor:
@@ -40,14 +41,23 @@ class Positions(nn.Module):
     """A scheme that learns nothing of a position, and tells attention nothing.
 
     `counts_slots`: distances are of slots, whatever the positions say. `has_layers_shape`: its
-    weights are as wide as the layers, or one a head.
+    weights are as wide as the layers, or one a head. `tells_length`: to every token.
     """
 
     counts_slots: ClassVar[bool] = False
+    tells_length: bool = False
     has_layers_shape: ClassVar[bool] = False
 
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
+
+    def with_queries(self, embedded: Tensor, is_query: Tensor) -> Tensor:  # noqa: ARG002
+        """[T, E] with what slots that only predict (bool [T]) start from."""
+        return embedded
+
+    def places(self, position_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:  # noqa: ARG002
+        """int64 [T] each -> [T, ...]: what attention is told instead of `position_ids`."""
+        return position_ids
 
     def rotation(self, position_ids: Tensor, mask: Mask) -> Rotation | None:  # noqa: ARG002
         """What query and key pass through in layers of this mask; `position_ids` int64 [T]."""
@@ -214,9 +224,17 @@ class Embeddings(nn.Module):
         self.LayerNorm = config.norm.build(config, config.embedding_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """int64 [T] each -> [T, E]."""
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        is_query: Tensor | None = None,
+    ) -> Tensor:
+        """int64 [T] each -> [T, E]; `is_query` bool [T]."""
         embedded = self.word_embeddings(input_ids)
+        if is_query is not None:
+            embedded = self.position_embeddings.with_queries(embedded, is_query)
         types = self.token_type_embeddings
         if types is not None:
             # With one type every token has it, whatever the batch says.

@@ -130,9 +130,13 @@ class Intermediate(nn.Module):
 class Block(nn.Module):
     """What the encoder asks of a layer."""
 
-    needs_final_norm: ClassVar[bool] = False  # behind the last one
     reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
     embedding_norm: bool = True  # behind the embeddings
+
+    @classmethod
+    def behind_last(cls, config: EncoderConfig) -> nn.Module:  # noqa: ARG003
+        """What stands behind the last of such layers."""
+        return nn.Identity()
 
 
 class PostNorm(Block):
@@ -170,8 +174,6 @@ class PreNorm(Block):
     `embedding_norm` False: none behind the embeddings.
     """
 
-    needs_final_norm: ClassVar[bool] = True
-
     def __init__(
         self,
         config: EncoderConfig,
@@ -193,6 +195,10 @@ class PreNorm(Block):
         if scaled_outputs:
             for half in (self.attention, self):
                 half.output.dense.init_scale = residual_scale(config)
+
+    @classmethod
+    def behind_last(cls, config: EncoderConfig) -> nn.Module:
+        return layer_norm(config)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
         """[T, H] -> [T, H]."""
@@ -254,8 +260,8 @@ def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
 
 
 def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
-    needs_norm: Any = blocks[0].needs_final_norm
-    return layer_norm(config) if needs_norm else nn.Identity()
+    first: Any = blocks[0]
+    return first.behind_last(config)
 
 
 class MeanPooler(nn.Module):
@@ -380,8 +386,10 @@ class Encoder(nn.Module):
         reversal: Tensor | None = None,
     ) -> EncoderOutput:
         """[T, H] of the layers of one stack; their first input is in the order of `reversal`."""
-        hidden = self.embed(*stream)
-        position_ids = stream[2]
+        input_ids, token_type_ids, position_ids = stream
+        hidden = self.embed(*stream, layout.queries)
+        positions: Any = self.embeddings.position_embeddings
+        position_ids = positions.places(position_ids, token_type_ids, layout)
         if reversal is not None:
             hidden = hidden.index_select(0, reversal)
             position_ids = position_ids.index_select(0, reversal)
@@ -391,7 +399,8 @@ class Encoder(nn.Module):
         if layout.dense_width is None and hidden.device.type == "cpu":
             padding = round_up_to_bucket(num_slots) - num_slots
             hidden = F.pad(hidden, (0, 0, 0, padding))
-            position_ids = F.pad(position_ids, (0, padding))
+            added = position_ids.new_zeros(padding, *position_ids.shape[1:])
+            position_ids = torch.cat([position_ids, added])
         # A convolution reads across an edge of the text, where Hugging Face has zeros.
         is_padded = layout.row_slots is not None and not layout.full
         if is_padded and self.first_block.reads_neighbours:
@@ -422,9 +431,15 @@ class Encoder(nn.Module):
             output_hidden_states,
         )
 
-    def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """int64 [T] each -> what goes into the first layer, [T, H]."""
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]
+    def embed(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        is_query: Tensor | None = None,
+    ) -> Tensor:
+        """int64 [T] each, bool [T] -> what goes into the first layer, [T, H]."""
+        hidden = self.embeddings(input_ids, token_type_ids, position_ids, is_query)  # [T, E]
         if self.embeddings_project is not None:
             hidden = self.embeddings_project(hidden)
         return hidden

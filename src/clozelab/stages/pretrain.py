@@ -23,7 +23,7 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
-from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
+from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer, TokenizerSettings
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
@@ -193,6 +193,8 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
         student = EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     else:
         student = folders.read_config(cfg.encoder)
+    tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
+    family_for(student).require_template(tokenizer.cls_is_last(cfg.data_dir))
     # Which objectives and parts fit together, the constructors know.
     with torch.device("meta"):
         build_models(Encoder(student), list(dict.fromkeys(objectives)))
@@ -374,7 +376,9 @@ def encoder_tokenizer(
     It has no token type 1 where neither this run nor that of a given encoder has trained it: then
     fine-tuning gives both texts of a pair the trained one, here and in transformers.
     """
-    if any(objective.input.num_segments > 1 for objective in objectives):
+    # XLNet's types tell [CLS] from the text as well.
+    has_types = corpus.tokenizer.cls_is_last
+    if has_types or any(objective.input.num_segments > 1 for objective in objectives):
         return corpus.tokenizer
     if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:
         return corpus.tokenizer

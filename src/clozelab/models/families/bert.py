@@ -104,6 +104,8 @@ class Family:
     # Whether its heads read the states of two directions side by side.
     reads_two_directions: ClassVar[bool] = True
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
+    # Whether a text ends with the token that stands for it.
+    cls_is_last: ClassVar[bool] = False
 
     def of(self, config: EncoderConfig) -> Family:  # noqa: ARG002
         """The family as it stores an encoder of these sizes."""
@@ -187,6 +189,19 @@ class Family:
             return False
         readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
         return bool(readers) or not (kinds or self.pooler_is_apart)
+
+    def require_masks(self, values: ReadOnlyJson) -> None:
+        """ValueError where a model of this config.json tells nothing of a mask in a text."""
+
+    def require_template(self, cls_is_last: bool) -> None:
+        """ValueError where a tokenizer puts [CLS] where the family does not look for it."""
+        if cls_is_last != self.cls_is_last:
+            place = "end" if self.cls_is_last else "begin"
+            raise ValueError(
+                f"texts of a {self.class_name} {place} with [CLS], and its tokenizer puts it"
+                " elsewhere: take tokenizer=wordpiece_xlnet, or the released tokenizer.json, for"
+                " XLNet alone"
+            )
 
     # Names of tensors
 
