@@ -260,6 +260,14 @@ class Tokenizer:
         self.has_token_types = self.can_have_token_types and files.reads_token_types(self._config)
         if not self.has_token_types:
             self._refuse_one_type()
+        names_inputs = {"tokenizer_class", "model_input_names"} & self._config.keys()
+        if self.cls_is_last and names_inputs == {"tokenizer_class"}:
+            log.warning(
+                "%s gives token types 0, 1 and %d, as the paper and transformers 4; transformers 5"
+                " leaves them out unless model_input_names in tokenizer_config.json has them",
+                self.path,
+                CLS_TYPE,
+            )
 
     def _refuse_one_type(self) -> None:
         """ValueError where the last token's type says that it is [CLS]."""
