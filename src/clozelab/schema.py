@@ -274,9 +274,7 @@ class CorpusConfig(Frozen):
 class TokenizerConfig(Frozen):
     """How text becomes ids (corpus/tokenizers.py)."""
 
-    kind: Annotated[
-        str, one_of("wordpiece", "wordpiece_roberta", "wordpiece_xlnet", "byte_bpe")
-    ] = MISSING
+    kind: Annotated[str, one_of("wordpiece", "wordpiece_roberta", "byte_bpe")] = MISSING
     vocab_size: Count = MISSING
     lowercase: bool = MISSING
     vocab_file: str | None = None

@@ -255,38 +255,6 @@ class MpnetTokenizer(WordPieceTokenizer):
         )
 
 
-class XlnetTokenizer(WordPieceTokenizer):
-    """BERT's rules with XLNet's template: a text, or a pair, then [SEP] [CLS]."""
-
-    kind = "wordpiece_xlnet"
-    library_class = "PreTrainedTokenizerFast"  # XLNet's own makes its rules anew
-    cls_is_last = True
-
-    @classmethod
-    def of_rules(cls, rules: ReadOnlyJson) -> WordPieceTokenizer | None:
-        single = (rules.get("post_processor") or {}).get("single") or [{}]
-        ends_with = single[-1].get("SpecialToken") or {}
-        return super().of_rules(rules) if ends_with.get("id") == "[CLS]" else None
-
-    def files(self) -> dict[str, bytes]:
-        files = super().files()
-        config = json.loads(files[CONFIG_FILE])
-        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        # Its classes read a text from its last token.
-        config["padding_side"] = "left"
-        return {**files, CONFIG_FILE: json_bytes(config)}
-
-    def _identity(self) -> list[Json]:
-        return [self.kind, *super()._identity()]
-
-    def _template(self) -> processors.PostProcessor:
-        return processors.TemplateProcessing(
-            single="$A:0 [SEP]:0 [CLS]:2",
-            pair="$A:0 [SEP]:0 $B:1 [SEP]:1 [CLS]:2",
-            special_tokens=[(name, self._ids[name]) for name in ("[CLS]", "[SEP]")],
-        )
-
-
 def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
     """BERT's rules in the library's terms, without special tokens in text."""
     library = Library(
@@ -509,7 +477,6 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
 KINDS: ReadOnlyJson = {
     WordPieceTokenizer.kind: WordPieceTokenizer,
     MpnetTokenizer.kind: MpnetTokenizer,
-    XlnetTokenizer.kind: XlnetTokenizer,
     ByteBpeTokenizer.kind: ByteBpeTokenizer,
 }
 
@@ -518,7 +485,7 @@ KINDS: ReadOnlyJson = {
 class TokenizerSettings:
     """What a corpus's tokenizer is to be; the keys of conf/tokenizer.
 
-    `kind` is wordpiece, wordpiece_roberta, wordpiece_xlnet or byte_bpe.
+    `kind` is wordpiece, wordpiece_roberta or byte_bpe.
     """
 
     kind: str
@@ -578,12 +545,6 @@ class TokenizerSettings:
                 f"say tokenizer.lowercase={json.dumps(tokenizer.lowercase)}"
             )
         return tokenizer
-
-    def cls_is_last(self, data_dir: str | Path) -> bool:
-        """Whether its template ends with [CLS]; no text is read."""
-        is_file = self.vocab_file is not None and Path(self.vocab_file).name == TOKENIZER_FILE
-        tokenizer: Any = self.given(data_dir) if is_file else KINDS[self.kind]
-        return bool(tokenizer.cls_is_last)
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
         # the longest silence of a preparation
@@ -653,7 +614,7 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
             )
     _compare_vocabularies(folder, rules["model"])
     released = None
-    for tokenizer_class in (MpnetTokenizer, XlnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
+    for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
         released = released or tokenizer_class.of_rules(rules)
     if released is None:
         return Tokenizer(path, rules, config)
@@ -716,7 +677,7 @@ def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson
     longest_word = model.get("max_input_chars_per_word", MAX_WORD_CHARACTERS)
     if longest_word != MAX_WORD_CHARACTERS or model.get("end_of_word_suffix") is not None:
         return False
-    for number in ("two",) if released.cls_is_last else ("two", "one"):
+    for number in ("two", "one"):
         written = json.loads(released.with_token_types(number).rules())
         # An older version of the library may have spelt it otherwise.
         if written == rules or written == json.loads(open_library(path, rules).to_str()):

@@ -51,9 +51,9 @@ class Positions(nn.Module):
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
 
-    def with_queries(self, embedded: Tensor, is_query: Tensor) -> Tensor:  # noqa: ARG002
-        """[T, E] with what slots that only predict (bool [T]) start from."""
-        return embedded
+    def with_queries(self, hidden: Tensor, layout: Layout) -> Tensor:  # noqa: ARG002
+        """[T, H] with what slots that do not see themselves, which only predict, start from."""
+        return hidden
 
     def places(self, position_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:  # noqa: ARG002
         """int64 [T] each -> [T, ...]: what attention is told instead of `position_ids`."""
@@ -224,17 +224,9 @@ class Embeddings(nn.Module):
         self.LayerNorm = config.norm.build(config, config.embedding_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        position_ids: Tensor,
-        is_query: Tensor | None = None,
-    ) -> Tensor:
-        """int64 [T] each -> [T, E]; `is_query` bool [T]."""
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """int64 [T] each -> [T, E]."""
         embedded = self.word_embeddings(input_ids)
-        if is_query is not None:
-            embedded = self.position_embeddings.with_queries(embedded, is_query)
         types = self.token_type_embeddings
         if types is not None:
             # With one type every token has it, whatever the batch says.

@@ -246,7 +246,7 @@ class RightToLeftStack(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList(_make_blocks(config))
-        self.final_norm = _make_final_norm(config, self.layer)
+        self.final_norm = self.layer[0].behind_last(config)
 
 
 def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
@@ -257,11 +257,6 @@ def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
         layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
         blocks.append(config.block.build(config, layer_index))
     return blocks
-
-
-def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
-    first: Any = blocks[0]
-    return first.behind_last(config)
 
 
 class MeanPooler(nn.Module):
@@ -338,7 +333,7 @@ class Encoder(nn.Module):
         self.layer = nn.ModuleList(_make_blocks(config))
         if embeddings is None and not self.first_block.embedding_norm:
             self.embeddings.LayerNorm = nn.Identity()
-        self.final_norm = _make_final_norm(config, self.layer)
+        self.final_norm = self.first_block.behind_last(config)
         self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
@@ -386,10 +381,10 @@ class Encoder(nn.Module):
         reversal: Tensor | None = None,
     ) -> EncoderOutput:
         """[T, H] of the layers of one stack; their first input is in the order of `reversal`."""
-        input_ids, token_type_ids, position_ids = stream
-        hidden = self.embed(*stream, layout.queries)
-        positions: Any = self.embeddings.position_embeddings
-        position_ids = positions.places(position_ids, token_type_ids, layout)
+        scheme: Any = self.embeddings.position_embeddings
+        hidden = scheme.with_queries(self.embed(*stream), layout)
+        _, token_type_ids, position_ids = stream
+        position_ids = scheme.places(position_ids, token_type_ids, layout)
         if reversal is not None:
             hidden = hidden.index_select(0, reversal)
             position_ids = position_ids.index_select(0, reversal)
@@ -431,15 +426,9 @@ class Encoder(nn.Module):
             output_hidden_states,
         )
 
-    def embed(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        position_ids: Tensor,
-        is_query: Tensor | None = None,
-    ) -> Tensor:
-        """int64 [T] each, bool [T] -> what goes into the first layer, [T, H]."""
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids, is_query)  # [T, E]
+    def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """int64 [T] each -> what goes into the first layer, [T, H]."""
+        hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]
         if self.embeddings_project is not None:
             hidden = self.embeddings_project(hidden)
         return hidden

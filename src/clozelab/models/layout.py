@@ -173,22 +173,6 @@ class Layout:
         lengths = move(self.lengths)
         return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list, visibility)
 
-    @property
-    def queries(self) -> Tensor | None:
-        """bool [T]: slots that do not see themselves, which only predict; None: there are none."""
-        if self.visibility is None:
-            return None
-        return ~self.visibility.diagonal(dim1=1, dim2=2).flatten()
-
-    def last_positions(self, position_ids: Tensor) -> Tensor:
-        """int64 [T]: for each slot the largest position of its sequence."""
-        if self.row_slots is None:
-            last = position_ids.index_select(0, self.last_rows)
-            return torch.repeat_interleave(last, self.lengths, output_size=self.num_slots)
-        # The row of a permuted text goes on with other positions of it.
-        rows = position_ids.view(self.batch_size, self.row_slots).masked_fill(self.key_padding(), 0)
-        return rows.amax(1, keepdim=True).expand_as(rows).flatten()
-
     def _starts(self) -> Tensor:
         """int64 [B + 1], computed on the device.
 

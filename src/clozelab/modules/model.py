@@ -403,10 +403,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             folder,
         )
     config = folders.read_config(folder)
-    try:
-        family_for(config).require_template(tokenizer.cls_is_last)
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+    family_for(config).require_template(tokenizer.cls_is_last, folder)
     rows = config.vocab_size
     entries = tokenizer.vocab_size
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:

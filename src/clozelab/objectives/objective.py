@@ -616,23 +616,18 @@ def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
 
 def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
     """ValueError for parts that show, or miss, other tokens than the objective counts on."""
-    _refuse_told_lengths(encoder, token)
+    positions: Any = encoder.embeddings.position_embeddings
     if token.moves_slots:
         _refuse_counted_slots(encoder, token.name)
+    elif token.hides_neighbours and positions.tells_length:
+        raise ValueError(
+            f"objective {token.name} hides what follows, and {type(positions).__name__} tell every"
+            " token how far the end of the text is: choose other architecture.positions"
+        )
     if token.hides_neighbours and encoder.first_block.reads_neighbours:
         raise ValueError(
             f"objective {token.name} hides tokens that a convolution would show: choose"
             " architecture.block PostNorm"
-        )
-
-
-def _refuse_told_lengths(encoder: Encoder, token: TokenObjective) -> None:
-    """ValueError where tokens that are to be predicted one after the other know how many follow."""
-    positions: Any = encoder.embeddings.position_embeddings
-    if positions.tells_length and token.hides_neighbours and not token.moves_slots:
-        raise ValueError(
-            f"objective {token.name} hides what follows, and {type(positions).__name__} tell every"
-            " token how far the end of the text is: choose other architecture.positions"
         )
 
 

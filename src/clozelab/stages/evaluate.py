@@ -362,8 +362,8 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
         try:
             folders.load_head(folder, head_name, head)
             if head_name == "lm":
-                config = folders.read_config(folder)
-                family_for(config).require_masks(folders.read_config_dict(folder))
+                family = family_for(folders.read_config(folder))
+                family.require_masks(folders.read_config_dict(folder))
         except ValueError as problem:
             maker = "fine-tuning that kept its model, on a task of this kind"
             if head_name == "lm":

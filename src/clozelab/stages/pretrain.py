@@ -23,7 +23,7 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
-from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer, TokenizerSettings
+from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
@@ -31,7 +31,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.locate import CONFIG_FILE
-from clozelab.models.registry import family_for
+from clozelab.models.registry import family_for, family_of
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
@@ -193,8 +193,6 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
         student = EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     else:
         student = folders.read_config(cfg.encoder)
-    tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
-    family_for(student).require_template(tokenizer.cls_is_last(cfg.data_dir))
     # Which objectives and parts fit together, the constructors know.
     with torch.device("meta"):
         build_models(Encoder(student), list(dict.fromkeys(objectives)))
@@ -374,11 +372,15 @@ def encoder_tokenizer(
     """The tokenizer that the encoder's folder gets.
 
     It has no token type 1 where neither this run nor that of a given encoder has trained it: then
-    fine-tuning gives both texts of a pair the trained one, here and in transformers.
+    fine-tuning gives both texts of a pair the trained one, here and in transformers. An XLNet's
+    types tell [CLS] from the text as well, and its tokenizer puts that at the end.
     """
-    # XLNet's types tell [CLS] from the text as well.
-    has_types = corpus.tokenizer.cls_is_last
-    if has_types or any(objective.input.num_segments > 1 for objective in objectives):
+    config = cfg.architecture if cfg.encoder is None else folders.read_config(cfg.encoder)
+    family = family_of(config.model_type)
+    if family.cls_is_last:
+        return corpus.tokenizer.ending_with_cls()
+    family.require_template(corpus.tokenizer.cls_is_last, cfg.corpus.name)
+    if any(objective.input.num_segments > 1 for objective in objectives):
         return corpus.tokenizer
     if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:
         return corpus.tokenizer

@@ -1,27 +1,26 @@
 """XLNet (Yang et al. 2019): scores of distances and segments, predictions from queries.
 
 A file's matrices have three dimensions, inputs first: [H, N, D]; only that of the attention's
-output has its outputs first. A layer's three biases are tensors of their own.
+output has its outputs first.
 
 Unusual: its config.json has one probability of dropout, and no longest text; ours is written as
-`max_sequence_length`. There is no memory of earlier texts (`mem_len`): theirs reads without it, too,
+`max_sequence_length`. There is no memory of earlier texts (`mem_len`): theirs has none either,
 unless it is handed one. The head of XLNetForQuestionAnswering, which searches with a beam, is
 refused; that of XLNetForQuestionAnsweringSimple is read.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.families.bert import Family, require_values
+from clozelab.models.families.bert import TASKS, Family, require_values
 from clozelab.models.families.distilbert import PreClassifier
-from clozelab.models.families.modernbert import RenamedFamily
+from clozelab.models.families.modernbert import UNSAID_IDS, RenamedFamily
 from clozelab.models.segmented import PARTS
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -37,13 +36,10 @@ FIXED: Mapping[str, Any] = {
     "summary_use_proj": True,
     "summary_activation": "tanh",
 }
-# What a text without memory has.
-UNUSED: Mapping[str, Any] = {"mem_len": None, "reuse_len": None, "use_mems_eval": False}
-UNSAID_IDS = ("bos_token_id", "eos_token_id")
 BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
+# Parameters that are no module's, so that they have no `.weight`.
+MATRICES = ("q", "k", "v", "r", "o", "seg_embed", *BIASES)
 QUERY = "mask_emb"
-SUMMARY = {"dense": "sequence_summary.summary", "out_proj": "logits_proj"}
-QUESTIONS = "ForQuestionAnswering"
 
 
 class Xlnet(RenamedFamily):
@@ -69,11 +65,14 @@ class Xlnet(RenamedFamily):
     }
     head_names: ClassVar[Mapping[str, str]] = {
         "lm": "lm_loss",
-        **{f"classification.{name}": theirs for name, theirs in SUMMARY.items()},
-        **{f"choices.{name}": theirs for name, theirs in SUMMARY.items()},
+        "classification.dense": "sequence_summary.summary",
+        "classification.out_proj": "logits_proj",
+        "choices.dense": "sequence_summary.summary",
+        "choices.out_proj": "logits_proj",
     }
     decoder = "lm_loss"
     pretraining = ((frozenset({"lm"}), "LMHeadModel"),)
+    tasks = (*TASKS[:-1], (frozenset({"spans"}), "ForQuestionAnsweringSimple"))
     renamed: ClassVar[Mapping[str, str]] = {
         "hidden_size": "d_model",
         "num_hidden_layers": "n_layer",
@@ -99,15 +98,6 @@ class Xlnet(RenamedFamily):
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh", "choices": "tanh"}
     dense_head: ClassVar[type[nn.Module]] = PreClassifier
     cls_is_last = True
-    num_heads = 1
-
-    def of(self, config: EncoderConfig) -> Xlnet:
-        # A file's matrices have a dimension of heads.
-        family = copy.copy(self)
-        family.num_heads = config.num_attention_heads
-        return family
-
-    # Heads
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         # The encoder has dropped of its states already.
@@ -120,21 +110,9 @@ class Xlnet(RenamedFamily):
             head.transform = nn.Identity()
         return head
 
-    def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
-        name = super().architecture(kinds, is_causal)
-        return f"{name}Simple" if name.endswith(QUESTIONS) else name
-
-    def kinds(self, architecture: str) -> frozenset[str]:
-        if architecture.endswith(QUESTIONS):
-            raise ValueError(
-                f"config.json: {architecture} searches for answers with a beam, which is not read"
-                f" here; {architecture}Simple is, or the encoder alone (XLNetModel)"
-            )
-        return super().kinds(architecture.removesuffix("Simple"))
-
     def require_masks(self, values: ReadOnlyJson) -> None:
-        made_by = values.get("clozelab", {}).get("objective", {}).get("token", {})
-        if not str(made_by.get("_target_")).endswith(".MaskedLanguageModel"):
+        objective = values.get("clozelab", {}).get("objective", {"token": {"_target_": ""}})
+        if not objective["token"]["_target_"].endswith(".MaskedLanguageModel"):
             raise ValueError(
                 "an XLNet predicts tokens from queries, not from masks in a text; one that"
                 " objective=mlm has trained can be asked so, and objective=permuted measures others"
@@ -143,54 +121,47 @@ class Xlnet(RenamedFamily):
     # Tensors
 
     def file_names(self, name: str) -> list[str]:
-        if name.endswith(".attention.biases.weight"):
-            module = name.removeprefix("encoder.").removesuffix("attention.biases.weight")
-            layer = self.layer_prefix.format(module.split(".")[1])
-            return [f"{self.prefix}{layer}rel_attn.{bias}" for bias in BIASES]
         names = []
         for file_name in super().file_names(name):
-            # Parameters that are no module's have no `.weight`.
             bare = file_name.removesuffix(".weight")
-            names.append(bare if self._is_bare(bare) else file_name)
+            layer = bare.removesuffix("attention.biases")
+            leaf = bare.rpartition(".")[2]
+            if layer != bare:
+                names += [f"{layer}rel_attn.{bias}" for bias in BIASES]
+            else:
+                names.append(bare if leaf in (*MATRICES, QUERY) else file_name)
         return names
-
-    @staticmethod
-    def _is_bare(name: str) -> bool:
-        module, _, leaf = name.rpartition(".")
-        return leaf == QUERY or (module.endswith("rel_attn") and leaf != "layer_norm")
 
     def to_hf(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors = super().to_hf(state)
         for name, value in tensors.items():
             leaf = name.rpartition(".")[2]
-            if leaf == QUERY:
-                tensors[name] = value[None]
-            elif self._is_bare(name):
+            if leaf in MATRICES:
                 matrix = value.T if leaf in "qkvr" else value
                 by_head = matrix.unflatten(1, (self.num_heads, -1))
                 tensors[name] = by_head[0] if leaf in BIASES else by_head
+            elif leaf == QUERY:
+                tensors[name] = value[None]
         return tensors
 
     def from_hf(self, tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
         flat = dict(tensors)
         for name, value in tensors.items():
             leaf = name.rpartition(".")[2]
-            if leaf == QUERY:
-                flat[name] = value[0]
-            elif self._is_bare(name):
-                matrix = value.reshape(1, -1) if leaf in BIASES else value.flatten(1)
-                flat[name] = matrix.T if leaf in "qkvr" else matrix
+            if leaf in (*BIASES, QUERY):
+                flat[name] = value.reshape(1, -1)
+            elif leaf in MATRICES:
+                flat[name] = value.flatten(1).T if leaf in "qkvr" else value.flatten(1)
         return super().from_hf(flat, names)
 
     # config.json
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
-        values = {**self.own_keys(config), **FIXED, **UNUSED, **dict.fromkeys(UNSAID_IDS)}
+        values = {**self.own_keys(config), **FIXED, **dict.fromkeys(UNSAID_IDS)}
         return values | {"summary_last_dropout": config.hidden_dropout_prob}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        head_dim = values["d_model"] // values["n_head"]
-        require_values(values, {**FIXED, "d_head": head_dim})
+        require_values(values, {**FIXED, "d_head": values["d_model"] // values["n_head"]})
         fields = self.own_fields(values)
         return fields | {"attention_probs_dropout_prob": values["dropout"]}
 
