@@ -3,8 +3,8 @@
 To the score of two tokens are added the query's product with the distance's key, and with a vector
 that says whether both are of one segment. Each of the three products has a bias on the query.
 
-Unusual: XLNet's texts end with [CLS], as in A [SEP] B [SEP] [CLS]; here it stands first, as in every
-other model. Only distances and segments tell where a token stands, so [CLS] gets the last position
+Unusual: XLNet's texts end with [CLS], as in A [SEP] B [SEP] [CLS]; here it stands first, as in all
+other models. Only distances and segments tell where a token stands, so [CLS] gets the last position
 and a segment of its own, and the states are those of XLNet's order.
 
 Letters: T tokens in the stream, B sequences, S slots a row, N heads, D head dimension, H hidden
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozelab.models.attention import AttentionInputs, Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
@@ -114,27 +114,28 @@ def _bind(table: Tensor, bias: ScoreBias, layer: SegmentedAttention, widest: int
 
 
 class SegmentedAttention(SelfAttention):
-    """Without biases of query, key and value; `biases` are of content, distance and segment."""
+    """Without biases of query, key and value; those of content, distance and segment do not decay."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(replace(config, use_bias=False), norm_last=True)
         self.distance = Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.biases = Embedding(3, config.hidden_size)
         self.segments = Embedding(2, config.hidden_size)  # of the same one, and of others
+        self.r_w_bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.r_r_bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.r_s_bias = nn.Parameter(torch.zeros(config.hidden_size))
 
     def added_scores(self, keys: Tensor, q: Tensor, k: Tensor, places: Tensor) -> Tensor:
         """q, k [B, N, S, D], keys of distances [W, H] and places [B, S, 2] -> [B, N, S, S]."""
-        keys, segments, biases = (
-            x.to(q.dtype).unflatten(1, q.shape[1::2]).permute(1, 2, 0)  # [N, D, rows]
-            for x in (keys, self.segments.weight, self.biases.weight)
-        )
-        of_content, of_distance, of_segment = biases.transpose(1, 2).split(1, dim=1)  # [N, 1, D]
-        by_content = of_content @ k.transpose(2, 3)  # [B, N, 1, S]
-        by_segment = (q + of_segment) @ segments  # [B, N, S, 2]
+        shape = (self.num_heads, 1, self.head_dim)
+        keys = keys.to(q.dtype).view(-1, *shape[::2]).permute(1, 2, 0)  # [N, D, W]
+        segments = self.segments.weight.view(-1, *shape[::2]).permute(1, 2, 0)
+        by_content = self.r_w_bias.view(shape) @ k.transpose(2, 3)  # [B, N, 1, S]
+        by_segment = (q + self.r_s_bias.view(shape)) @ segments  # [B, N, S, 2]
+        of_distance = q + self.r_r_bias.view(shape)
         if q.device.type == "meta":
             # Of a row of products half is for no key: not counted.
-            return (q + of_distance) @ keys[..., : q.shape[2]]
-        by_distance = (q + of_distance) @ keys  # [B, N, S, W]
+            return of_distance @ keys[..., : q.shape[2]]
+        by_distance = of_distance @ keys  # [B, N, S, W]
         position, segment = places.unbind(-1)
         # In the middle stands the distance of a token to itself.
         index = position[:, :, None] - position[:, None, :] + keys.shape[2] // 2
@@ -158,7 +159,7 @@ class SegmentedPostNorm(Block):
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
 
     @classmethod
-    def behind_last(cls, config: EncoderConfig) -> Any:
+    def behind_last(cls, config: EncoderConfig) -> nn.Module:
         return Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:

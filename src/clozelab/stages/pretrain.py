@@ -375,8 +375,10 @@ def encoder_tokenizer(
     fine-tuning gives both texts of a pair the trained one, here and in transformers. An XLNet's
     types tell [CLS] from the text as well, and its tokenizer puts that at the end.
     """
-    config = cfg.architecture if cfg.encoder is None else folders.read_config(cfg.encoder)
-    family = family_of(config.model_type)
+    model_type = cfg.architecture.model_type
+    if cfg.encoder is not None:
+        model_type = folders.read_config(cfg.encoder).model_type
+    family = family_of(model_type)
     if family.cls_is_last:
         return corpus.tokenizer.ending_with_cls()
     family.require_template(corpus.tokenizer.cls_is_last, cfg.corpus.name)

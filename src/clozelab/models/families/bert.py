@@ -203,10 +203,9 @@ class Family:
     def require_template(self, cls_is_last: bool, where: str | Path) -> None:
         """ValueError where a tokenizer has [CLS] where the family does not look for it."""
         if cls_is_last != self.cls_is_last:
-            place = "end" if self.cls_is_last else "begin"
             raise ValueError(
-                f"{where}: texts of {self.class_name} {place} with [CLS], and the tokenizer's"
-                " template (post_processor) has it elsewhere: take one that was made for the model"
+                f"{where}: the tokenizer's template (post_processor) does not put [CLS] where"
+                f" {self.class_name} reads it, which of XLNet alone is the end: take the model's own"
             )
 
     # Names of tensors

@@ -6,7 +6,8 @@ output has its outputs first.
 Unusual: its config.json has one probability of dropout, and no longest text; ours is written as
 `max_sequence_length`. There is no memory of earlier texts (`mem_len`): theirs has none either,
 unless it is handed one. The head of XLNetForQuestionAnswering, which searches with a beam, is
-refused; that of XLNetForQuestionAnsweringSimple is read.
+refused; that of XLNetForQuestionAnsweringSimple is read. Fresh biases are zero, where the release
+draws them.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ FIXED: Mapping[str, Any] = {
     "summary_use_proj": True,
     "summary_activation": "tanh",
 }
-BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
-# Parameters that are no module's, so that they have no `.weight`.
-MATRICES = ("q", "k", "v", "r", "o", "seg_embed", *BIASES)
+TRANSPOSED = ("q", "k", "v", "r")
+BY_HEAD = (*TRANSPOSED, "o", "seg_embed", "r_w_bias", "r_r_bias", "r_s_bias")
 QUERY = "mask_emb"
 
 
@@ -48,6 +48,7 @@ class Xlnet(RenamedFamily):
     prefix = "transformer."
     layer_prefix = "layer.{}."
     layer_names: ClassVar[Mapping[str, str]] = {
+        "attention": "rel_attn",
         "attention.query": "rel_attn.q",
         "attention.key": "rel_attn.k",
         "attention.value": "rel_attn.v",
@@ -120,26 +121,20 @@ class Xlnet(RenamedFamily):
 
     # Tensors
 
-    def file_names(self, name: str) -> list[str]:
-        names = []
-        for file_name in super().file_names(name):
-            bare = file_name.removesuffix(".weight")
-            layer = bare.removesuffix("attention.biases")
-            leaf = bare.rpartition(".")[2]
-            if layer != bare:
-                names += [f"{layer}rel_attn.{bias}" for bias in BIASES]
-            else:
-                names.append(bare if leaf in (*MATRICES, QUERY) else file_name)
-        return names
+    def encoder_name(self, name: str) -> str:
+        name = super().encoder_name(name)
+        # Parameters that are no module's have no `.weight`.
+        bare = name.removesuffix(".weight")
+        return bare if bare.rpartition(".")[2] in (*BY_HEAD, QUERY) else name
 
     def to_hf(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors = super().to_hf(state)
         for name, value in tensors.items():
             leaf = name.rpartition(".")[2]
-            if leaf in MATRICES:
-                matrix = value.T if leaf in "qkvr" else value
-                by_head = matrix.unflatten(1, (self.num_heads, -1))
-                tensors[name] = by_head[0] if leaf in BIASES else by_head
+            if leaf in TRANSPOSED:
+                value = value.T
+            if leaf in BY_HEAD:
+                tensors[name] = value.unflatten(-1, (self.num_heads, -1))
             elif leaf == QUERY:
                 tensors[name] = value[None]
         return tensors
@@ -148,10 +143,12 @@ class Xlnet(RenamedFamily):
         flat = dict(tensors)
         for name, value in tensors.items():
             leaf = name.rpartition(".")[2]
-            if leaf in (*BIASES, QUERY):
-                flat[name] = value.reshape(1, -1)
-            elif leaf in MATRICES:
-                flat[name] = value.flatten(1).T if leaf in "qkvr" else value.flatten(1)
+            if leaf in BY_HEAD:
+                flat[name] = value.flatten(-2)
+            elif leaf == QUERY:
+                flat[name] = value[0]
+            if leaf in TRANSPOSED:
+                flat[name] = flat[name].T
         return super().from_hf(flat, names)
 
     # config.json
