@@ -466,5 +466,5 @@ def test_what_a_folder_cannot_do_is_said(tokenizer: Tokenizer, tmp_path: Path, c
         read_model(tmp_path / "xlnet")
     for name, content in WordPieceTokenizer(tokenizer.vocabulary, lowercase=True).files().items():
         (tmp_path / "xlnet" / name).write_bytes(content)
-    with pytest.raises(ValueError, match=r"XLNet reads it, which of XLNet alone is the end"):
+    with pytest.raises(ValueError, match=r"XLNet reads it, at the end for XLNet alone"):
         read_model(tmp_path / "xlnet")

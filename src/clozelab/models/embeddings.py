@@ -55,7 +55,12 @@ class Positions(nn.Module):
         """[T, H] with what slots that do not see themselves, which only predict, start from."""
         return hidden
 
-    def places(self, position_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:  # noqa: ARG002
+    def places(
+        self,
+        position_ids: Tensor,
+        token_type_ids: Tensor,  # noqa: ARG002
+        layout: Layout,  # noqa: ARG002
+    ) -> Tensor:
         """int64 [T] each -> [T, ...]: what attention is told instead of `position_ids`."""
         return position_ids
 

@@ -245,11 +245,12 @@ class RightToLeftStack(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(_make_blocks(config))
-        self.final_norm = self.layer[0].behind_last(config)
+        blocks = _make_blocks(config)
+        self.layer = nn.ModuleList(blocks)
+        self.final_norm = blocks[0].behind_last(config)
 
 
-def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
+def _make_blocks(config: EncoderConfig) -> list[Block]:
     """A block for each set of weights."""
     blocks = []
     for group in range(config.num_hidden_groups):

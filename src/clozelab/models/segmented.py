@@ -114,7 +114,7 @@ def _bind(table: Tensor, bias: ScoreBias, layer: SegmentedAttention, widest: int
 
 
 class SegmentedAttention(SelfAttention):
-    """Without biases of query, key and value; those of content, distance and segment do not decay."""
+    """Query, key and value have no bias; those of content, distance and segment do not decay."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(replace(config, use_bias=False), norm_last=True)

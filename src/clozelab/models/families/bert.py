@@ -205,7 +205,7 @@ class Family:
         if cls_is_last != self.cls_is_last:
             raise ValueError(
                 f"{where}: the tokenizer's template (post_processor) does not put [CLS] where"
-                f" {self.class_name} reads it, which of XLNet alone is the end: take the model's own"
+                f" {self.class_name} reads it, at the end for XLNet alone: take the model's own"
             )
 
     # Names of tensors
