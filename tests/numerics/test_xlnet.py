@@ -251,6 +251,18 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     for change in ({"num_directions": 2}, {"model_type": "bert"}):
         with pytest.raises(ValueError, match="choose architecture"):
             Encoder(replace(config, **change))
+    # What theirs would compute otherwise has a type of ours, and is read back.
+    assert family.to_hf_config(config)["model_type"] == "xlnet"
+    for change in (
+        {"is_causal": True},
+        {"attention_probs_dropout_prob": 0.1},
+        {"embedding_size": 8},
+        {"use_bias": False},
+    ):
+        other = replace(config, **change)
+        written = family.to_hf_config(other)
+        assert written["model_type"] == "clozelab_xlnet"
+        assert family.from_hf_config(written) == other
 
 
 MASKING = {
@@ -375,15 +387,13 @@ def tokenizer() -> Tokenizer:
     return plain.ending_with_cls()
 
 
-def unigram_files(folder: Path) -> None:
+def unigram_files(folder: Path, **options: Any) -> None:
     """What transformers writes of an XLNet's own tokenizer."""
     pieces = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
     pieces += ["▁", *(f"▁w{chr(97 + i)}" for i in range(26)), *(chr(97 + i) for i in range(26))]
     pieces += [f"[{i}]" for i in range(VOCAB - len(pieces))]
     vocabulary = [(piece, -1.0 - 0.01 * number) for number, piece in enumerate(pieces)]
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    tokenizer = transformers.XLNetTokenizer(vocab=vocabulary, model_input_names=names)
-    tokenizer.save_pretrained(folder)
+    transformers.XLNetTokenizer(vocab=vocabulary, **options).save_pretrained(folder)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
@@ -398,7 +408,8 @@ def test_a_classifier_reads_texts_as_transformers_does(
     pad = 0 if kind == "wordpiece" else 5
     model = xlnet("ForSequenceClassification", tmp_path / "theirs", pad_token_id=pad)
     if kind == "unigram":
-        unigram_files(tmp_path / "theirs")
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        unigram_files(tmp_path / "theirs", model_input_names=names)
     else:
         for name, content in tokenizer.files().items():
             (tmp_path / "theirs" / name).write_bytes(content)
@@ -434,6 +445,25 @@ def clozelab_export(source: Path, target: Path, *words: str) -> int | None:
     if target.exists():
         return 0
     return main(["export", str(source), f"to={target}", *words])
+
+
+def test_types_that_transformers_leaves_out_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The template says them. Without a word of the configuration the roles are the usual ones."""
+    unigram_files(tmp_path)
+    tokenizer = read_tokenizer(tmp_path)
+    assert "transformers 5 leaves them out" in caplog.text
+    for _ in range(2):
+        assert tokenizer.special_tokens == ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
+        assert [tokenizer.vocabulary[i] for i in (tokenizer.cls_id, tokenizer.sep_id)] == [
+            "<cls>",
+            "<sep>",
+        ]
+        (tmp_path / "tokenizer_config.json").unlink(missing_ok=True)
+        tokenizer = read_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="leave token_types=one out"):
+        tokenizer.with_token_types("one")
 
 
 def test_what_a_folder_cannot_do_is_said(tokenizer: Tokenizer, tmp_path: Path, capsys: Any) -> None:
