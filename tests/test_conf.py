@@ -355,6 +355,7 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> No
         "modernbert",
         "neobert",
         "ultrabert",
+        "xlnet",
     ],
 )
 def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR
+from clozelab.models.registry import family_of
 from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.ltr_rtl import BothDirections
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -65,7 +66,9 @@ class Leaking(PermutedLanguageModel):
         return arrays
 
 
-@pytest.mark.parametrize("sees_every_position", [True, False])
+@pytest.mark.parametrize(
+    ("sees_every_position", "member"), [(True, "bert"), (False, "bert"), (False, "xlnet")]
+)
 @pytest.mark.parametrize(("ahead", "checks"), [(None, set()), (0, {"own label"}), (1, {"future"})])
 def test_an_order_of_predictions(
     subject: Any,
@@ -73,6 +76,7 @@ def test_an_order_of_predictions(
     make: Any,
     monkeypatch: pytest.MonkeyPatch,
     sees_every_position: bool,
+    member: str,
     ahead: int | None,
     checks: set[str],
 ) -> None:
@@ -82,6 +86,9 @@ def test_an_order_of_predictions(
     arm = make("arm", "mlm", corpus)
     token = token_class(**MASKING, sees_every_position=sees_every_position)
     arm = replace(arm, objective=replace_token(arm.objective, token))
+    if member == "xlnet":
+        parts = family_of(member).parts
+        arm = replace(arm, config=replace(arm.config, model_type=member, **parts))
     findings = list(examine(replace(subject, arms=[arm])))
     errors = {finding.check for finding in findings if finding.level == ERROR}
     assert errors >= checks and bool(errors) == bool(checks)

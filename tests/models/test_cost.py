@@ -146,6 +146,19 @@ def test_scores_of_distances_are_two_products_more():
         assert counted == pytest.approx(closed_form(config, length, 0.15) + added, rel=1e-12)
 
 
+def test_xlnets_scores_are_one_product_more_and_two_vectors():
+    """Of a query with distances, with two segments, and of a bias with keys."""
+    parts = family_of("xlnet").parts
+    config = sized(model_type="xlnet", **parts)
+    hidden = config.hidden_size
+    head = 3 * 0.15 * 2 * hidden**2  # no dense layer before the vocabulary
+    for length in (2, 128, 512):
+        scores = 2 * length * hidden + 2 * 2 * hidden + 2 * hidden
+        added = 3 * config.num_hidden_layers * scores - head
+        counted = training_flops_per_token(config, length, 0.15)
+        assert counted == pytest.approx(closed_form(config, length, 0.15) + added, rel=1e-12)
+
+
 def test_published_points_of_the_closed_form():
     base = BASE
     large = sized(**_shape(24, 1024))

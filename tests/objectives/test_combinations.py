@@ -76,6 +76,7 @@ MEMBERS: dict[str, dict[str, Any]] = {
     "ultrabert": {"attention": WINDOW},
     "mpnet": {},
     "ernie": {},
+    "xlnet": {},
 }
 # What cannot be, by the sentence that says so.
 REFUSED = {
@@ -87,6 +88,9 @@ REFUSED = {
     ("permuted", "ultrabert"): "windows are of slots",
     ("rtd", "deberta-v2"): "choose gdes, or generator_width 1",
     ("rtd", "mpnet"): "choose gdes, or generator_width 1",
+    ("rtd", "xlnet"): "choose gdes, or generator_width 1",
+    ("emd", "xlnet"): "needs architecture.block PostNorm",
+    ("hybrid", "xlnet"): "tell every token how far the end of the text is",
 }
 
 
@@ -156,6 +160,9 @@ def test_a_step_and_a_folder(
         for parameter_name, parameter in model.named_parameters():
             # Nothing reads a pooler here.
             if ".pooler." in parameter_name:
+                continue
+            # XLNet's queries are the permuted model's alone.
+            if parameter_name.endswith(".query.weight") and name != "permuted":
                 continue
             assert parameter.grad is not None, parameter_name
             assert parameter.grad.isfinite().all() and parameter.grad.any(), parameter_name

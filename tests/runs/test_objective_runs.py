@@ -26,6 +26,7 @@ from tests.runs.test_pretrain_run import (
 from tests.screens import Screens
 
 from clozelab.models.folders import load_encoder
+from clozelab.modules.model import open_tokenizer
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
@@ -115,6 +116,25 @@ def test_stopped_permuted_run_goes_on_with_the_same_bits(
     assert trained.abs().min() > 0
     last = {key: float(value) for _, key, value in rows(tmp_path / "run")}
     assert last["validation/loss"] < 10 and "train/permuted_accuracy" in last
+
+
+def test_stopped_xlnet_goes_on_with_the_same_bits(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Dropout of the table of distances, too; texts of the folder end with [CLS]."""
+    changes = {"objective": "permuted", "architecture": "xlnet"}
+    run_here(workplace, tmp_path / "whole", **changes)
+    stop_and_go_on(workplace, tmp_path / "run", 4, **changes)
+    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    assert weights(tmp_path / "run")["encoder transformer.mask_emb"].abs().min() > 0
+    tokenizer = open_tokenizer(tmp_path / "run" / "encoder")
+    assert tokenizer.cls_is_last and tokenizer.has_token_types
+    # Another run goes on from it; a BERT cannot have its tokenizer.
+    run_here(workplace, tmp_path / "on", encoder=tmp_path / "run" / "encoder", **changes)
+    given = tmp_path / "run" / "encoder" / "tokenizer.json"
+    with pytest.raises(ValueError, match="Bert reads it"):
+        run_here(workplace, tmp_path / "no", **{"tokenizer.vocab_file": given})
 
 
 DRIVER = """

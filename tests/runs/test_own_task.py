@@ -59,6 +59,7 @@ FAMILIES = {
     "albert": {"embedding_size": 8},
     "electra": {"embedding_size": 8},
     "modernbert": {},
+    "xlnet": {},
 }
 
 
@@ -70,6 +71,7 @@ FAMILIES = {
         ("albert", "wordpiece"),
         ("electra", "byte_bpe"),
         ("modernbert", "byte_bpe"),
+        ("xlnet", "byte_bpe"),
     ],
 )
 def test_a_jsonl_task_in_one_yaml(
@@ -84,6 +86,8 @@ def test_a_jsonl_task_in_one_yaml(
     (tmp_path / "data/reviews/train.jsonl.gz").write_bytes(gzip.compress(lines(120).encode()))
     (tmp_path / "data/reviews/validation.jsonl").write_text(lines(30))
     tokenizer = learn(kind)
+    if family == "xlnet":
+        tokenizer = tokenizer.ending_with_cls()
     parts = family_of(family).parts
     shape = {
         "model_type": family,
@@ -120,7 +124,8 @@ def test_a_jsonl_task_in_one_yaml(
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "run/model"))
     text = 'the "film"\twas great, naïve '
     ids = tokenizer.encode_batch([text])[0].tolist()
-    assert theirs(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
+    first, last = ([], [tokenizer.cls_id]) if family == "xlnet" else ([tokenizer.cls_id], [])
+    assert theirs(text)["input_ids"] == [*first, *ids, tokenizer.sep_id, *last]
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "run/model"
     ).eval()

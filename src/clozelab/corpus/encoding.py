@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
+from tokenizers.processors import TemplateProcessing
 
 from clozelab.corpus import tokenizer_files as files
 from clozelab.corpus.lines import SURROGATES
@@ -44,6 +45,7 @@ KEPT_KEYS = (  # of tokenizer_config.json, in an export
     "truncation_side",
     "split_special_tokens",
 )
+CLS_TYPE = 2  # of a template that ends with [CLS]
 PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands around it
 MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
     "pad_id": "padding token (pad_token), so sequences cannot be padded for pre-training",
@@ -131,11 +133,12 @@ class Tokenizer:
         finds_added: whether text is searched for added tokens before anything else.
 
     ValueError for a file that the library cannot read, and for a template that is not one token,
-    text, one token.
+    text, one token; nor XLNet's, text and two tokens, of which the last stands first here.
     """
 
     # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     pair_separators: int
+    cls_is_last: bool  # in its template, as in A [SEP] [CLS]
     trims_spaces = True  # at the ends of character ranges
 
     def __init__(
@@ -239,6 +242,10 @@ class Tokenizer:
             )
         single = encode(probe)
         before, _, behind = _special_tokens_around(single, 1)
+        # XLNet's: a [SEP] [CLS], of which [CLS] has type 2.
+        self.cls_is_last = not before and single.type_ids[-1] == CLS_TYPE
+        if self.cls_is_last:
+            before = [behind.pop()]
         if len(before) != 1 or len(behind) != 1:
             example = " ".join(single.tokens)
             raise ValueError(
@@ -252,6 +259,23 @@ class Tokenizer:
         self.can_have_token_types = self._set_pair_template(probe)
         # an encoder may be trained without types though its template has them
         self.has_token_types = self.can_have_token_types and files.reads_token_types(self._config)
+        self._require_types(self.has_token_types)
+        names = self._config.get("model_input_names")
+        if self.cls_is_last and not names:
+            log.warning(
+                "%s gives token types 0, 1 and 2, as its template says; transformers 5 leaves them"
+                " out unless model_input_names in tokenizer_config.json has them",
+                self.path,
+            )
+
+    def _require_types(self, has_types: bool) -> None:
+        """ValueError where [CLS] is told by its type, and there are to be no types."""
+        if self.cls_is_last and not has_types:
+            raise ValueError(
+                f"{self.path}: a template that ends with [CLS] needs token types 0, 1 and 2: leave"
+                " token_types=one out, and have token_type_ids among the model_input_names of"
+                " tokenizer_config.json"
+            )
 
     def _set_pair_template(self, probe: str) -> bool:
         """Whether the second text of a pair has token type 1."""
@@ -260,6 +284,9 @@ class Tokenizer:
         types = np.array(pair.type_ids)
         # from the second text's first token to the end
         is_second = np.cumsum([owner == 1 for owner in pair.sequence_ids]) > 0
+        if self.cls_is_last:
+            before.append(behind.pop())
+            types[-1] -= 1
         has_types = bool(types.any())
         is_usual = before == [self.cls_id] and behind == [self.sep_id] and bool(between)
         is_usual = is_usual and set(between) == {self.sep_id}
@@ -279,10 +306,30 @@ class Tokenizer:
 
         `auto` leaves it as it is.
         """
+        self._require_types(number != "one")
         tokenizer = copy(self)
         if number != "auto":
             tokenizer.has_token_types = number == "two" and self.can_have_token_types
         return tokenizer
+
+    def ending_with_cls(self) -> Tokenizer:
+        """The same with XLNet's template: A [SEP] B [SEP] [CLS], of types 0, 1 and 2."""
+        if self.cls_is_last:
+            return self
+        contents = self.files()
+        rules = json.loads(contents[files.TOKENIZER_FILE])
+        config = json.loads(contents[files.CONFIG_FILE])
+        cls = self.vocabulary[self.cls_id]
+        sep = self.vocabulary[self.sep_id]
+        library = self._open(rules)
+        library.post_processor = TemplateProcessing(
+            single=f"$A:0 {sep}:0 {cls}:{CLS_TYPE}",
+            pair=f"$A:0 {sep}:0 $B:1 {sep}:1 {cls}:{CLS_TYPE}",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
+        rules = json.loads(library.to_str())
+        config["model_input_names"] = ["token_type_ids"]
+        return Tokenizer(self.path, rules, config, self.fingerprint)
 
     # Text to ids
 
@@ -447,6 +494,8 @@ class Tokenizer:
         if self.has_token_types:
             types = ["token_type_ids"]
         config["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        if self.cls_is_last:  # its classes pool the last token
+            config["padding_side"] = "left"
         # Other programs and classes ask for these.
         normalizer = self._rules.get("normalizer") or {}
         if normalizer.get("type") == "BertNormalizer":

@@ -148,7 +148,7 @@ class ScoreBias(NamedTuple):
 
     # query, key [B, N, S, D] and positions [B, S] -> [B or 1, N, S, S]
     compute: Callable[[Any, Any, Tensor], Tensor]
-    position_ids: Tensor  # int64 [T]
+    position_ids: Tensor  # int64 [T], or what the scheme has made of them: [T, ...]
     reads_states: bool = True  # False: query and key are not looked at
     scale: float = 1.0  # of the scores that it is added to, beside 1 / sqrt(D)
     # This, a layer's SelfAttention and the widest row -> the layer's own.
@@ -358,7 +358,7 @@ def _dense(
     scale = head_dim**-0.5
     if score_bias is not None:
         scale *= score_bias.scale
-        positions = score_bias.position_ids.view(shape[:2])
+        positions = score_bias.position_ids.unflatten(0, shape[:2])
         bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
     if q.device.type == "meta":
         # Where cost.py counts: the products of a kernel that computes no more than the window. A

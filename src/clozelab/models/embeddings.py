@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from clozelab.models.attention import Mask, Rotation, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import Dropout, Embedding
+from clozelab.models.layout import Layout
 
 
 def sinusoids(num_positions: int, size: int) -> Tensor:
@@ -40,14 +41,28 @@ class Positions(nn.Module):
     """A scheme that learns nothing of a position, and tells attention nothing.
 
     `counts_slots`: distances are of slots, whatever the positions say. `has_layers_shape`: its
-    weights are as wide as the layers, or one a head.
+    weights are as wide as the layers, or one a head. `tells_length`: to every token.
     """
 
     counts_slots: ClassVar[bool] = False
+    tells_length: bool = False
     has_layers_shape: ClassVar[bool] = False
 
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
+
+    def with_queries(self, hidden: Tensor, layout: Layout) -> Tensor:  # noqa: ARG002
+        """[T, H] with what slots that do not see themselves, which only predict, start from."""
+        return hidden
+
+    def places(
+        self,
+        position_ids: Tensor,
+        token_type_ids: Tensor,  # noqa: ARG002
+        layout: Layout,  # noqa: ARG002
+    ) -> Tensor:
+        """int64 [T] each -> [T, ...]: what attention is told instead of `position_ids`."""
+        return position_ids
 
     def rotation(self, position_ids: Tensor, mask: Mask) -> Rotation | None:  # noqa: ARG002
         """What query and key pass through in layers of this mask; `position_ids` int64 [T]."""

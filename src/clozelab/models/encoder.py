@@ -130,9 +130,13 @@ class Intermediate(nn.Module):
 class Block(nn.Module):
     """What the encoder asks of a layer."""
 
-    needs_final_norm: ClassVar[bool] = False  # behind the last one
     reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
     embedding_norm: bool = True  # behind the embeddings
+
+    @classmethod
+    def behind_last(cls, config: EncoderConfig) -> nn.Module:  # noqa: ARG003
+        """What stands behind the last of such layers."""
+        return nn.Identity()
 
 
 class PostNorm(Block):
@@ -170,8 +174,6 @@ class PreNorm(Block):
     `embedding_norm` False: none behind the embeddings.
     """
 
-    needs_final_norm: ClassVar[bool] = True
-
     def __init__(
         self,
         config: EncoderConfig,
@@ -193,6 +195,10 @@ class PreNorm(Block):
         if scaled_outputs:
             for half in (self.attention, self):
                 half.output.dense.init_scale = residual_scale(config)
+
+    @classmethod
+    def behind_last(cls, config: EncoderConfig) -> nn.Module:
+        return layer_norm(config)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
         """[T, H] -> [T, H]."""
@@ -239,11 +245,12 @@ class RightToLeftStack(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(_make_blocks(config))
-        self.final_norm = _make_final_norm(config, self.layer)
+        blocks = _make_blocks(config)
+        self.layer = nn.ModuleList(blocks)
+        self.final_norm = blocks[0].behind_last(config)
 
 
-def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
+def _make_blocks(config: EncoderConfig) -> list[Block]:
     """A block for each set of weights."""
     blocks = []
     for group in range(config.num_hidden_groups):
@@ -251,11 +258,6 @@ def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
         layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
         blocks.append(config.block.build(config, layer_index))
     return blocks
-
-
-def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
-    needs_norm: Any = blocks[0].needs_final_norm
-    return layer_norm(config) if needs_norm else nn.Identity()
 
 
 class MeanPooler(nn.Module):
@@ -332,7 +334,7 @@ class Encoder(nn.Module):
         self.layer = nn.ModuleList(_make_blocks(config))
         if embeddings is None and not self.first_block.embedding_norm:
             self.embeddings.LayerNorm = nn.Identity()
-        self.final_norm = _make_final_norm(config, self.layer)
+        self.final_norm = self.first_block.behind_last(config)
         self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
@@ -380,8 +382,10 @@ class Encoder(nn.Module):
         reversal: Tensor | None = None,
     ) -> EncoderOutput:
         """[T, H] of the layers of one stack; their first input is in the order of `reversal`."""
-        hidden = self.embed(*stream)
-        position_ids = stream[2]
+        scheme: Any = self.embeddings.position_embeddings
+        hidden = scheme.with_queries(self.embed(*stream), layout)
+        _, token_type_ids, position_ids = stream
+        position_ids = scheme.places(position_ids, token_type_ids, layout)
         if reversal is not None:
             hidden = hidden.index_select(0, reversal)
             position_ids = position_ids.index_select(0, reversal)
@@ -391,7 +395,8 @@ class Encoder(nn.Module):
         if layout.dense_width is None and hidden.device.type == "cpu":
             padding = round_up_to_bucket(num_slots) - num_slots
             hidden = F.pad(hidden, (0, 0, 0, padding))
-            position_ids = F.pad(position_ids, (0, padding))
+            added = position_ids.new_zeros(padding, *position_ids.shape[1:])
+            position_ids = torch.cat([position_ids, added])
         # A convolution reads across an edge of the text, where Hugging Face has zeros.
         is_padded = layout.row_slots is not None and not layout.full
         if is_padded and self.first_block.reads_neighbours:

@@ -402,7 +402,9 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             " token_types=one)",
             folder,
         )
-    rows = folders.read_config(folder).vocab_size
+    config = folders.read_config(folder)
+    family_for(config).require_template(tokenizer.cls_is_last, folder)
+    rows = config.vocab_size
     entries = tokenizer.vocab_size
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
         raise ValueError(

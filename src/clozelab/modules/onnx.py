@@ -23,6 +23,7 @@ from clozelab.models.disentangled import DisentangledPositions
 from clozelab.models.encoder import MeanPooler
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.layout import Layout
+from clozelab.models.segmented import SegmentedDistances
 from clozelab.modules.model import Model, has_pooler
 from clozelab.training.host import require_package
 
@@ -124,9 +125,10 @@ def to_onnx(model: Model) -> bytes:
         )
     if model.encoder.config.num_directions == 2:
         raise ValueError(f"{model.folder} reads in two directions, which is not exported to ONNX")
-    if isinstance(model.encoder.embeddings.position_embeddings, DisentangledPositions):
+    not_exported = (DisentangledPositions, SegmentedDistances)
+    if isinstance(model.encoder.embeddings.position_embeddings, not_exported):
         raise ValueError(
-            f"{model.folder}: scores of distances (DeBERTa) are not exported to ONNX; take"
+            f"{model.folder}: scores of distances (DeBERTa, XLNet) are not exported to ONNX; take"
             " format=transformers"
         )
     for head in model.heads.values():

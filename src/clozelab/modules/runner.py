@@ -20,6 +20,7 @@ from clozelab.datamodules import examples
 from clozelab.datamodules.encoded import Encoded
 from clozelab.datamodules.examples import Ints
 from clozelab.datamodules.finetuning import Batch, make_batch
+from clozelab.models.registry import family_for
 from clozelab.modules.classification import sequence_states
 from clozelab.modules.finetuning import BatchValues, in_order
 from clozelab.modules.model import Model
@@ -70,6 +71,8 @@ class ModelRunner:
     def head(self, kind: str, verb: str) -> Any:
         """The head of a kind; ValueError where it was never trained."""
         if kind in self.heads:
+            if kind == "lm":
+                family_for(self.encoder.config).require_masks(self.model.config)
             return self.heads[kind]
         trained = [name for name in self.heads if name not in ("bilstm", "feature_mix")]
         raise ValueError(

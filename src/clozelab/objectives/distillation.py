@@ -148,6 +148,7 @@ class Distillation(MaskedLanguageModel):
         with torch.device("meta"):
             head = family.head("lm", Encoder(teacher))
         stored = folders.read_tensors(self.teacher)
+        family.require_masks(folders.read_config_dict(self.teacher))
         for name in ("soft", "cosine"):
             self._require(self.teacher_weights[name] >= 0.0, f"{name}_weight is below 0")
         self._require(

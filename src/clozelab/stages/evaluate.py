@@ -361,6 +361,9 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
     for head_name, head in heads.items():
         try:
             folders.load_head(folder, head_name, head)
+            if head_name == "lm":
+                family = family_for(folders.read_config(folder))
+                family.require_masks(folders.read_config_dict(folder))
         except ValueError as problem:
             maker = "fine-tuning that kept its model, on a task of this kind"
             if head_name == "lm":

@@ -92,6 +92,7 @@ def attribute(
     act = ACT_OF_TASK.get(predictor.model.task or "", "")
     if not act and can_fill and predictor.tokenizer.has_mask(text):
         act = "fill"
+        predictor.head("lm", "fill a mask")
     if ("question" in values) != (act == "answer"):
         raise ValueError(
             "question= belongs to a model that answers questions, and such a one needs it"

@@ -201,6 +201,11 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
         raise ValueError(
             "pooling=cls: the first token of a causal encoder sees only itself; choose mean"
         )
+    if model.tokenizer.cls_is_last and pooling == "cls":
+        raise ValueError(
+            "pooling=cls: sentence-transformers reads the first token, and an XLNet's text ends"
+            " with [CLS]; choose mean"
+        )
     package = "sentence_transformers.models"
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{package}.Transformer"},

@@ -60,7 +60,8 @@ def model_card(model: Model, record: Record | None, name: str, form: str) -> str
 
 def _pipeline(model: Model, form: str) -> str:
     """Hugging Face's name of what the model does."""
-    if model.task is None and "lm" in model.heads:
+    # Transformers fills no masks with an XLNet.
+    if model.task is None and "lm" in model.heads and not model.tokenizer.cls_is_last:
         if model.encoder.config.is_causal:
             return "text-generation"
         return "fill-mask"

@@ -31,7 +31,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.locate import CONFIG_FILE
-from clozelab.models.registry import family_for
+from clozelab.models.registry import family_for, family_of
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
@@ -372,8 +372,16 @@ def encoder_tokenizer(
     """The tokenizer that the encoder's folder gets.
 
     It has no token type 1 where neither this run nor that of a given encoder has trained it: then
-    fine-tuning gives both texts of a pair the trained one, here and in transformers.
+    fine-tuning gives both texts of a pair the trained one, here and in transformers. An XLNet's
+    types tell [CLS] from the text as well, and its tokenizer puts that at the end.
     """
+    model_type = cfg.architecture.model_type
+    if cfg.encoder is not None:
+        model_type = folders.read_config(cfg.encoder).model_type
+    family = family_of(model_type)
+    if family.cls_is_last:
+        return corpus.tokenizer.ending_with_cls()
+    family.require_template(corpus.tokenizer.cls_is_last, cfg.corpus.name)
     if any(objective.input.num_segments > 1 for objective in objectives):
         return corpus.tokenizer
     if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:

@@ -17,6 +17,7 @@ boundaries); other libraries read past the last two.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -50,6 +51,12 @@ PLAIN_KEYS = (
     "layer_norm_eps",
     "position_embedding_init",
     "pad_token_id",
+)
+TASKS = (
+    (frozenset({"choices"}), "ForMultipleChoice"),
+    (frozenset({"tags"}), "ForTokenClassification"),
+    (frozenset({"classification"}), "ForSequenceClassification"),
+    (frozenset({"spans"}), "ForQuestionAnswering"),
 )
 POOLED_KINDS = frozenset({"nsp", "sop", "classification", "choices"})
 
@@ -104,6 +111,8 @@ class Family:
     # Whether its heads read the states of two directions side by side.
     reads_two_directions: ClassVar[bool] = True
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
+    tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
+    cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
 
     def of(self, config: EncoderConfig) -> Family:  # noqa: ARG002
         """The family as it stores an encoder of these sizes."""
@@ -160,7 +169,7 @@ class Family:
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that holds these heads."""
         suffix = "Model"
-        for needed, name in (*TASKS, *self.pretraining):
+        for needed, name in (*self.tasks, *self.pretraining):
             if needed <= set(kinds):
                 suffix = name
                 break
@@ -170,7 +179,7 @@ class Family:
 
     def kinds(self, architecture: str) -> frozenset[str]:
         """The heads of a class of transformers, or of ours; ValueError lists the known ones."""
-        suffixes = {suffix: kinds for kinds, suffix in (*TASKS, *self.pretraining)}
+        suffixes = {suffix: kinds for kinds, suffix in (*self.tasks, *self.pretraining)}
         suffixes |= {"Model": frozenset(), self.causal_lm: frozenset({"lm"})}
         classes = {self.class_name + suffix: kinds for suffix, kinds in suffixes.items()}
         class_name = architecture.removeprefix(CUSTOM_CLASS_PREFIX)
@@ -187,6 +196,17 @@ class Family:
             return False
         readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
         return bool(readers) or not (kinds or self.pooler_is_apart)
+
+    def require_masks(self, values: ReadOnlyJson) -> None:
+        """ValueError where a model of this config.json tells nothing of a mask in a text."""
+
+    def require_template(self, cls_is_last: bool, where: str | Path) -> None:
+        """ValueError where a tokenizer has [CLS] where the family does not look for it."""
+        if cls_is_last != self.cls_is_last:
+            raise ValueError(
+                f"{where}: the tokenizer's template (post_processor) does not put [CLS] where"
+                f" {self.class_name} reads it, at the end for XLNet alone: take the model's own"
+            )
 
     # Names of tensors
 
@@ -369,10 +389,4 @@ COMMON_HEADS: Mapping[str, str] = {
     "spans": "qa_outputs",
     "siamese": "siamese",
 }
-TASKS = (
-    (frozenset({"choices"}), "ForMultipleChoice"),
-    (frozenset({"tags"}), "ForTokenClassification"),
-    (frozenset({"classification"}), "ForSequenceClassification"),
-    (frozenset({"spans"}), "ForQuestionAnswering"),
-)
 FAMILY = Family()

@@ -10,6 +10,7 @@ embeddings and of the feed-forward half is one number; ours falls on a half's ou
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -83,11 +84,18 @@ class RenamedFamily(Family):
     reads_two_directions: ClassVar[bool] = False
     renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
     converted: ClassVar[tuple[str, ...]] = ()  # fields whose numbers are other ones there
+    num_heads = 1
 
     def __init_subclass__(cls) -> None:
         """`keys` are BERT's that are neither renamed nor converted, nor parts of the family."""
         own = {*cls.renamed, *cls.converted, *cls.parts}
         cls.keys = tuple(key for key in PLAIN_KEYS if key not in own)
+
+    def of(self, config: EncoderConfig) -> RenamedFamily:
+        # Some files order or shape tensors by heads, whose number no tensor tells.
+        family = copy.copy(self)
+        family.num_heads = config.num_attention_heads
+        return family
 
     def own_keys(self, config: EncoderConfig) -> JsonObject:
         """Fields that are numbers, under their names."""

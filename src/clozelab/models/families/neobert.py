@@ -9,7 +9,6 @@ Unusual: fresh weights are BERT's truncated normal, where the release draws even
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,13 +74,6 @@ class Neobert(RenamedFamily):
         "pad_token_id": 0,
     }
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
-    num_heads = 1
-
-    def of(self, config: EncoderConfig) -> Neobert:
-        # Where rows stand depends on the number of heads, which no tensor tells.
-        family = copy.copy(self)
-        family.num_heads = config.num_attention_heads
-        return family
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind == "lm":
