@@ -330,6 +330,17 @@ def every_experiment_at_its_scales() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "scale"), every_experiment_at_its_scales())
+def test_an_embedded_world_is_asked_for_no_benchmark_that_it_stands_in_for(
+    name: str, scale: str
+) -> None:
+    folder = EXPERIMENTS_DIR / name
+    if scale not in ("demo", SMALL_WORLD) or "finetune" not in stages_of(folder):
+        return
+    swept = at_scale(master(folder, "finetune"), scale).hydra.sweeper.params.get("task")
+    assert "conll2003" not in str(swept)
+
+
+@pytest.mark.parametrize(("name", "scale"), every_experiment_at_its_scales())
 def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
     folder = EXPERIMENTS_DIR / name
     counts = tuple(len(jobs_at(folder, stage, scale_values(scale))) for stage in stages_of(folder))
