@@ -11,6 +11,7 @@ dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
+from clozelab.models.windows import GlobalTokens, weighted_values
 
 SENTENCE_POOLINGS = ("mean", "cls")
 # Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
@@ -78,6 +80,11 @@ class SelfAttention(nn.Module):
         self.head_dim = config.head_dim
         self.dropout_prob = config.attention_probs_dropout_prob
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
+        # Of tokens that see everything; trained once a head has some.
+        self.qkv_global = None
+        if config.attention.build(config).has_global_tokens:
+            self.qkv_global = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
+            self.qkv_global.requires_grad_(False)
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
 
     def forward(
@@ -98,7 +105,20 @@ class SelfAttention(nn.Module):
         qkv = qkv.view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
         inputs = inputs.of_layer(self)
         attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)
+        tokens = inputs.global_tokens
+        if tokens is not None and self.qkv_global is not None:
+            states = self.qkv_global(hidden).view(qkv.shape)
+            attended = self._attend_globally(states, attended, tokens)
         return self.output(attended.flatten(1), residual)
+
+    def _attend_globally(self, qkv: Tensor, attended: Tensor, tokens: GlobalTokens) -> Tensor:
+        """`attended` [T, N, D], where global tokens see all of their sequences instead."""
+        q = qkv[tokens.rows, 0].transpose(1, 2)  # [B, N, G, D]
+        k, v = (qkv[tokens.keys, part].transpose(1, 2) for part in (1, 2))
+        prob = self.dropout_prob if self.training else 0.0
+        out = weighted_values(q, k, v, tokens.bias, self.head_dim**-0.5, prob).transpose(1, 2)
+        rows = tokens.rows[tokens.is_real]
+        return attended.index_copy(0, rows, out[tokens.is_real].to(attended.dtype))
 
     def project(self, x: Tensor, rows: slice) -> Tensor:
         """[..., H] by some rows of the matrix of query, key and value."""
@@ -320,10 +340,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        pattern = config.attention.build(config)
-        self.masks: list[Mask] = [
-            pattern.mask(number) for number in range(config.num_hidden_layers)
-        ]
+        self.pattern = config.attention.build(config)
+        # Of a stream of tokens, which ones are global; a head may say it.
+        self.choose_global: Callable[[Tensor, Layout], Tensor] | None = None
         if embeddings is None:
             self.embeddings = Embeddings(config)
         self.embeddings_project = None
@@ -353,6 +372,9 @@ class Encoder(nn.Module):
 
         With two directions -> [T, 2 H].
         """
+        if self.choose_global is not None and layout.global_tokens is None:
+            chosen = self.choose_global(input_ids, layout)
+            layout = replace(layout, global_tokens=chosen, _cache={})
         stream = (input_ids, token_type_ids, position_ids)
         output = self._read_one_way(stream, layout, self, output_hidden_states)
         if self.backward_stack is None:
@@ -396,7 +418,9 @@ class Encoder(nn.Module):
         is_padded = layout.row_slots is not None and not layout.full
         if is_padded and self.first_block.reads_neighbours:
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
-        inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
+        inputs = self.attention_inputs(
+            position_ids, self.rows_of(hidden, layout), layout.global_rows()
+        )
         dtype = score_dtype(hidden)
         inputs = {mask: of_mask.with_fixed_bias(dtype) for mask, of_mask in inputs.items()}
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
@@ -422,12 +446,30 @@ class Encoder(nn.Module):
             output_hidden_states,
         )
 
+    def share_projections(self) -> None:
+        """Lets the matrices of global tokens be the others, while nothing is global.
+
+        So both begin alike where something is (Beltagy et al. 2020).
+        """
+        for block in self.blocks:
+            attention: Any = block.attention
+            if attention.qkv_global is not None:
+                attention.qkv_global = attention.qkv
+
     def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """int64 [T] each -> what goes into the first layer, [T, H]."""
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]
         if self.embeddings_project is not None:
             hidden = self.embeddings_project(hidden)
         return hidden
+
+    @property
+    def masks(self) -> list[Mask]:
+        """What each layer sees; blocks are drawn in training alone."""
+        masks = [self.pattern.mask(number) for number in range(self.config.num_hidden_layers)]
+        if self.training:
+            return masks
+        return [mask._replace(plan=None) for mask in masks]
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -452,15 +494,26 @@ class Encoder(nn.Module):
         device = hidden.device
         dtype = score_dtype(hidden)
         num_heads = self.config.num_attention_heads
+        positions: Any = self.embeddings.position_embeddings
 
         def rows(mask: Mask) -> Layout | DenseRows:
-            equal = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
+            equal = dense_rows(
+                layout,
+                num_heads=num_heads,
+                dtype=dtype,
+                device=device,
+                mask=mask,
+                in_chunks=not positions.adds_to_scores,
+            )
             return layout if equal is None else equal
 
         return rows
 
     def attention_inputs(
-        self, position_ids: Tensor, rows: Callable[[Mask], Layout | DenseRows]
+        self,
+        position_ids: Tensor,
+        rows: Callable[[Mask], Layout | DenseRows],
+        global_tokens: GlobalTokens | None = None,
     ) -> dict[Mask, AttentionInputs]:
         """What attention is told, by mask: worked out once for all layers that have it."""
         positions = self.embeddings.position_embeddings
@@ -472,6 +525,7 @@ class Encoder(nn.Module):
                     mask,
                     positions.rotation(position_ids, mask),
                     positions.score_bias(position_ids, mask),
+                    global_tokens,
                 )
         return inputs
 

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clozelab.models.windows import GlobalTokens, global_slots
+
 
 @dataclass
 class PaddedGroups:
@@ -48,6 +50,8 @@ class Layout:
     # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, itself among them
     # or not, beside what the layers' masks say. None: all of its sequence.
     visibility: Tensor | None = None
+    # bool [T]: which tokens see all of their sequence, and are seen by it (Longformer). None: none.
+    global_tokens: Tensor | None = None
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -151,6 +155,28 @@ class Layout:
         slots = torch.arange(self.row_slots, device=self.lengths.device)
         return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
 
+    def global_rows_of(self, width: int) -> Tensor | None:
+        """bool [B, S] of equal rows: which real slots are global; None: none anywhere."""
+        if self.global_tokens is None:
+            return None
+        is_global = self.global_tokens.view(-1, width)
+        return is_global if self.row_slots is None else is_global & ~self.key_padding()
+
+    def global_rows(self) -> GlobalTokens | None:
+        """The stream's global tokens, with what they see; None: there are none."""
+        return self.remember("global_rows", self._make_global_rows)
+
+    def _make_global_rows(self) -> GlobalTokens | None:
+        if self.global_tokens is None or not self.global_tokens.any():
+            return None
+        groups = self.padded_groups(self.batch_size)
+        _, rows = groups.groups[0]
+        keys = groups.gather.view(rows.batch_size, -1)
+        padding = rows.key_padding()
+        slots, is_none = global_slots(self.global_tokens[keys] & ~padding)
+        bias = torch.zeros(padding.shape, device=keys.device).masked_fill_(padding, -torch.inf)
+        return GlobalTokens(keys.gather(1, slots), ~is_none, keys, bias[:, None, None])
+
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""
         if key not in self._cache:
@@ -169,9 +195,11 @@ class Layout:
         return self._moved(Tensor.pin_memory)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Layout:
-        visibility = None if self.visibility is None else move(self.visibility)
+        decided = [
+            None if x is None else move(x) for x in (self.visibility, self.global_tokens)
+        ]
         lengths = move(self.lengths)
-        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list, visibility)
+        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list, *decided)
 
     def _starts(self) -> Tensor:
         """int64 [B + 1], computed on the device.
@@ -236,6 +264,8 @@ class Layout:
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
             layout = Layout.rectangle(lengths[members], width).to(self.lengths.device)
+            if self.global_tokens is not None:
+                layout.global_tokens = self.global_tokens[self._to_device(rows.reshape(-1))]
             groups.append((offset, layout))
             offset += real.size
         padded_padding = np.flatnonzero(np.concatenate(is_padding))

@@ -204,6 +204,8 @@ def write_model(
     """
     config: JsonObject = {}
     names = labels
+    if family_for(encoder.config).names_separator:
+        config["sep_token_id"] = tokenizer.sep_id
     if problem_type is not None:
         config["problem_type"] = problem_type
     # transformers tells a regression by its one label.

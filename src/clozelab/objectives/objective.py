@@ -71,9 +71,8 @@ class EncoderWithHeads(nn.Module):
         if (config.is_causal, config.predicts_next) == (is_causal, predicts_next):
             return
         config = replace(config, is_causal=is_causal, predicts_next=predicts_next)
-        pattern = config.attention.build(config)
         self.encoder.config = config
-        self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
+        self.encoder.pattern = config.attention.build(config)
 
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says."""
@@ -633,7 +632,7 @@ def _refuse_counted_slots(encoder: Encoder, name: str) -> None:
             f"objective {name} puts predictions behind the text, and distances of"
             f" {type(positions).__name__} are of slots: choose other architecture.positions"
         )
-    if any(mask.window is not None for mask in encoder.masks):
+    if any(mask.window is not None or mask.blocks for mask in encoder.masks):
         raise ValueError(
             f"objective {name} puts predictions behind the text, and windows are of slots:"
             " choose architecture.attention FullAttention"

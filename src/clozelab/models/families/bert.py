@@ -99,6 +99,8 @@ class Family:
     dense_heads: ClassVar[Mapping[str, str]] = {}
     # Whether the classes' encoder cannot do without token types.
     needs_token_types: ClassVar[bool] = True
+    # Whether its classes look for the separator's id in config.json.
+    names_separator: ClassVar[bool] = False
     # Whether the pooler stands beside the encoder, in the classes alone that read it.
     pooler_is_apart: ClassVar[bool] = False
     # Whether its heads read the states of two directions side by side.
@@ -230,11 +232,11 @@ class Family:
             return [self.head_name(head_kind, inner)]
         if self.pooler_is_apart and inner.startswith("pooler."):
             return [inner]
-        if ".attention.qkv." not in inner or "attention.qkv" in self.layer_names:
+        if ".attention.qkv" not in inner or "attention.qkv" in self.layer_names:
             return [self.prefix + self.encoder_name(inner)]
         names = []
         for projection in ("query", "key", "value"):
-            apart = inner.replace(".qkv.", f".{projection}.")
+            apart = inner.replace(".qkv", f".{projection}")
             names.append(self.prefix + self.encoder_name(apart))
         return names
 
