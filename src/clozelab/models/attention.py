@@ -23,7 +23,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,13 +39,7 @@ from clozelab.models.layers import (
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
-from clozelab.models.windows import (
-    GlobalTokens,
-    attend_in_chunks,
-    block_bias,
-    chunk_bias,
-    global_slots,
-)
+from clozelab.models.windows import Chunks, block_bias, make_chunks
 
 CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
 # Sequences of one width in a group where no dropout is drawn; 8 took a tenth longer.
@@ -80,9 +74,9 @@ class Mask(NamedTuple):
             return min(width, 2 * self.window + 1)
         if self.blocks is None or width <= self.longest_full:
             return width
-        # First and last block see all; the others these two, three in a row and the random ones.
+        # Three in a row, the first, the last and random ones; these two see all.
         size, num_random = self.blocks
-        return (2 * size * width + (width - 2 * size) * (5 + num_random) * size) // width
+        return min(width, (7 + num_random) * size)
 
 
 FULL = Mask()
@@ -91,9 +85,6 @@ CAUSAL = Mask(is_causal=True)
 
 class FullAttention:
     """Every layer sees the whole sequence."""
-
-    # Whether tokens that see all, and are seen by all, have matrices of their own.
-    has_global_tokens: ClassVar[bool] = False
 
     def __init__(self, config: EncoderConfig) -> None:
         self.is_causal = config.is_causal
@@ -138,8 +129,6 @@ class LongAttention(LocalAttention):
     `window`: tokens that are seen on each side, half of the paper's; a list has each layer's. Which
     tokens are global is the layout's `global_tokens`.
     """
-
-    has_global_tokens: ClassVar[bool] = True
 
     def __init__(self, config: EncoderConfig, window: int | Sequence[int]) -> None:
         depth = config.num_hidden_layers
@@ -186,9 +175,9 @@ class DenseRows(NamedTuple):
     # What is added to the scores: minus infinity where a token may not look, and on padding keys;
     # None: nothing. [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
     bias: Tensor | None
-    kernel: str  # bmm | sdpa | chunks, whose bias is windows.chunk_bias
+    kernel: str  # bmm | sdpa | chunks
     mask: Mask
-    slots: Tensor | None = None  # of chunks, int64 [B, G]: the keys that every token sees
+    chunks: Chunks | None = None
 
 
 class Rotation(NamedTuple):
@@ -246,7 +235,7 @@ class AttentionInputs(NamedTuple):
     mask: Mask
     rotation: Rotation | None = None  # what the position scheme does to query and key
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
-    global_tokens: GlobalTokens | None = None  # of the batch
+    global_tokens: Sequence[tuple[slice, Tensor]] = ()  # Layout.global_slots of the batch
 
     def with_fixed_bias(self, dtype: torch.dtype) -> AttentionInputs:
         """In equal rows, a bias that positions alone decide becomes part of theirs.
@@ -298,8 +287,11 @@ def dense_rows(
     if mask.blocks and layout.max_seqlen <= mask.longest_full:
         mask = mask._replace(blocks=None, plan=None)
     kernel = _usual_kernel(device)
-    if in_chunks and kernel == "bmm" and _pays_in_chunks(width, mask, layout):
-        return _chunked_rows(width, mask, layout, dtype)
+    chunked = None
+    if in_chunks and kernel == "bmm":
+        chunked = _chunked_rows(layout, mask, width, dtype)
+    if chunked is not None:
+        return chunked
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     is_padded = layout.row_slots is not None and not layout.full and not mask.is_causal
     padding = layout.key_padding() if is_padded else None
@@ -337,22 +329,20 @@ def dense_rows(
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
 
-def _pays_in_chunks(width: int, mask: Mask, layout: Layout) -> bool:
-    if mask.window is None or layout.visibility is not None:
-        return False
-    return width >= max(CHUNKS_LEAST_WIDTH, CHUNKS_FROM * mask.window)
+def _chunked_rows(layout: Layout, mask: Mask, width: int, dtype: torch.dtype) -> DenseRows | None:
+    """None where whole rows take less time, or more than a window is asked for."""
+    window = mask.window
+    if window is None or mask.is_causal or layout.visibility is not None:
+        return None
+    if width < max(CHUNKS_LEAST_WIDTH, CHUNKS_FROM * window):
+        return None
 
+    def make() -> Chunks:
+        padding = None if layout.row_slots is None else layout.key_padding()
+        return make_chunks(width, window, padding, layout.global_rows_of(width), dtype)
 
-def _chunked_rows(width: int, mask: Mask, layout: Layout, dtype: torch.dtype) -> DenseRows:
-    padding = None if layout.row_slots is None or layout.full else layout.key_padding()
-    is_global = layout.global_rows_of(width)
-
-    def make() -> tuple[Tensor, Tensor | None]:
-        assert mask.window is not None
-        return chunk_bias(width, mask.window, mask.is_causal, padding, is_global, dtype)
-
-    bias, slots = layout.remember(("chunks", mask, dtype), make)
-    return DenseRows(layout.batch_size, width, bias, "chunks", mask, slots)
+    chunks = layout.remember(("chunks", window, dtype), make)
+    return DenseRows(layout.batch_size, width, None, "chunks", mask, chunks)
 
 
 def _hidden_pairs(width: int, mask: Mask, padding: Tensor | None, device: torch.device) -> Tensor:
@@ -481,10 +471,9 @@ def _dense(
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     bias = rows.bias
     scale = head_dim**-0.5
-    if rows.kernel == "chunks" and bias is not None:
+    if rows.chunks is not None and q.device.type != "meta":
         by_row = (x.reshape(shape) for x in (q, k, v))
-        window = rows.mask.window
-        return attend_in_chunks(*by_row, window, bias, rows.slots, scale, prob).flatten(0, 1)
+        return rows.chunks.attend(*by_row, scale, prob).flatten(0, 1)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     if score_bias is not None:
         scale *= score_bias.scale

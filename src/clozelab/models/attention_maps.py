@@ -40,18 +40,10 @@ def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterato
                 positions = inputs.score_bias.position_ids[None, : q.shape[2]]
                 scores = scores + inputs.score_bias.compute(q, k, positions)[0]
         rows = inputs.layout
-        in_whole = isinstance(rows, DenseRows) and rows.kernel != "chunks"
-        if in_whole and rows.bias is not None:
+        if isinstance(rows, DenseRows) and rows.bias is not None:
             # Of one sequence, whose positions may have added to it: [N or 1, S, S].
             scores = scores + rows.bias.flatten(0, -3).float()
         unseen = masked_pairs(len(scores[0]), inputs.mask, scores.device)
-        if inputs.global_tokens is not None:
-            slots = inputs.global_tokens.rows[0]
-            unseen[:, slots] = False
-            unseen[slots] = False
-            states = module.qkv_global(hidden).float().view(-1, 3, *q.shape[1:])
-            of_global = torch.einsum("qnd,knd->nqk", states[slots, 0], states[:, 1])
-            scores[:, slots] = of_global * module.head_dim**-0.5
         note(scores.masked_fill(unseen, -torch.inf).softmax(-1))
 
     layers = [module for module in encoder.modules() if isinstance(module, SelfAttention)]

@@ -87,7 +87,6 @@ class DisentangledPositions(Positions):
     """
 
     counts_slots: ClassVar[bool] = True
-    adds_to_scores: ClassVar[bool] = True
     has_layers_shape: ClassVar[bool] = True
 
     def __init__(

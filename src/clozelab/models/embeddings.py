@@ -40,11 +40,10 @@ class Positions(nn.Module):
     """A scheme that learns nothing of a position, and tells attention nothing.
 
     `counts_slots`: distances are of slots, whatever the positions say. `has_layers_shape`: its
-    weights are as wide as the layers, or one a head. `adds_to_scores`: it has a `score_bias`.
+    weights are as wide as the layers, or one a head: what is added to the scores.
     """
 
     counts_slots: ClassVar[bool] = False
-    adds_to_scores: ClassVar[bool] = False
     has_layers_shape: ClassVar[bool] = False
 
     def start(self, initializer_range: float) -> None:
@@ -94,7 +93,6 @@ class BucketedPositions(LearnedPositions):
     """
 
     has_layers_shape: ClassVar[bool] = True
-    adds_to_scores: ClassVar[bool] = True
     buckets: Tensor
 
     def __init__(

@@ -10,7 +10,7 @@ dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,12 +20,19 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.models import attention
-from clozelab.models.attention import AttentionInputs, DenseRows, Mask, attention_of, dense_rows
+from clozelab.models.attention import (
+    AttentionInputs,
+    DenseRows,
+    LongAttention,
+    Mask,
+    attention_of,
+    dense_rows,
+)
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
-from clozelab.models.windows import GlobalTokens, weighted_values
+from clozelab.models.windows import weighted_values
 
 SENTENCE_POOLINGS = ("mean", "cls")
 # Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
@@ -82,7 +89,7 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
         # Of tokens that see everything; trained once a head has some.
         self.qkv_global = None
-        if config.attention.build(config).has_global_tokens:
+        if isinstance(config.attention.build(config), LongAttention):
             self.qkv_global = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
             self.qkv_global.requires_grad_(False)
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
@@ -105,20 +112,22 @@ class SelfAttention(nn.Module):
         qkv = qkv.view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
         inputs = inputs.of_layer(self)
         attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)
-        tokens = inputs.global_tokens
-        if tokens is not None and self.qkv_global is not None:
+        if inputs.global_tokens and self.qkv_global is not None:
             states = self.qkv_global(hidden).view(qkv.shape)
-            attended = self._attend_globally(states, attended, tokens)
+            attended = self._attend_globally(states, attended, inputs.global_tokens)
         return self.output(attended.flatten(1), residual)
 
-    def _attend_globally(self, qkv: Tensor, attended: Tensor, tokens: GlobalTokens) -> Tensor:
+    def _attend_globally(
+        self, qkv: Tensor, attended: Tensor, texts: Sequence[tuple[slice, Tensor]]
+    ) -> Tensor:
         """`attended` [T, N, D], where global tokens see all of their sequences instead."""
-        q = qkv[tokens.rows, 0].transpose(1, 2)  # [B, N, G, D]
-        k, v = (qkv[tokens.keys, part].transpose(1, 2) for part in (1, 2))
         prob = self.dropout_prob if self.training else 0.0
-        out = weighted_values(q, k, v, tokens.bias, self.head_dim**-0.5, prob).transpose(1, 2)
-        rows = tokens.rows[tokens.is_real]
-        return attended.index_copy(0, rows, out[tokens.is_real].to(attended.dtype))
+        for text, slots in texts:
+            q = qkv[text][slots, 0].transpose(0, 1)  # [N, G, D]
+            _, k, v = qkv[text].permute(1, 2, 0, 3)  # [N, S, D]
+            out = weighted_values(q, k, v, self.head_dim**-0.5, prob).transpose(0, 1)
+            attended = attended.index_copy(0, text.start + slots, out.to(attended.dtype))
+        return attended
 
     def project(self, x: Tensor, rows: slice) -> Tensor:
         """[..., H] by some rows of the matrix of query, key and value."""
@@ -419,7 +428,7 @@ class Encoder(nn.Module):
         if is_padded and self.first_block.reads_neighbours:
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
         inputs = self.attention_inputs(
-            position_ids, self.rows_of(hidden, layout), layout.global_rows()
+            position_ids, self.rows_of(hidden, layout), layout.global_slots()
         )
         dtype = score_dtype(hidden)
         inputs = {mask: of_mask.with_fixed_bias(dtype) for mask, of_mask in inputs.items()}
@@ -503,7 +512,7 @@ class Encoder(nn.Module):
                 dtype=dtype,
                 device=device,
                 mask=mask,
-                in_chunks=not positions.adds_to_scores,
+                in_chunks=not positions.has_layers_shape,
             )
             return layout if equal is None else equal
 
@@ -513,7 +522,7 @@ class Encoder(nn.Module):
         self,
         position_ids: Tensor,
         rows: Callable[[Mask], Layout | DenseRows],
-        global_tokens: GlobalTokens | None = None,
+        global_tokens: Sequence[tuple[slice, Tensor]] = (),
     ) -> dict[Mask, AttentionInputs]:
         """What attention is told, by mask: worked out once for all layers that have it."""
         positions = self.embeddings.position_embeddings

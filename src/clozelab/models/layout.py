@@ -20,8 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.models.windows import GlobalTokens, global_slots
-
 
 @dataclass
 class PaddedGroups:
@@ -162,20 +160,17 @@ class Layout:
         is_global = self.global_tokens.view(-1, width)
         return is_global if self.row_slots is None else is_global & ~self.key_padding()
 
-    def global_rows(self) -> GlobalTokens | None:
-        """The stream's global tokens, with what they see; None: there are none."""
-        return self.remember("global_rows", self._make_global_rows)
+    def global_slots(self) -> list[tuple[slice, Tensor]]:
+        """Where each sequence that has global tokens stands in the stream, and their slots in it."""
+        return self.remember("global_slots", self._make_global_slots)
 
-    def _make_global_rows(self) -> GlobalTokens | None:
-        if self.global_tokens is None or not self.global_tokens.any():
-            return None
-        groups = self.padded_groups(self.batch_size)
-        _, rows = groups.groups[0]
-        keys = groups.gather.view(rows.batch_size, -1)
-        padding = rows.key_padding()
-        slots, is_none = global_slots(self.global_tokens[keys] & ~padding)
-        bias = torch.zeros(padding.shape, device=keys.device).masked_fill_(padding, -torch.inf)
-        return GlobalTokens(keys.gather(1, slots), ~is_none, keys, bias[:, None, None])
+    def _make_global_slots(self) -> list[tuple[slice, Tensor]]:
+        texts = []
+        if self.global_tokens is not None:
+            for start, length in zip(self.first_rows.tolist(), self.lengths_list, strict=True):
+                text = slice(start, start + length)
+                texts.append((text, self.global_tokens[text].nonzero()[:, 0]))
+        return [(text, slots) for text, slots in texts if len(slots)]
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""

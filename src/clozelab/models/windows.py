@@ -23,86 +23,60 @@ from torch.nn import functional as F
 from clozelab.models.layers import dropout
 
 
-class GlobalTokens(NamedTuple):
-    """Where the global tokens of a batch and all that they see stand in the stream."""
+class Chunks(NamedTuple):
+    """How rows are cut: a chunk of queries is as long as one side of a window."""
 
-    rows: Tensor  # int64 [B, G]
-    is_real: Tensor  # bool [B, G]: a sequence may have fewer
-    keys: Tensor  # int64 [B, S]
-    bias: Tensor  # [B, 1, 1, S]: minus infinity where a row of keys holds no token
+    size: int  # W
+    bias: Tensor  # [B or 1, C, 1, W, 3 W + G]: minus infinity where a key is hidden
+    slots: Tensor | None  # int64 [B, G]: the global tokens' slots
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, prob: float) -> Tensor:
+        """[B, S, N, D] -> [B, S, N, D]."""
+        seen = []
+        for x in (k, v):
+            near = with_neighbours(x, self.size)  # [B, C, 3 W, N, D]
+            if self.slots is not None:
+                far = x[torch.arange(len(x))[:, None], self.slots]  # [B, G, N, D]
+                far = far[:, None].expand(-1, near.shape[1], -1, -1, -1)
+                near = torch.cat([near, far], dim=2)
+            seen.append(near.transpose(2, 3))
+        queries = in_chunks(q, self.size).transpose(2, 3)
+        out = weighted_values(queries, *seen, scale, prob, self.bias)  # [B, C, N, W, D]
+        return out.transpose(2, 3).flatten(1, 2)[:, : q.shape[1]]
 
 
-def global_slots(is_global: Tensor) -> tuple[Tensor, Tensor]:
-    """bool [B, S] -> their slots int64 [B, G], and bool [B, G] where there is none."""
-    most = int(is_global.sum(1).max())
-    slots = is_global.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-    return slots, ~is_global.gather(1, slots)
+def make_chunks(
+    width: int, size: int, padding: Tensor | None, is_global: Tensor | None, dtype: torch.dtype
+) -> Chunks:
+    """Of rows of `width` slots; `padding`, `is_global`: bool [B, S]."""
+    # Slots count from 1, and 0 is nothing. A global token has a place of its own, and counts once.
+    queries = torch.arange(1, width + 1)[None]
+    keys = queries
+    for hidden in (padding, is_global):
+        if hidden is not None:
+            keys = keys.masked_fill(hidden, 0)
+    near = with_neighbours(keys, size)[:, :, None]  # [B or 1, C, 1, 3 W]
+    ahead = near - in_chunks(queries, size)[..., None]
+    hidden = (near == 0) | (ahead.abs() > size)
+    # A slot sees itself in any case, so that none sees nothing.
+    hidden.diagonal(size, -2, -1).fill_(False)
+    slots = None
+    if is_global is not None:
+        most = int(is_global.sum(1).max())
+        slots = is_global.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+        is_none = ~is_global.gather(1, slots)[:, None, None]
+        hidden = torch.cat([hidden, is_none.expand(-1, *hidden.shape[1:3], -1)], dim=-1)
+    bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+    return Chunks(size, bias[:, :, None], slots)
 
 
 def weighted_values(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, prob: float
+    q: Tensor, k: Tensor, v: Tensor, scale: float, prob: float, bias: Tensor | float = 0.0
 ) -> Tensor:
     """[..., queries, D], [..., keys, D] twice -> [..., queries, D]."""
-    scores = torch.matmul(q * scale, k.transpose(-1, -2)) + bias.to(q.dtype)
+    scores = torch.matmul(q * scale, k.transpose(-1, -2)) + bias
     probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
     return torch.matmul(probs, v)
-
-
-def chunk_bias(
-    width: int,
-    window: int,
-    is_causal: bool,
-    padding: Tensor | None,
-    is_global: Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor | None]:
-    """[B or 1, C, 1, W, 3 W + G]: what `attend_in_chunks` adds to the scores; and global slots.
-
-    `padding`, `is_global`: bool [B, S]. A slot sees itself in any case, so that none sees nothing.
-    """
-    slots = in_chunks(torch.arange(width)[None], window)[0]
-    first = slots[:, :1]
-    keys = (first + torch.arange(-window, 2 * window))[:, None]  # [C, 1, 3 W]
-    ahead = keys - (first + torch.arange(window))[:, :, None]  # [C, W, 3 W]
-    hidden = (ahead.abs() > window) | (keys < 0) | (keys >= width)
-    if is_causal:
-        hidden = hidden | (ahead > 0)
-    hidden = hidden[None]
-    # A global token has a place of its own, and counts once.
-    for unseen in (padding, is_global):
-        if unseen is not None:
-            hidden = hidden | with_neighbours(unseen, window)[:, :, None]
-    hidden = hidden & (ahead != 0)
-    global_keys = None
-    if is_global is not None:
-        global_keys, is_none = global_slots(is_global)
-        shape = (len(is_none), *hidden.shape[1:3], -1)
-        hidden = torch.cat([hidden.expand(*shape), is_none[:, None, None].expand(shape)], dim=-1)
-    bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
-    return bias[:, :, None], global_keys
-
-
-def attend_in_chunks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: int,
-    bias: Tensor,
-    slots: Tensor | None,
-    scale: float,
-    prob: float,
-) -> Tensor:
-    """[B, S, N, D] -> [B, S, N, D]; `bias` and `slots` are those of `chunk_bias`."""
-    seen = []
-    for x in (k, v):
-        near = with_neighbours(x, window)  # [B, C, 3 W, N, D]
-        if slots is not None:
-            far = x[torch.arange(len(x))[:, None], slots]  # [B, G, N, D]
-            near = torch.cat([near, far[:, None].expand(-1, near.shape[1], -1, -1, -1)], dim=2)
-        seen.append(near.transpose(2, 3))
-    queries = in_chunks(q, window).transpose(2, 3)
-    out = weighted_values(queries, *seen, bias, scale, prob)  # [B, C, N, W, D]
-    return out.transpose(2, 3).flatten(1, 2)[:, : q.shape[1]]
 
 
 def in_chunks(x: Tensor, size: int, beside: int = 0) -> Tensor:

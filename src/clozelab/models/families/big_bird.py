@@ -79,12 +79,9 @@ class BigBird(Family):
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
-        # Blocks know no causal mask there.
-        values["is_decoder"] = False
-        is_full = config.attention.target == FULL_ATTENTION
-        blocks = {**BLOCKS, **dict(config.attention.options)}
-        values["attention_type"] = "original_full" if is_full else "block_sparse"
-        return {**values, **FIXED, **blocks}
+        blocks = dict(config.attention.options)
+        values["attention_type"] = "block_sparse" if blocks else "original_full"
+        return {**values, **FIXED, **BLOCKS, **blocks}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         require_values(values, FIXED)

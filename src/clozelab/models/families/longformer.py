@@ -10,7 +10,8 @@ tokens on each side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -24,44 +25,26 @@ from clozelab.text.plain import JsonObject, ReadOnlyJson
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
+# Kinds of heads that have global tokens.
+GLOBAL_KINDS = frozenset({"classification", "spans", "choices"})
 ATTENTION = {"_target_": "clozelab.models.attention.LongAttention", "window": 256}
 
 
-def first_tokens(ids: Tensor, layout: Layout) -> Tensor:
-    """Of ids [T], bool [T]: each sequence's first one."""
-    return torch.zeros_like(ids, dtype=torch.bool).index_fill(0, layout.first_rows, True)
-
-
-def questions(ids: Tensor, layout: Layout) -> Tensor:
-    """What stands before the first separator of two or more."""
-    # [CLS] a b [SEP] c [SEP]: the first three. A single text has no question.
-    is_separator, before, owner = _separators(ids, layout)
-    is_pair = before[layout.last_rows][owner] > 0
-    return is_pair & (before == 0) & ~is_separator
-
-
-def choices(ids: Tensor, layout: Layout) -> Tensor:
-    """What stands behind the separators in the middle: above c and the last one."""
-    is_separator, before, owner = _separators(ids, layout)
-    is_last = torch.arange(len(ids), device=ids.device) == layout.last_rows[owner]
-    return (before > 0) & (is_last | ~is_separator)
-
-
-def _separators(ids: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """[T] each: whether a token is one, how many stand before it, and its sequence's number."""
-    starts = layout.first_rows
-    slots = torch.arange(len(ids), device=ids.device)
-    owner = torch.searchsorted(starts, slots, right=True) - 1
-    is_separator = ids == ids[layout.last_rows][owner]
-    before = is_separator.cumsum(0) - is_separator.long()
-    return is_separator, before - before[starts][owner], owner
-
-
-GLOBAL_TOKENS: Mapping[str, Callable[[Tensor, Layout], Tensor]] = {
-    "classification": first_tokens,
-    "spans": questions,
-    "choices": choices,
-}
+def global_tokens(kind: str, ids: Tensor, layout: Layout) -> Tensor:
+    """Those of ids [T] that a head of this kind lets see everything, bool [T]."""
+    chosen = torch.zeros(len(ids), dtype=torch.bool)
+    starts = layout.first_rows.tolist()
+    for start, length in zip(starts, layout.lengths_list, strict=True):
+        text = ids[start : start + length].tolist()
+        # [CLS] a b [SEP] [SEP] c [SEP]: the separators are 3, 4 and 6. One text has one of them.
+        separators = [slot for slot, token in enumerate(text) if token == text[-1]]
+        first, last = 0, 0
+        if kind == "classification":
+            last = 1
+        elif len(separators) > 1:
+            first, last = (0, separators[0]) if kind == "spans" else (separators[-2] + 1, length)
+        chosen[start + first : start + last] = True
+    return chosen.to(ids.device)
 
 
 class Longformer(Roberta):
@@ -81,34 +64,32 @@ class Longformer(Roberta):
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         """Also lets the encoder know which tokens are global, and trains their matrices then."""
-        choose = None if encoder.config.is_causal else GLOBAL_TOKENS.get(kind)
-        encoder.choose_global = choose
+        has_some = kind in GLOBAL_KINDS and not encoder.config.is_causal
+        encoder.choose_global = partial(global_tokens, kind) if has_some else None
         for name, parameter in encoder.named_parameters():
             if ".qkv_global." in name:
-                parameter.requires_grad_(choose is not None)
+                parameter.requires_grad_(has_some)
         return super().head(kind, encoder, **options)
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
-        # Their classes have no causal mask and would not look at the key.
-        del values["is_decoder"]
-        del values["use_cache"]
-        window = dict(config.attention.options).get("window", ATTENTION["window"])
-        if isinstance(window, int):
-            window = [window] * config.num_hidden_layers
-        return {**values, "attention_window": [2 * side for side in window]}
+        masks = config.attention.build(config)
+        windows = [masks.mask(layer).window for layer in range(config.num_hidden_layers)]
+        # Without one, a window that holds everything.
+        longest = config.max_position_embeddings
+        return {**values, "attention_window": [2 * (side or longest) for side in windows]}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         given = values["attention_window"]
-        windows = [given] if isinstance(given, int) else list(given)
+        windows = [given] if isinstance(given, int) else given
         if any(window < 2 or window % 2 for window in windows):
             raise ValueError(
                 f"config.json: attention_window is {given}; a window is an even number above 0"
             )
         sides = [window // 2 for window in windows]
-        side = sides[0] if len(set(sides)) == 1 else sides
+        window = sides[0] if len(set(sides)) == 1 else sides
         arguments = super().from_hf_keys({**values, "is_decoder": False})
-        return {**arguments, "attention": ATTENTION | {"window": side}}
+        return {**arguments, "attention": ATTENTION | {"window": window}}
 
 
 FAMILY = Longformer()
