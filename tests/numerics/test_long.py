@@ -22,6 +22,7 @@ from clozelab.models import attention, windows
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder
+from clozelab.models.families import longformer
 from clozelab.models.folders import load_encoder, load_head
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
@@ -171,6 +172,10 @@ def global_tokens(batch: Batch, choice: str) -> Tensor:
     return is_global
 
 
+def slots_of(is_global: Tensor) -> list[list[int]]:
+    return [row.nonzero()[:, 0].tolist() for row in is_global]
+
+
 @BOTH_LAYOUTS
 @BOTH_FORMS
 @pytest.mark.parametrize("choice", ["none", "first", "some"])
@@ -186,8 +191,7 @@ def test_longformers_layers_and_their_gradients(
     expected = model(
         **batch.theirs, global_attention_mask=is_global.long(), output_hidden_states=True
     )
-    stream = is_global[batch.is_real] if kind == "ragged" else is_global.flatten()
-    batch.ours["layout"].global_tokens = stream
+    batch.ours["layout"].global_slots = slots_of(is_global & batch.is_real)
     output = encoder(**batch.ours, output_hidden_states=True)
     losses = assert_states_equal(output, expected, batch)
     pooled = encoder.pool(output.sequence_output, batch.ours["layout"])
@@ -207,7 +211,7 @@ def test_longformers_left_padding_changes_nothing(choice, theirs, tmp_path):
     shifts = [29 - length for length in LENGTHS]
     moved = [row.roll(shift) for row, shift in zip(is_global, shifts, strict=True)]
     expected = model(**batch.theirs, global_attention_mask=torch.stack(moved).long())[0]
-    batch.ours["layout"].global_tokens = is_global.flatten()
+    batch.ours["layout"].global_slots = slots_of(is_global & straight.is_real)
     ours = encoder(**batch.ours).sequence_output[batch.rows]
     assert_equal(ours, expected[batch.is_real], "states")
 
@@ -260,14 +264,16 @@ def test_longformers_heads_and_their_gradients(
         assert (change > 1e-3) == (choose is not None)
 
 
-def test_a_single_text_has_no_question():
+def test_which_tokens_are_global():
+    """Of a text and a pair, with one separator in the middle or two."""
     ids = torch.tensor([2, 9, 3, 2, 8, 3, 3, 7, 3])
-    family: Any = family_of("longformer")
-    module = __import__(type(family).__module__, fromlist=["questions"])
-    layout = Layout.ragged([3, 6])
-    assert module.questions(ids, layout).nonzero()[:, 0].tolist() == [3, 4]
-    assert module.choices(ids, layout).nonzero()[:, 0].tolist() == [7, 8]
-    assert module.first_tokens(ids, layout).nonzero()[:, 0].tolist() == [0, 3]
+    expected = {"spans": [[], [0, 1]], "choices": [[], [4, 5]], "classification": [[0], [0]]}
+    for kind, slots in expected.items():
+        assert longformer.global_slots(kind, ids, Layout.ragged([3, 6])) == slots
+        padded = torch.cat([ids[:3], torch.zeros(3, dtype=torch.int64), ids[3:]])
+        assert longformer.global_slots(kind, padded, Layout.rectangle([3, 6], 6)) == slots
+    single = torch.tensor([2, 8, 3, 7, 6, 3])
+    assert longformer.global_slots("choices", single, Layout.ragged([6])) == [[3, 4, 5]]
 
 
 @pytest.mark.parametrize("title", list(OWN))
@@ -417,8 +423,7 @@ def test_a_window_with_nothing_in_it_gives_no_nan(form, theirs, take, tmp_path):
     theirs("Longformer", attention_window=2)
     encoder = load_encoder(tmp_path / "theirs").train().requires_grad_()
     batch = make_batch("rectangle", [1, 29, 5])
-    batch.ours["layout"].global_tokens = torch.zeros(3 * 29, dtype=torch.bool)
-    batch.ours["layout"].global_tokens[[0, 29, 33, 60]] = True
+    batch.ours["layout"].global_slots = [[0], [0, 4], [2]]
     states = encoder(**batch.ours).sequence_output
     states[batch.rows].square().mean().backward()
     assert states.isfinite().all()
@@ -462,31 +467,21 @@ def test_chunks_are_the_whole(form, member, is_causal, take, tiny_config, monkey
 
 
 @BOTH_FORMS
-def test_attention_maps_are_what_theirs_would_be(form, theirs, take, tmp_path):
-    """A window and global tokens, by their matrices: rows sum to one, zeros stand elsewhere."""
+def test_attention_maps_are_theirs(form, theirs, take, tmp_path):
     take(form)
     model = theirs("Longformer")
     encoder = load_encoder(tmp_path / "theirs").eval()
     batch = make_batch("ragged", [29])
-    is_global = torch.zeros(1, 29, dtype=torch.long)
-    is_global[0, [0, 12]] = 1
-    batch.ours["layout"].global_tokens = is_global[0].bool()
     maps: list[Tensor] = []
     with torch.no_grad(), noted_attention(encoder, maps.append):
         encoder(**batch.ours)
     with torch.no_grad():
-        expected = model(
-            **batch.theirs, global_attention_mask=is_global, output_attentions=True
-        )
-    for mine, local, far in zip(maps, expected.attentions, expected.global_attentions, strict=True):
+        expected = model(**batch.theirs, output_attentions=True).attentions
+    for mine, near in zip(maps, expected, strict=True):
         whole = torch.zeros(2, 29, 29 + WINDOW)
         for query in range(29):
-            # Two global keys, then the window around the query.
-            whole[:, query, query : query + WINDOW + 1] = local[0, :, query, 2:]
-        whole = whole[:, :, WINDOW // 2 : WINDOW // 2 + 29]
-        whole[:, :, [0, 12]] = local[0, :, :, :2]
-        whole[:, [0, 12]] = far[0, :, :29].transpose(1, 2)
-        assert_equal(mine, whole, "map")
+            whole[:, query, query : query + WINDOW + 1] = near[0, :, query]
+        assert_equal(mine, whole[:, :, WINDOW // 2 :][:, :, :29], "map")
 
 
 @pytest.mark.parametrize("suffix", ["Model", *CLASSES])

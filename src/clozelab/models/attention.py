@@ -235,7 +235,7 @@ class AttentionInputs(NamedTuple):
     mask: Mask
     rotation: Rotation | None = None  # what the position scheme does to query and key
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
-    global_tokens: Sequence[tuple[slice, Tensor]] = ()  # Layout.global_slots of the batch
+    stream: Layout | None = None  # of a batch that has global tokens
 
     def with_fixed_bias(self, dtype: torch.dtype) -> AttentionInputs:
         """In equal rows, a bias that positions alone decide becomes part of theirs.
@@ -400,7 +400,7 @@ def attention(
         layout = _rows_for(q, layout, inputs) or layout
     if isinstance(layout, DenseRows):
         return _dense(q, k, v, layout, prob, score_bias)
-    is_plain = score_bias is None and layout.global_tokens is None
+    is_plain = score_bias is None and layout.global_slots is None
     if prob == 0.0 and is_plain and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
     return _grouped(q, k, v, layout, prob, inputs)

@@ -10,7 +10,7 @@ dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -112,22 +112,26 @@ class SelfAttention(nn.Module):
         qkv = qkv.view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
         inputs = inputs.of_layer(self)
         attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)
-        if inputs.global_tokens and self.qkv_global is not None:
+        if inputs.stream is not None and self.qkv_global is not None:
             states = self.qkv_global(hidden).view(qkv.shape)
-            attended = self._attend_globally(states, attended, inputs.global_tokens)
+            attended = self._attend_globally(states, attended, inputs.stream)
         return self.output(attended.flatten(1), residual)
 
-    def _attend_globally(
-        self, qkv: Tensor, attended: Tensor, texts: Sequence[tuple[slice, Tensor]]
-    ) -> Tensor:
+    def _attend_globally(self, qkv: Tensor, attended: Tensor, layout: Layout) -> Tensor:
         """`attended` [T, N, D], where global tokens see all of their sequences instead."""
+        assert layout.global_slots is not None
         prob = self.dropout_prob if self.training else 0.0
-        for text, slots in texts:
-            q = qkv[text][slots, 0].transpose(0, 1)  # [N, G, D]
-            _, k, v = qkv[text].permute(1, 2, 0, 3)  # [N, S, D]
-            out = weighted_values(q, k, v, self.head_dim**-0.5, prob).transpose(0, 1)
-            attended = attended.index_copy(0, text.start + slots, out.to(attended.dtype))
-        return attended
+        rows = []
+        outs = []
+        starts = layout.first_rows.tolist()
+        texts = zip(starts, layout.lengths_list, layout.global_slots, strict=True)
+        for start, length, slots in texts:
+            q, k, v = qkv[start : start + length].permute(1, 2, 0, 3)  # [N, S, D]
+            out = weighted_values(q[:, slots], k, v, self.head_dim**-0.5, prob)
+            outs.append(out.transpose(0, 1))
+            rows += [start + slot for slot in slots]
+        out = torch.cat(outs).to(attended.dtype)
+        return attended.index_copy(0, torch.tensor(rows, device=out.device).long(), out)
 
     def project(self, x: Tensor, rows: slice) -> Tensor:
         """[..., H] by some rows of the matrix of query, key and value."""
@@ -350,8 +354,8 @@ class Encoder(nn.Module):
         self.config = config
         self.gradient_checkpointing = False
         self.pattern = config.attention.build(config)
-        # Of a stream of tokens, which ones are global; a head may say it.
-        self.choose_global: Callable[[Tensor, Layout], Tensor] | None = None
+        # Of a stream of tokens its layout's global slots; a head may say them.
+        self.choose_global: Callable[[Tensor, Layout], list[list[int]]] | None = None
         if embeddings is None:
             self.embeddings = Embeddings(config)
         self.embeddings_project = None
@@ -381,9 +385,9 @@ class Encoder(nn.Module):
 
         With two directions -> [T, 2 H].
         """
-        if self.choose_global is not None and layout.global_tokens is None:
-            chosen = self.choose_global(input_ids, layout)
-            layout = replace(layout, global_tokens=chosen, _cache={})
+        if self.choose_global is not None and layout.global_slots is None:
+            slots = self.choose_global(input_ids, layout)
+            layout = replace(layout, global_slots=slots, _cache={})
         stream = (input_ids, token_type_ids, position_ids)
         output = self._read_one_way(stream, layout, self, output_hidden_states)
         if self.backward_stack is None:
@@ -427,11 +431,11 @@ class Encoder(nn.Module):
         is_padded = layout.row_slots is not None and not layout.full
         if is_padded and self.first_block.reads_neighbours:
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
-        inputs = self.attention_inputs(
-            position_ids, self.rows_of(hidden, layout), layout.global_slots()
-        )
+        inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
         dtype = score_dtype(hidden)
         inputs = {mask: of_mask.with_fixed_bias(dtype) for mask, of_mask in inputs.items()}
+        if layout.global_slots is not None:
+            inputs = {mask: of_mask._replace(stream=layout) for mask, of_mask in inputs.items()}
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
@@ -519,10 +523,7 @@ class Encoder(nn.Module):
         return rows
 
     def attention_inputs(
-        self,
-        position_ids: Tensor,
-        rows: Callable[[Mask], Layout | DenseRows],
-        global_tokens: Sequence[tuple[slice, Tensor]] = (),
+        self, position_ids: Tensor, rows: Callable[[Mask], Layout | DenseRows]
     ) -> dict[Mask, AttentionInputs]:
         """What attention is told, by mask: worked out once for all layers that have it."""
         positions = self.embeddings.position_embeddings
@@ -534,7 +535,6 @@ class Encoder(nn.Module):
                     mask,
                     positions.rotation(position_ids, mask),
                     positions.score_bias(position_ids, mask),
-                    global_tokens,
                 )
         return inputs
 

@@ -13,7 +13,7 @@ Letters: T tokens in the stream, B sequences, S slots a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,8 @@ class Layout:
     # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, itself among them
     # or not, beside what the layers' masks say. None: all of its sequence.
     visibility: Tensor | None = None
-    # bool [T]: which tokens see all of their sequence, and are seen by it (Longformer). None: none.
-    global_tokens: Tensor | None = None
+    # Of each sequence the slots that see all of it, and are seen by it (Longformer). None: none.
+    global_slots: list[list[int]] | None = None
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -154,23 +154,13 @@ class Layout:
         return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
 
     def global_rows_of(self, width: int) -> Tensor | None:
-        """bool [B, S] of equal rows: which real slots are global; None: none anywhere."""
-        if self.global_tokens is None:
+        """bool [B, S] of equal rows: which slots are global; None: there are none."""
+        if self.global_slots is None:
             return None
-        is_global = self.global_tokens.view(-1, width)
-        return is_global if self.row_slots is None else is_global & ~self.key_padding()
-
-    def global_slots(self) -> list[tuple[slice, Tensor]]:
-        """Where each sequence that has global tokens stands in the stream, and their slots in it."""
-        return self.remember("global_slots", self._make_global_slots)
-
-    def _make_global_slots(self) -> list[tuple[slice, Tensor]]:
-        texts = []
-        if self.global_tokens is not None:
-            for start, length in zip(self.first_rows.tolist(), self.lengths_list, strict=True):
-                text = slice(start, start + length)
-                texts.append((text, self.global_tokens[text].nonzero()[:, 0]))
-        return [(text, slots) for text, slots in texts if len(slots)]
+        rows = torch.zeros(self.batch_size, width, dtype=torch.bool)
+        for row, slots in zip(rows, self.global_slots, strict=True):
+            row[slots] = True
+        return rows.to(self.lengths.device)
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""
@@ -190,11 +180,8 @@ class Layout:
         return self._moved(Tensor.pin_memory)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Layout:
-        decided = [
-            None if x is None else move(x) for x in (self.visibility, self.global_tokens)
-        ]
-        lengths = move(self.lengths)
-        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list, *decided)
+        visibility = None if self.visibility is None else move(self.visibility)
+        return replace(self, lengths=move(self.lengths), visibility=visibility, _cache={})
 
     def _starts(self) -> Tensor:
         """int64 [B + 1], computed on the device.
@@ -259,8 +246,8 @@ class Layout:
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
             layout = Layout.rectangle(lengths[members], width).to(self.lengths.device)
-            if self.global_tokens is not None:
-                layout.global_tokens = self.global_tokens[self._to_device(rows.reshape(-1))]
+            if self.global_slots is not None:
+                layout.global_slots = [self.global_slots[member] for member in members]
             groups.append((offset, layout))
             offset += real.size
         padded_padding = np.flatnonzero(np.concatenate(is_padding))

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -80,7 +79,7 @@ def weighted_values(
 
 
 def in_chunks(x: Tensor, size: int, beside: int = 0) -> Tensor:
-    """[B, S, ...] -> [B, C, W, ...], filled up with zeros; `beside` more of zeros at both ends."""
+    """[B, S, ...] -> [B, C, W, ...], filled up with zeros; so many chunks more at both ends."""
     ends = (beside * size, beside * size + -x.shape[1] % size)
     return F.pad(x, (0, 0) * (x.ndim - 2) + ends).unflatten(1, (-1, size))
 
@@ -118,7 +117,7 @@ def block_counts(number: int, num_random: int, plan: int | None) -> Tensor:
     if plan is None:
         counts[1:-1, 0] += num_random
         return counts
-    draws = torch.from_numpy(np.random.default_rng([plan, number]).random((number, number)))
+    draws = torch.rand(number, number, generator=torch.Generator().manual_seed(plan))
     drawn = draws.masked_fill(counts > 0, 2.0).argsort(1)[1:-1, :num_random]
     counts[1:-1].scatter_(1, drawn, 1.0)
     return counts

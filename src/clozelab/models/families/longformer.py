@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from clozelab.models.config import EncoderConfig
@@ -30,21 +29,21 @@ GLOBAL_KINDS = frozenset({"classification", "spans", "choices"})
 ATTENTION = {"_target_": "clozelab.models.attention.LongAttention", "window": 256}
 
 
-def global_tokens(kind: str, ids: Tensor, layout: Layout) -> Tensor:
-    """Those of ids [T] that a head of this kind lets see everything, bool [T]."""
-    chosen = torch.zeros(len(ids), dtype=torch.bool)
-    starts = layout.first_rows.tolist()
-    for start, length in zip(starts, layout.lengths_list, strict=True):
+def global_slots(kind: str, ids: Tensor, layout: Layout) -> list[list[int]]:
+    """Of each sequence of ids [T], those that a head of this kind lets see everything."""
+    chosen = []
+    for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         text = ids[start : start + length].tolist()
         # [CLS] a b [SEP] [SEP] c [SEP]: the separators are 3, 4 and 6. One text has one of them.
         separators = [slot for slot, token in enumerate(text) if token == text[-1]]
-        first, last = 0, 0
+        slots = range(0)
         if kind == "classification":
-            last = 1
+            slots = range(1)
         elif len(separators) > 1:
-            first, last = (0, separators[0]) if kind == "spans" else (separators[-2] + 1, length)
-        chosen[start + first : start + last] = True
-    return chosen.to(ids.device)
+            is_question = kind == "spans"
+            slots = range(separators[0]) if is_question else range(separators[-2] + 1, length)
+        chosen.append(list(slots))
+    return chosen
 
 
 class Longformer(Roberta):
@@ -65,7 +64,7 @@ class Longformer(Roberta):
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         """Also lets the encoder know which tokens are global, and trains their matrices then."""
         has_some = kind in GLOBAL_KINDS and not encoder.config.is_causal
-        encoder.choose_global = partial(global_tokens, kind) if has_some else None
+        encoder.choose_global = partial(global_slots, kind) if has_some else None
         for name, parameter in encoder.named_parameters():
             if ".qkv_global." in name:
                 parameter.requires_grad_(has_some)
