@@ -1,5 +1,5 @@
-"""Longformer and BigBird equal transformers' classes: fp32, eager, 1e-5 at every layer and head, and
-back. Whole rows and chunks are compared with each other, too.
+"""Longformer and BigBird equal transformers' classes: fp32, eager, 1e-5 at every layer and head,
+and back. Whole rows and chunks are compared with each other, too.
 
 All parameters are random with a deviation of 0.2, so that no identity hides a mistake.
 """
@@ -104,7 +104,9 @@ class Batch(NamedTuple):
     rows: Tensor  # of our stream, those that hold tokens
 
 
-def make_batch(kind: str, lengths: list[int], pads_left: bool = False, pairs: bool = False) -> Batch:
+def make_batch(
+    kind: str, lengths: list[int], pads_left: bool = False, pairs: bool = False
+) -> Batch:
     generator = torch.Generator().manual_seed(1)
     width = max(lengths)
     is_real = torch.arange(width) < torch.tensor(lengths)[:, None]
@@ -314,7 +316,7 @@ def test_bigbirds_layers_and_their_gradients(length, num_random, theirs, tmp_pat
 
 @BOTH_LAYOUTS
 def test_bigbird_reads_a_text_alike_whatever_stands_beside_it(kind, theirs, tmp_path):
-    """Short and long ones in a batch; and long after short, where theirs stays in full attention."""
+    """Short and long ones in a batch; and long after short, where theirs goes on seeing all."""
     theirs("BigBird")
     encoder = load_encoder(tmp_path / "theirs").eval()
     lengths = [5, 80, 30, 27, 79, 28]
@@ -447,9 +449,7 @@ def test_chunks_are_the_whole(form, member, is_causal, take, tiny_config, monkey
     encoder = Encoder(config).eval()
     kernels = []
     real = windows.Chunks.attend
-    monkeypatch.setattr(
-        windows.Chunks, "attend", lambda *given: kernels.append(1) or real(*given)
-    )
+    monkeypatch.setattr(windows.Chunks, "attend", lambda *given: kernels.append(1) or real(*given))
     results = []
     for choice in ("whole", form):
         take(choice)

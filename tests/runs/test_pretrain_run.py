@@ -261,8 +261,14 @@ BIGBIRD = MODERNBERT | {"architecture": "bigbird"} | BLOCKS
 
 @pytest.mark.parametrize(
     ("step", "changes"),
-    [(1, {}), (5, {}), pytest.param(9, {}, marks=pytest.mark.slow), (5, MODERNBERT)]
-    + [(5, LONGFORMER), (5, BIGBIRD)],
+    [
+        (1, {}),
+        (5, {}),
+        pytest.param(9, {}, marks=pytest.mark.slow),
+        (5, MODERNBERT),
+        (5, LONGFORMER),
+        (5, BIGBIRD),
+    ],
 )
 def test_stopped_run_ends_with_the_same_bits(
     workplace: Path,

@@ -287,11 +287,8 @@ def dense_rows(
     if mask.blocks and layout.max_seqlen <= mask.longest_full:
         mask = mask._replace(blocks=None, plan=None)
     kernel = _usual_kernel(device)
-    chunked = None
-    if in_chunks and kernel == "bmm":
-        chunked = _chunked_rows(layout, mask, width, dtype)
-    if chunked is not None:
-        return chunked
+    if in_chunks and kernel == "bmm" and _pays_in_chunks(layout, mask, width):
+        return _chunked_rows(layout, mask, width, dtype)
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     is_padded = layout.row_slots is not None and not layout.full and not mask.is_causal
     padding = layout.key_padding() if is_padded else None
@@ -299,20 +296,7 @@ def dense_rows(
 
     def make_bias() -> Tensor:
         hidden = _hidden_pairs(width, mask, padding, device)
-        # Beyond their windows, too.
-        is_global = layout.global_rows_of(width)
-        if is_global is not None:
-            hidden = hidden & ~is_global[:, None]
-        if visibility is not None:
-            hidden = hidden | ~visibility
-            # A slot that may see nothing sees itself, as below.
-            itself = torch.eye(width, dtype=torch.bool, device=device)
-            hidden &= ~(itself & hidden.all(dim=-1, keepdim=True))
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
-            hidden, -torch.inf
-        )
-        if mask.blocks:
-            bias = bias + block_bias(layout.lengths_list, width, *mask.blocks, mask.plan).to(bias)
+        bias = _bias_of(hidden, layout, mask, dtype)
         if kernel != "bmm":
             return bias[:, None]
         if len(bias) == 1:
@@ -329,19 +313,38 @@ def dense_rows(
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
 
-def _chunked_rows(layout: Layout, mask: Mask, width: int, dtype: torch.dtype) -> DenseRows | None:
-    """None where whole rows take less time, or more than a window is asked for."""
-    window = mask.window
-    if window is None or mask.is_causal or layout.visibility is not None:
-        return None
-    if width < max(CHUNKS_LEAST_WIDTH, CHUNKS_FROM * window):
-        return None
+def _bias_of(hidden: Tensor, layout: Layout, mask: Mask, dtype: torch.dtype) -> Tensor:
+    """[1 or B, 1 or S, S]: of pairs hidden by the mask, and by what the batch itself decides."""
+    width = hidden.shape[-1]
+    # Global tokens are seen beyond their windows.
+    is_global = layout.global_rows_of(width)
+    if is_global is not None:
+        hidden = hidden & ~is_global[:, None]
+    if layout.visibility is not None:
+        hidden = hidden | ~layout.visibility
+        # A slot that may see nothing sees itself, as below.
+        itself = torch.eye(width, dtype=torch.bool, device=hidden.device)
+        hidden &= ~(itself & hidden.all(dim=-1, keepdim=True))
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    bias.masked_fill_(hidden, -torch.inf)
+    if mask.blocks:
+        bias = bias + block_bias(layout.lengths_list, width, *mask.blocks, mask.plan).to(bias)
+    return bias
 
+
+def _pays_in_chunks(layout: Layout, mask: Mask, width: int) -> bool:
+    """Of rows that are asked for a window alone."""
+    if mask.window is None or mask.is_causal or layout.visibility is not None:
+        return False
+    return width >= max(CHUNKS_LEAST_WIDTH, CHUNKS_FROM * mask.window)
+
+
+def _chunked_rows(layout: Layout, mask: Mask, width: int, dtype: torch.dtype) -> DenseRows:
     def make() -> Chunks:
-        padding = None if layout.row_slots is None else layout.key_padding()
-        return make_chunks(width, window, padding, layout.global_rows_of(width), dtype)
+        is_global = layout.global_rows_of(width)
+        return make_chunks(layout.key_padding(), mask.window, is_global, dtype)
 
-    chunks = layout.remember(("chunks", window, dtype), make)
+    chunks = layout.remember(("chunks", mask, dtype), make)
     return DenseRows(layout.batch_size, width, None, "chunks", mask, chunks)
 
 

@@ -147,10 +147,11 @@ class Layout:
         return (starts[:, None] + reversed_slots).reshape(-1)
 
     def key_padding(self) -> Tensor:
-        """bool [B, S] for a rectangle: True on padding slots."""
-        if self.row_slots is None:
-            raise ValueError("layout: only a rectangle has padding slots")
-        slots = torch.arange(self.row_slots, device=self.lengths.device)
+        """bool [B, S] of equal rows: True on padding slots."""
+        width = self.dense_width
+        if width is None:
+            raise ValueError("layout: only equal rows have padding slots")
+        slots = torch.arange(width, device=self.lengths.device)
         return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
 
     def global_rows_of(self, width: int) -> Tensor | None:

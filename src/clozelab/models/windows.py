@@ -44,16 +44,13 @@ class Chunks(NamedTuple):
         return out.transpose(2, 3).flatten(1, 2)[:, : q.shape[1]]
 
 
-def make_chunks(
-    width: int, size: int, padding: Tensor | None, is_global: Tensor | None, dtype: torch.dtype
-) -> Chunks:
-    """Of rows of `width` slots; `padding`, `is_global`: bool [B, S]."""
+def make_chunks(padding: Tensor, size: int, is_global: Tensor | None, dtype: torch.dtype) -> Chunks:
+    """`padding`, `is_global`: bool [B, S]."""
     # Slots count from 1, and 0 is nothing. A global token has a place of its own, and counts once.
-    queries = torch.arange(1, width + 1)[None]
-    keys = queries
-    for hidden in (padding, is_global):
-        if hidden is not None:
-            keys = keys.masked_fill(hidden, 0)
+    queries = torch.arange(1, padding.shape[1] + 1)[None]
+    keys = queries.masked_fill(padding, 0)
+    if is_global is not None:
+        keys = keys.masked_fill(is_global, 0)
     near = with_neighbours(keys, size)[:, :, None]  # [B or 1, C, 1, 3 W]
     ahead = near - in_chunks(queries, size)[..., None]
     hidden = (near == 0) | (ahead.abs() > size)

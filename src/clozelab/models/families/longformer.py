@@ -31,7 +31,7 @@ ATTENTION = {"_target_": "clozelab.models.attention.LongAttention", "window": 25
 
 def global_slots(kind: str, ids: Tensor, layout: Layout) -> list[list[int]]:
     """Of each sequence of ids [T], those that a head of this kind lets see everything."""
-    chosen = []
+    slots_of_texts = []
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         text = ids[start : start + length].tolist()
         # [CLS] a b [SEP] [SEP] c [SEP]: the separators are 3, 4 and 6. One text has one of them.
@@ -39,11 +39,12 @@ def global_slots(kind: str, ids: Tensor, layout: Layout) -> list[list[int]]:
         slots = range(0)
         if kind == "classification":
             slots = range(1)
+        elif len(separators) > 1 and kind == "spans":
+            slots = range(separators[0])
         elif len(separators) > 1:
-            is_question = kind == "spans"
-            slots = range(separators[0]) if is_question else range(separators[-2] + 1, length)
-        chosen.append(list(slots))
-    return chosen
+            slots = range(separators[-2] + 1, length)
+        slots_of_texts.append(list(slots))
+    return slots_of_texts
 
 
 class Longformer(Roberta):
