@@ -270,11 +270,10 @@ class AttentionInputs(NamedTuple):
 
 def dense_rows(
     layout: Layout,
-    *,
+    mask: Mask,
     num_heads: int,
     dtype: torch.dtype,
     device: torch.device,
-    mask: Mask,
     in_chunks: bool = True,
 ) -> DenseRows | None:
     """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores.
@@ -410,14 +409,8 @@ def attention(
 
 
 def _rows_for(q: Tensor, layout: Layout, inputs: AttentionInputs) -> DenseRows | None:
-    return dense_rows(
-        layout,
-        num_heads=q.shape[1],
-        dtype=q.dtype,
-        device=q.device,
-        mask=inputs.mask,
-        in_chunks=inputs.score_bias is None,
-    )
+    in_chunks = inputs.score_bias is None
+    return dense_rows(layout, inputs.mask, q.shape[1], q.dtype, q.device, in_chunks)
 
 
 def attention_of(
@@ -474,7 +467,7 @@ def _dense(
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     bias = rows.bias
     scale = head_dim**-0.5
-    if rows.chunks is not None and q.device.type != "meta":
+    if rows.chunks is not None:
         by_row = (x.reshape(shape) for x in (q, k, v))
         return rows.chunks.attend(*by_row, scale, prob).flatten(0, 1)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]

@@ -504,20 +504,13 @@ class Encoder(nn.Module):
 
     def rows_of(self, hidden: Tensor, layout: Layout) -> Callable[[Mask], Layout | DenseRows]:
         """How attention sees the stream of `hidden` [T, H], by mask."""
-        device = hidden.device
-        dtype = score_dtype(hidden)
         num_heads = self.config.num_attention_heads
+        dtype = score_dtype(hidden)
         positions: Any = self.embeddings.position_embeddings
+        in_chunks = not positions.has_layers_shape
 
         def rows(mask: Mask) -> Layout | DenseRows:
-            equal = dense_rows(
-                layout,
-                num_heads=num_heads,
-                dtype=dtype,
-                device=device,
-                mask=mask,
-                in_chunks=not positions.has_layers_shape,
-            )
+            equal = dense_rows(layout, mask, num_heads, dtype, hidden.device, in_chunks)
             return layout if equal is None else equal
 
         return rows

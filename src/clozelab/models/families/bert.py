@@ -99,8 +99,6 @@ class Family:
     dense_heads: ClassVar[Mapping[str, str]] = {}
     # Whether the classes' encoder cannot do without token types.
     needs_token_types: ClassVar[bool] = True
-    # Whether its classes look for the separator's id in config.json.
-    names_separator: ClassVar[bool] = False
     # Whether the pooler stands beside the encoder, in the classes alone that read it.
     pooler_is_apart: ClassVar[bool] = False
     # Whether its heads read the states of two directions side by side.

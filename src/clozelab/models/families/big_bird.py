@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 BLOCKS = {"block_size": 64, "num_random_blocks": 3}
 ATTENTION = {"_target_": "clozelab.models.attention.BlockAttention", **BLOCKS}
-# What its classes could have and our parts do not -> the one value that is read.
-FIXED: Mapping[str, Any] = {"use_bias": True, "rescale_embeddings": False}
 
 
 class AnswerHead(nn.Module):
@@ -61,7 +59,6 @@ class BigBird(Family):
         "attention_type": "block_sparse",
     }
     reads_two_directions: ClassVar[bool] = False
-    names_separator: ClassVar[bool] = True
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         config = encoder.config
@@ -81,10 +78,10 @@ class BigBird(Family):
         values = super().to_hf_keys(config)
         blocks = dict(config.attention.options)
         values["attention_type"] = "block_sparse" if blocks else "original_full"
-        return {**values, **FIXED, **BLOCKS, **blocks}
+        return {**values, **blocks}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        require_values(values, FIXED)
+        require_values(values, {"use_bias": True, "rescale_embeddings": False})
         attention: JsonObject = {"_target_": FULL_ATTENTION}
         if values["attention_type"] != "original_full":
             attention = ATTENTION | {key: values[key] for key in BLOCKS}
