@@ -126,21 +126,16 @@ class LocalAttention(FullAttention):
 class LongAttention(LocalAttention):
     """A window in each layer, beside tokens that see all and are seen by all (Beltagy et al. 2020).
 
-    `window`: tokens that are seen on each side, half of the paper's; a list has each layer's. Which
-    tokens are global is the layout's `global_tokens`.
+    `window`: tokens that are seen on each side, half of the paper's; of a list each layer has one,
+    over and over. Which tokens are global is the layout's `global_slots`.
     """
 
     def __init__(self, config: EncoderConfig, window: int | Sequence[int]) -> None:
-        depth = config.num_hidden_layers
-        self.windows = [window] * depth if isinstance(window, int) else list(window)
-        if len(self.windows) != depth:
-            raise ValueError(
-                f"attention: window names {len(self.windows)} layers, there are {depth}"
-            )
+        self.windows = [window] if isinstance(window, int) else list(window)
         super().__init__(config, min(self.windows))
 
     def mask(self, layer: int) -> Mask:
-        return Mask(self.is_causal, self.windows[layer])
+        return Mask(self.is_causal, self.windows[layer % len(self.windows)])
 
 
 class BlockAttention(FullAttention):

@@ -354,8 +354,8 @@ class Encoder(nn.Module):
         self.config = config
         self.gradient_checkpointing = False
         self.pattern = config.attention.build(config)
-        # Of a stream of tokens its layout's global slots; a head may say them.
-        self.choose_global: Callable[[Tensor, Layout], list[list[int]]] | None = None
+        # Token ids [T] and their layout -> its global slots; a head may put it here.
+        self.choose_global: Any = None
         if embeddings is None:
             self.embeddings = Embeddings(config)
         self.embeddings_project = None

@@ -80,10 +80,12 @@ class Longformer(Roberta):
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         given = values["attention_window"]
-        windows = [given] if isinstance(given, int) else given
-        if any(window < 2 or window % 2 for window in windows):
+        depth = values["num_hidden_layers"]
+        windows = [given] * depth if isinstance(given, int) else given
+        if len(windows) != depth or any(window < 2 or window % 2 for window in windows):
             raise ValueError(
-                f"config.json: attention_window is {given}; a window is an even number above 0"
+                f"config.json: attention_window is {given}; it is an even number above 0, or one"
+                f" for each of {depth} layers"
             )
         sides = [window // 2 for window in windows]
         window = sides[0] if len(set(sides)) == 1 else sides
