@@ -321,7 +321,7 @@ def test_the_enhanced_mask_decoder_of_a_published_folder(kind, fill_folder, tmp_
 def test_a_convolution_and_a_causal_mask_do_not_go_together():
     config: EncoderConfig = FAMILY.from_hf_config({**KEYS, "conv_kernel_size": 3})
     encoder = Encoder(config)
-    encoder.pattern.is_causal = True
+    encoder.masks = [mask._replace(is_causal=True) for mask in encoder.masks]
     batch, real = random_batch([4, 4])
     with pytest.raises(ValueError, match="convolution"):
         encoder(**stream(batch, real, "ragged")[0])

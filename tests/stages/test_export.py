@@ -232,6 +232,16 @@ SHAPES = {
             },
         },
     ),
+    "longformer": (
+        ("lm",),
+        {
+            "model_type": "longformer",
+            "attention": {
+                "_target_": "clozelab.models.attention.LongAttention",
+                "window": [2, 3],
+            },
+        },
+    ),
 }
 
 
@@ -267,10 +277,13 @@ def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
     assert len(names) == 1 + len(kinds) + ("spans" in kinds) + (shape in ("bert", "albert")), names
 
 
-@pytest.mark.parametrize("name", ["longformer", "big_bird"])
-def test_what_depends_on_a_text_is_no_onnx(tmp_path, tiny_config, capsys, name):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("longformer", "classification"), ("longformer", "spans"), ("big_bird", "lm")],
+)
+def test_what_depends_on_a_text_is_no_onnx(tmp_path, tiny_config, capsys, name, kind):
     parts = family_of(name).parts
-    folder = write_folder(tmp_path / "m", tiny_config, "lm", model_type=name, **parts)
+    folder = write_folder(tmp_path / "m", tiny_config, kind, model_type=name, **parts)
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "format=onnx"]) == 1
     assert "is not exported to ONNX; take format=transformers" in capsys.readouterr().err
 

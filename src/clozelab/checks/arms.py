@@ -606,7 +606,8 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     may_see_left = may_change(left)[right]
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     # What stands beyond all windows may be seen, and need not.
-    reach = max(mask.window or np.inf for mask in probe.models[spec.model].encoder.masks)
+    masks = probe.models[spec.model].encoder.masks
+    reach = max(np.inf if mask.window is None else mask.window for mask in masks)
     must_see_right = may_change(right, reach)[left]
     must_see_left = may_change(left, reach)[right]
     of_right = share(sees_right.sum(), len(sees_right))

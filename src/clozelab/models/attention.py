@@ -39,7 +39,7 @@ from clozelab.models.layers import (
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
-from clozelab.models.windows import Chunks, block_bias, make_chunks
+from clozelab.models.windows import Chunks, block_bias, longest_whole, make_chunks
 
 CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
 # Sequences of one width in a group where no dropout is drawn; 8 took a tenth longer.
@@ -59,20 +59,13 @@ class Mask(NamedTuple):
 
     is_causal: bool = False  # itself and what stands before it
     window: int | None = None  # so many tokens on each side; None: all
-    blocks: tuple[int, int] | None = None  # of BlockAttention: their size, and random ones a block
-    plan: int | None = None  # the number of the drawn blocks; None: block 0 stands for each
-
-    @property
-    def longest_full(self) -> int:
-        """A text of so many tokens, or fewer, is seen whole where there are blocks."""
-        size, num_random = self.blocks or (0, 0)
-        return (5 + 2 * num_random) * size
+    blocks: tuple[int, int] | None = None  # of BlockAttention: their size, and how many are random
 
     def num_keys(self, width: int) -> int:
         """Tokens of a text of `width` that a token sees, on average."""
         if self.window is not None:
             return min(width, 2 * self.window + 1)
-        if self.blocks is None or width <= self.longest_full:
+        if self.blocks is None or width <= longest_whole(*self.blocks):
             return width
         # Three in a row, the first, the last and random ones; these two see all.
         size, num_random = self.blocks
@@ -142,8 +135,8 @@ class BlockAttention(FullAttention):
     """Blocks of tokens see their neighbours, the first and the last one, and random ones.
 
     First and last see everything, as does every token of a text of at most (5 + 2 r) blocks (Zaheer
-    et al. 2020). In training the r random blocks are a function of layer and number of blocks, the
-    same in all heads; otherwise block 0 counts r times more, as in transformers.
+    et al. 2020). For each of the r random blocks stands block 0, which so counts 1 + r times. That
+    is what transformers computes when it does not train.
     """
 
     def __init__(self, config: EncoderConfig, block_size: int, num_random_blocks: int) -> None:
@@ -155,8 +148,8 @@ class BlockAttention(FullAttention):
         super().__init__(config)
         self.blocks = (block_size, num_random_blocks)
 
-    def mask(self, layer: int) -> Mask:
-        return Mask(self.is_causal, None, self.blocks, layer)
+    def mask(self, layer: int) -> Mask:  # noqa: ARG002
+        return Mask(self.is_causal, None, self.blocks)
 
 
 class DenseRows(NamedTuple):
@@ -278,8 +271,8 @@ def dense_rows(
     width = layout.dense_width
     if width is None:
         return None
-    if mask.blocks and layout.max_seqlen <= mask.longest_full:
-        mask = mask._replace(blocks=None, plan=None)
+    if mask.blocks and layout.max_seqlen <= longest_whole(*mask.blocks):
+        mask = mask._replace(blocks=None)
     kernel = _usual_kernel(device)
     if in_chunks and kernel == "bmm" and _pays_in_chunks(layout, mask, width):
         return _chunked_rows(layout, mask, width, dtype)
@@ -322,7 +315,7 @@ def _bias_of(hidden: Tensor, layout: Layout, mask: Mask, dtype: torch.dtype) -> 
     bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
     bias.masked_fill_(hidden, -torch.inf)
     if mask.blocks:
-        bias = bias + block_bias(layout.lengths_list, width, *mask.blocks, mask.plan).to(bias)
+        bias = bias + block_bias(layout.lengths_list, width, *mask.blocks).to(bias)
     return bias
 
 
@@ -394,18 +387,15 @@ def attention(
         q = rotation(q)
         k = rotation(k)
     if not isinstance(layout, DenseRows):
-        layout = _rows_for(q, layout, inputs) or layout
+        in_chunks = score_bias is None
+        rows = dense_rows(layout, mask, q.shape[1], q.dtype, q.device, in_chunks)
+        layout = rows or layout
     if isinstance(layout, DenseRows):
         return _dense(q, k, v, layout, prob, score_bias)
     is_plain = score_bias is None and layout.global_slots is None
     if prob == 0.0 and is_plain and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
     return _grouped(q, k, v, layout, prob, inputs)
-
-
-def _rows_for(q: Tensor, layout: Layout, inputs: AttentionInputs) -> DenseRows | None:
-    in_chunks = inputs.score_bias is None
-    return dense_rows(layout, inputs.mask, q.shape[1], q.dtype, q.device, in_chunks)
 
 
 def attention_of(
@@ -521,11 +511,12 @@ def _grouped(
     groups = layout.padded_groups(size, q.shape[0], multiple, largest)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     score_bias = inputs.score_bias
+    in_chunks = score_bias is None
     if score_bias is not None:
         score_bias = score_bias.at(groups.gather)
     outputs = []
     for start, inner in groups.groups:
-        rows = _rows_for(q, inner, inputs)
+        rows = dense_rows(inner, inputs.mask, q.shape[1], q.dtype, q.device, in_chunks)
         assert rows is not None
         slots = slice(start, start + rows.batch_size * rows.width)
         of_group = score_bias.at(slots) if score_bias else None

@@ -353,7 +353,10 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.pattern = config.attention.build(config)
+        pattern = config.attention.build(config)
+        self.masks: list[Mask] = [
+            pattern.mask(number) for number in range(config.num_hidden_layers)
+        ]
         # Token ids [T] and their layout -> its global slots; a head may put it here.
         self.choose_global: Any = None
         if embeddings is None:
@@ -475,14 +478,6 @@ class Encoder(nn.Module):
         if self.embeddings_project is not None:
             hidden = self.embeddings_project(hidden)
         return hidden
-
-    @property
-    def masks(self) -> list[Mask]:
-        """What each layer sees; blocks are drawn in training alone."""
-        masks = [self.pattern.mask(number) for number in range(self.config.num_hidden_layers)]
-        if self.training:
-            return masks
-        return [mask._replace(plan=None) for mask in masks]
 
     @property
     def blocks(self) -> list[nn.Module]:

@@ -87,9 +87,12 @@ def with_neighbours(x: Tensor, size: int) -> Tensor:
     return torch.cat([chunks[:, :-2], chunks[:, 1:-1], chunks[:, 2:]], dim=2)
 
 
-def block_bias(
-    lengths: Sequence[int], width: int, size: int, num_random: int, plan: int | None
-) -> Tensor:
+def longest_whole(size: int, num_random: int) -> int:
+    """Tokens of a text that is seen whole in spite of its blocks, at most."""
+    return (5 + 2 * num_random) * size
+
+
+def block_bias(lengths: Sequence[int], width: int, size: int, num_random: int) -> Tensor:
     """[B or 1, S, S]: what blocks add to the scores of texts that are not seen whole.
 
     That is the logarithm of how often a query counts a key.
@@ -97,24 +100,13 @@ def block_bias(
     equal = lengths[:1] if len(set(lengths)) == 1 else lengths
     bias = torch.zeros(len(equal), width, width)
     for row, length in zip(bias, equal, strict=True):
-        if length > (5 + 2 * num_random) * size:
-            counts = block_counts(-(-length // size), num_random, plan)
-            by_token = counts.repeat_interleave(size, 0).repeat_interleave(size, 1)
-            row[:length, :length] = by_token[:length, :length].log()
+        if length > longest_whole(size, num_random):
+            blocks = torch.arange(length) // size
+            counts = ((blocks[:, None] - blocks).abs() <= 1).float()
+            is_end = (blocks == 0) | (blocks == blocks[-1])
+            counts[is_end] = 1.0
+            counts[:, is_end] = 1.0
+            # Block 0 stands for the random ones, which the ends do not have.
+            counts += num_random * (~is_end[:, None] & (blocks == 0))
+            row[:length, :length] = counts.log()
     return bias
-
-
-def block_counts(number: int, num_random: int, plan: int | None) -> Tensor:
-    """[number, number]: how often a block of queries (row) counts a block of keys."""
-    # Of seven: block 3 sees 0, 2, 3, 4 and 6, and random ones of 1 and 5.
-    blocks = torch.arange(number)
-    counts = ((blocks[:, None] - blocks).abs() <= 1).float()
-    counts[[0, -1]] = 1.0
-    counts[:, [0, -1]] = 1.0
-    if plan is None:
-        counts[1:-1, 0] += num_random
-        return counts
-    draws = torch.rand(number, number, generator=torch.Generator().manual_seed(plan))
-    drawn = draws.masked_fill(counts > 0, 2.0).argsort(1)[1:-1, :num_random]
-    counts[1:-1].scatter_(1, drawn, 1.0)
-    return counts

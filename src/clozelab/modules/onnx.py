@@ -18,13 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import (
-    BlockAttention,
-    DenseRows,
-    LongAttention,
-    Mask,
-    masked_pairs,
-)
+from clozelab.models.attention import DenseRows, Mask, masked_pairs
 from clozelab.models.disentangled import DisentangledPositions
 from clozelab.models.encoder import MeanPooler
 from clozelab.models.families.bert import POOLED_KINDS
@@ -130,10 +124,10 @@ def to_onnx(model: Model) -> bytes:
         )
     if model.encoder.config.num_directions == 2:
         raise ValueError(f"{model.folder} reads in two directions, which is not exported to ONNX")
-    if isinstance(model.encoder.pattern, LongAttention | BlockAttention):
+    if model.encoder.choose_global is not None or any(mask.blocks for mask in model.encoder.masks):
         raise ValueError(
-            f"{model.folder}: attention that depends on a text's tokens or its length (Longformer,"
-            " BigBird) is not exported to ONNX; take format=transformers"
+            f"{model.folder}: attention that depends on a text's tokens or its length (Longformer's"
+            " global tokens, BigBird) is not exported to ONNX; take format=transformers"
         )
     if isinstance(model.encoder.embeddings.position_embeddings, DisentangledPositions):
         raise ValueError(

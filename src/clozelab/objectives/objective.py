@@ -71,8 +71,9 @@ class EncoderWithHeads(nn.Module):
         if (config.is_causal, config.predicts_next) == (is_causal, predicts_next):
             return
         config = replace(config, is_causal=is_causal, predicts_next=predicts_next)
+        pattern = config.attention.build(config)
         self.encoder.config = config
-        self.encoder.pattern = config.attention.build(config)
+        self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
 
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says."""

@@ -72,11 +72,10 @@ class Longformer(Roberta):
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
-        masks = config.attention.build(config)
-        windows = [masks.mask(layer).window for layer in range(config.num_hidden_layers)]
-        # Without one, a window that holds everything.
-        longest = config.max_position_embeddings
-        return {**values, "attention_window": [2 * (side or longest) for side in windows]}
+        window = dict(config.attention.options).get("window", ATTENTION["window"])
+        sides = [window] if isinstance(window, int) else window
+        layers = range(config.num_hidden_layers)
+        return {**values, "attention_window": [2 * sides[n % len(sides)] for n in layers]}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         given = values["attention_window"]
