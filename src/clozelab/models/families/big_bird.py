@@ -1,8 +1,8 @@
 """BigBird (Zaheer et al. 2020): BERT's layers on blocks of tokens, of which each sees a few.
 
-Unusual: first block, last block and whether all is seen are by each text's own length; in
-transformers by the padded batch's, which alone are the same. Their class for answers also takes
-1e6 from the logits of the question, and the embeddings' dropout stands before the norm there.
+Unusual: first block, last block and whether all is seen are by each text's own length, in
+transformers by the padded batch's. No block is drawn, in training neither. Their class for answers
+also takes 1e6 from the question's logits, and the embeddings' dropout stands before the norm there.
 """
 
 from __future__ import annotations
