@@ -595,7 +595,8 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     def may_change(touched: np.ndarray, reach: float = np.inf) -> np.ndarray:
         """bool [T]: the slots that see one of the touched slots of their instance, within reach."""
         stream = np.arange(len(slots)).reshape(-1, width)
-        readers, read = stream[:, :, None], stream[:, None, :]
+        readers = stream[:, :, None]
+        read = stream[:, None, :]
         sees = spec.sees(readers, read) & (np.abs(readers - read) <= reach)  # [B, S, S]
         is_touched = (touched & is_text).reshape(-1, 1, width)
         return (sees & is_touched).any(axis=2).reshape(-1)
@@ -606,8 +607,10 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     may_see_left = may_change(left)[right]
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     # What stands beyond all windows may be seen, and need not.
-    masks = probe.models[spec.model].encoder.masks
-    reach = max(np.inf if mask.window is None else mask.window for mask in masks)
+    windows = [mask.window for mask in probe.models[spec.model].encoder.masks]
+    reach = np.inf
+    if None not in windows:
+        reach = max(windows)
     must_see_right = may_change(right, reach)[left]
     must_see_left = may_change(left, reach)[right]
     of_right = share(sees_right.sum(), len(sees_right))

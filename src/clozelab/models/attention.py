@@ -124,8 +124,10 @@ class LongAttention(LocalAttention):
     """
 
     def __init__(self, config: EncoderConfig, window: int | Sequence[int]) -> None:
-        self.windows = [window] if isinstance(window, int) else list(window)
-        super().__init__(config, min(self.windows))
+        if isinstance(window, int):
+            window = [window]
+        super().__init__(config, min(window))
+        self.windows = window
 
     def mask(self, layer: int) -> Mask:
         return Mask(self.is_causal, self.windows[layer % len(self.windows)])

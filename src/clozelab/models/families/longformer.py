@@ -64,7 +64,9 @@ class Longformer(Roberta):
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         """Also lets the encoder know which tokens are global, and trains their matrices then."""
         has_some = kind in GLOBAL_KINDS and not encoder.config.is_causal
-        encoder.choose_global = partial(global_slots, kind) if has_some else None
+        encoder.choose_global = None
+        if has_some:
+            encoder.choose_global = partial(global_slots, kind)
         for name, parameter in encoder.named_parameters():
             if ".qkv_global." in name:
                 parameter.requires_grad_(has_some)
@@ -73,21 +75,25 @@ class Longformer(Roberta):
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
         window = dict(config.attention.options).get("window", ATTENTION["window"])
-        sides = [window] if isinstance(window, int) else window
+        if isinstance(window, int):
+            window = [window]
         layers = range(config.num_hidden_layers)
-        return {**values, "attention_window": [2 * sides[n % len(sides)] for n in layers]}
+        return {**values, "attention_window": [2 * window[n % len(window)] for n in layers]}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         given = values["attention_window"]
         depth = values["num_hidden_layers"]
-        windows = [given] * depth if isinstance(given, int) else given
+        windows = given
+        if isinstance(given, int):
+            windows = [given] * depth
         if len(windows) != depth or any(window < 2 or window % 2 for window in windows):
             raise ValueError(
                 f"config.json: attention_window is {given}; it is an even number above 0, or one"
                 f" for each of {depth} layers"
             )
-        sides = [window // 2 for window in windows]
-        window = sides[0] if len(set(sides)) == 1 else sides
+        window: Any = [window // 2 for window in windows]
+        if len(set(window)) == 1:
+            window = window[0]
         arguments = super().from_hf_keys({**values, "is_decoder": False})
         return {**arguments, "attention": ATTENTION | {"window": window}}
 
