@@ -329,9 +329,12 @@ def _pays_in_chunks(layout: Layout, mask: Mask, width: int) -> bool:
 
 
 def _chunked_rows(layout: Layout, mask: Mask, width: int, dtype: torch.dtype) -> DenseRows:
+    window = mask.window
+    assert window is not None
+
     def make() -> Chunks:
         is_global = layout.global_rows_of(width)
-        return make_chunks(layout.key_padding(), mask.window, is_global, dtype)
+        return make_chunks(layout.key_padding(), window, is_global, dtype)
 
     chunks = layout.remember(("chunks", mask, dtype), make)
     return DenseRows(layout.batch_size, width, None, "chunks", mask, chunks)
@@ -455,8 +458,8 @@ def _dense(
     bias = rows.bias
     scale = head_dim**-0.5
     if rows.chunks is not None:
-        by_row = (x.reshape(shape) for x in (q, k, v))
-        return rows.chunks.attend(*by_row, scale, prob).flatten(0, 1)
+        q, k, v = (x.reshape(shape) for x in (q, k, v))
+        return rows.chunks.attend(q, k, v, scale, prob).flatten(0, 1)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     if score_bias is not None:
         scale *= score_bias.scale

@@ -39,8 +39,9 @@ class Chunks(NamedTuple):
                 far = far[:, None].expand(-1, near.shape[1], -1, -1, -1)
                 near = torch.cat([near, far], dim=2)
             seen.append(near.transpose(2, 3))
+        keys, values = seen
         queries = in_chunks(q, self.size).transpose(2, 3)
-        out = weighted_values(queries, *seen, scale, prob, self.bias)  # [B, C, N, W, D]
+        out = weighted_values(queries, keys, values, scale, prob, self.bias)  # [B, C, N, W, D]
         return out.transpose(2, 3).flatten(1, 2)[:, : q.shape[1]]
 
 
