@@ -607,9 +607,10 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     may_see_left = may_change(left)[right]
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     # What stands beyond all windows may be seen, and need not.
-    windows = [mask.window for mask in probe.models[spec.model].encoder.masks]
+    masks = probe.models[spec.model].encoder.masks
+    windows = [mask.window for mask in masks if mask.window is not None]
     reach = np.inf
-    if None not in windows:
+    if len(windows) == len(masks):
         reach = max(windows)
     must_see_right = may_change(right, reach)[left]
     must_see_left = may_change(left, reach)[right]
