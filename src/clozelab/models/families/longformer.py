@@ -59,7 +59,6 @@ class Longformer(Roberta):
     }
     parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS, "attention": ATTENTION}
     defaults: ClassVar[Mapping[str, Any]] = {**Roberta.defaults, "attention_window": 512}
-    reads_two_directions: ClassVar[bool] = False
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         """Also lets the encoder know which tokens are global, and trains their matrices then."""
