@@ -346,12 +346,14 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> No
     "name",
     [
         "bert",
+        "bigbird",
         "roberta",
         "albert",
         "electra",
         "deberta",
         "distilbert",
         "ernie",
+        "longformer",
         "modernbert",
         "neobert",
         "ultrabert",
@@ -370,7 +372,7 @@ def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
     encoder = EncoderConfig(**sizes)
     family = family_for(encoder)
     written = family.to_hf_config(encoder)
-    model_type = {"deberta": "deberta-v2"}.get(name, name)
+    model_type = {"deberta": "deberta-v2", "bigbird": "big_bird"}.get(name, name)
     assert written["model_type"] == model_type and family.from_hf_config(written) == encoder
 
 

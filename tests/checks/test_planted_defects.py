@@ -22,6 +22,7 @@ from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentP
 from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
+from clozelab.models.config import ModuleSpec
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.layout import Layout
@@ -113,6 +114,30 @@ def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make
     arm = make("arm", "mlm", corpus)
     arm = replace(arm, config=replace(arm.config, is_causal=True))
     assert caught(replace(subject, arms=[arm])) == {"future"}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"_target_": "clozelab.models.attention.LongAttention", "window": [1, 2]},
+        {"_target_": "clozelab.models.attention.LocalAttention", "window": 1},
+        {
+            "_target_": "clozelab.models.attention.BlockAttention",
+            "block_size": 1,
+            "num_random_blocks": 1,
+        },
+    ],
+)
+def test_a_narrow_view_is_no_defect_and_a_causal_one_is(
+    subject: Subject, corpus: Corpus, make: Make, node: dict[str, Any]
+) -> None:
+    """No token needs to see what stands beyond its window."""
+    arm = make("arm", "mlm", corpus)
+    for is_causal in (False, True):
+        part = ModuleSpec.of(node, "")
+        config = replace(arm.config, attention=part, is_causal=is_causal)
+        expected = {"future"} if is_causal else set()
+        assert caught(replace(subject, arms=[replace(arm, config=config)])) == expected
 
 
 def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,22 @@ def test_shared_layers_work_as_often_and_windows_less():
     saved = 3 * 8 * 4 * hidden * (512 - 33)
     assert training_flops_per_token(local, 512, 0.15) == closed_form(BASE, 512, 0.15) - saved
     assert training_flops_per_token(local, 20, 0.15) == closed_form(BASE, 20, 0.15)
+    long = {"_target_": "clozelab.models.attention.LongAttention", "window": [16, *[300] * 11]}
+    # Of twelve windows one is narrower than the text.
+    saved = 3 * 4 * hidden * (512 - 33)
+    assert training_flops_per_token(sized(attention=long), 512, 0.0) == (
+        closed_form(BASE, 512, 0.0) - saved
+    )
+    blocks = {"block_size": 16, "num_random_blocks": 2}
+    blocks["_target_"] = "clozelab.models.attention.BlockAttention"
+    # Nine blocks of keys are multiplied, and all of a text of nine.
+    saved = 3 * 12 * 4 * hidden * (512 - 9 * 16)
+    assert training_flops_per_token(sized(attention=blocks), 512, 0.0) == (
+        closed_form(BASE, 512, 0.0) - saved
+    )
+    assert training_flops_per_token(sized(attention=blocks), 144, 0.0) == (
+        closed_form(BASE, 144, 0.0)
+    )
     gated = sized(block={"_target_": "clozelab.models.encoder.PostNorm", "gated": True})
     assert (
         training_flops_per_token(gated, 128, 0.0) - closed_form(BASE, 128, 0.0)

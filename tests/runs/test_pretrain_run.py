@@ -254,11 +254,21 @@ def stop_in(step: int) -> Any:
 
 
 MODERNBERT = {"architecture": "modernbert", "objective": "mlm", "model.num_hidden_layers": 2}
+LONGFORMER = MODERNBERT | {"architecture": "longformer", "architecture.attention.window": [1, 3]}
+BLOCKS = {"architecture.attention.block_size": 2, "architecture.attention.num_random_blocks": 1}
+BIGBIRD = MODERNBERT | {"architecture": "bigbird"} | BLOCKS
 
 
 @pytest.mark.parametrize(
     ("step", "changes"),
-    [(1, {}), (5, {}), pytest.param(9, {}, marks=pytest.mark.slow), (5, MODERNBERT)],
+    [
+        (1, {}),
+        (5, {}),
+        pytest.param(9, {}, marks=pytest.mark.slow),
+        (5, MODERNBERT),
+        (5, LONGFORMER),
+        (5, BIGBIRD),
+    ],
 )
 def test_stopped_run_ends_with_the_same_bits(
     workplace: Path,

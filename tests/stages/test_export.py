@@ -21,7 +21,7 @@ from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_for
+from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import Model, read_model, write_model
 from clozelab.stages.model_card import without_path
 
@@ -232,6 +232,16 @@ SHAPES = {
             },
         },
     ),
+    "longformer": (
+        ("lm",),
+        {
+            "model_type": "longformer",
+            "attention": {
+                "_target_": "clozelab.models.attention.LongAttention",
+                "window": [2, 3],
+            },
+        },
+    ),
 }
 
 
@@ -265,6 +275,17 @@ def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
         output = output[is_token] if len(expected[name]) == sum(lengths) else output
         assert np.abs(expected[name].numpy() - output).max() <= 1e-4, name
     assert len(names) == 1 + len(kinds) + ("spans" in kinds) + (shape in ("bert", "albert")), names
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("longformer", "classification"), ("longformer", "spans"), ("big_bird", "lm")],
+)
+def test_what_depends_on_a_text_is_no_onnx(tmp_path, tiny_config, capsys, name, kind):
+    parts = family_of(name).parts
+    folder = write_folder(tmp_path / "m", tiny_config, kind, model_type=name, **parts)
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}", "format=onnx"]) == 1
+    assert "is not exported to ONNX; take format=transformers" in capsys.readouterr().err
 
 
 # Damage

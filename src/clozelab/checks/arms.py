@@ -592,10 +592,12 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
         other = probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))
         return changed(base, states(arrays | {"input_ids": other}))
 
-    def may_change(touched: np.ndarray) -> np.ndarray:
-        """bool [T]: the slots that see one of the touched slots of their instance."""
+    def may_change(touched: np.ndarray, reach: float = np.inf) -> np.ndarray:
+        """bool [T]: the slots that see one of the touched slots of their instance, within reach."""
         stream = np.arange(len(slots)).reshape(-1, width)
-        sees = spec.sees(stream[:, :, None], stream[:, None, :])  # [B, S, S]
+        readers = stream[:, :, None]
+        read = stream[:, None, :]
+        sees = spec.sees(readers, read) & (np.abs(readers - read) <= reach)  # [B, S, S]
         is_touched = (touched & is_text).reshape(-1, 1, width)
         return (sees & is_touched).any(axis=2).reshape(-1)
 
@@ -604,6 +606,14 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     may_see_right = may_change(right)[left]
     may_see_left = may_change(left)[right]
     has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
+    # What stands beyond all windows may be seen, and need not.
+    masks = probe.models[spec.model].encoder.masks
+    windows = [mask.window for mask in masks if mask.window is not None]
+    reach = np.inf
+    if len(windows) == len(masks):
+        reach = max(windows)
+    must_see_right = may_change(right, reach)[left]
+    must_see_left = may_change(left, reach)[right]
     of_right = share(sees_right.sum(), len(sees_right))
     of_left = share(sees_left.sum(), len(sees_left))
     good = "sees both sides"
@@ -629,14 +639,14 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     ]
     cases += [
         Case(
-            bool((may_see_right & ~sees_right).any()),
+            bool((must_see_right & ~sees_right).any()),
             ERROR,
             "does not see what follows a position",
             "a masked model reads both sides: is the encoder causal (config.is_causal) under this"
             " objective?",
         ),
         Case(
-            bool((may_see_left & ~sees_left).any()),
+            bool((must_see_left & ~sees_left).any()),
             ERROR,
             "does not see what precedes a position",
             "attention reaches nothing: look at the attention kernel and its mask",

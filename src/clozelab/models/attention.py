@@ -4,7 +4,9 @@ A `Mask` says what a token may see, a pattern which mask each layer has. What a 
 (a prefix, the order of a permutation) is its layout's `visibility`.
 
 Which kernel:
-- stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the
+- stream viewable as [B, S], CPU, a window much narrower than S: chunks (windows.py), whose cost
+  grows with S alone;
+- the same, CPU: batched matmul and softmax, which has dropout and took half the
   time of the CPU flash kernel or less at every S from 32 to 512, in training and in inference
   (bf16, one thread);
 - the same elsewhere: scaled_dot_product_attention;
@@ -19,7 +21,7 @@ Letters: T tokens in the stream, B sequences, S slots a row, N heads, D head dim
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,6 +39,7 @@ from clozelab.models.layers import (
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
+from clozelab.models.windows import Chunks, block_bias, longest_whole, make_chunks
 
 CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
 # Sequences of one width in a group where no dropout is drawn; 8 took a tenth longer.
@@ -46,6 +49,9 @@ CPU_WIDTH_MULTIPLE = 8
 ACCELERATOR_GROUP_SIZE = 64  # not measured: a kernel launch costs more there than padding
 # Of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp).
 VARLEN_MAX_HEAD_DIM = 256
+# Measured on the CPU: from six windows of one side on, and 256 slots, chunks took less time.
+CHUNKS_FROM = 6
+CHUNKS_LEAST_WIDTH = 256
 
 
 class Mask(NamedTuple):
@@ -53,6 +59,17 @@ class Mask(NamedTuple):
 
     is_causal: bool = False  # itself and what stands before it
     window: int | None = None  # so many tokens on each side; None: all
+    blocks: tuple[int, int] | None = None  # of BlockAttention: their size, and how many are random
+
+    def num_keys(self, width: int) -> int:
+        """Tokens of a text of `width` that a token sees, on average."""
+        if self.window is not None:
+            return min(width, 2 * self.window + 1)
+        if self.blocks is None or width <= longest_whole(*self.blocks):
+            return width
+        # Three in a row, the first, the last and random ones; these two see all.
+        size, num_random = self.blocks
+        return min(width, (7 + num_random) * size)
 
 
 FULL = Mask()
@@ -69,7 +86,7 @@ class FullAttention:
         return Mask(self.is_causal)
 
 
-class LocalAttention:
+class LocalAttention(FullAttention):
     """Layers that see a window around each token, and some that see all (Beltagy et al. 2020).
 
     `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see
@@ -89,7 +106,7 @@ class LocalAttention:
                 f"attention: first_global {first_global} must be at least 0, and below"
                 f" global_every {global_every}"
             )
-        self.is_causal = config.is_causal
+        super().__init__(config)
         self.window = window
         self.global_every = global_every
         self.first_global = first_global
@@ -97,6 +114,44 @@ class LocalAttention:
     def mask(self, layer: int) -> Mask:
         is_global = self.global_every and layer % self.global_every == self.first_global
         return Mask(self.is_causal, None if is_global else self.window)
+
+
+class LongAttention(LocalAttention):
+    """A window in each layer, beside tokens that see all and are seen by all (Beltagy et al. 2020).
+
+    `window`: tokens that are seen on each side, half of the paper's; of a list each layer has one,
+    over and over. Which tokens are global is the layout's `global_slots`.
+    """
+
+    def __init__(self, config: EncoderConfig, window: int | Sequence[int]) -> None:
+        if isinstance(window, int):
+            window = [window]
+        super().__init__(config, min(window))
+        self.windows = window
+
+    def mask(self, layer: int) -> Mask:
+        return Mask(self.is_causal, self.windows[layer % len(self.windows)])
+
+
+class BlockAttention(FullAttention):
+    """Blocks of tokens see their neighbours, the first and the last one, and random ones.
+
+    First and last see everything, as does every token of a text of at most (5 + 2 r) blocks (Zaheer
+    et al. 2020). For each of the r random blocks stands block 0, which so counts 1 + r times. That
+    is what transformers computes when it does not train.
+    """
+
+    def __init__(self, config: EncoderConfig, block_size: int, num_random_blocks: int) -> None:
+        if block_size < 1 or num_random_blocks < 0:
+            raise ValueError(
+                f"attention: block_size {block_size} must be at least 1, num_random_blocks"
+                f" {num_random_blocks} at least 0"
+            )
+        super().__init__(config)
+        self.blocks = (block_size, num_random_blocks)
+
+    def mask(self, layer: int) -> Mask:  # noqa: ARG002
+        return Mask(self.is_causal, None, self.blocks)
 
 
 class DenseRows(NamedTuple):
@@ -110,8 +165,9 @@ class DenseRows(NamedTuple):
     # What is added to the scores: minus infinity where a token may not look, and on padding keys;
     # None: nothing. [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
     bias: Tensor | None
-    kernel: str  # bmm | sdpa
+    kernel: str  # bmm | sdpa | chunks
     mask: Mask
+    chunks: Chunks | None = None
 
 
 class Rotation(NamedTuple):
@@ -169,6 +225,7 @@ class AttentionInputs(NamedTuple):
     mask: Mask
     rotation: Rotation | None = None  # what the position scheme does to query and key
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
+    stream: Layout | None = None  # of a batch that has global tokens
 
     def with_fixed_bias(self, dtype: torch.dtype) -> AttentionInputs:
         """In equal rows, a bias that positions alone decide becomes part of theirs.
@@ -202,13 +259,25 @@ class AttentionInputs(NamedTuple):
 
 
 def dense_rows(
-    layout: Layout, *, num_heads: int, dtype: torch.dtype, device: torch.device, mask: Mask
+    layout: Layout,
+    mask: Mask,
+    num_heads: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    in_chunks: bool = True,
 ) -> DenseRows | None:
-    """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores."""
+    """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores.
+
+    `in_chunks` False: never in chunks, which take no score bias.
+    """
     width = layout.dense_width
     if width is None:
         return None
+    if mask.blocks and layout.max_seqlen <= longest_whole(*mask.blocks):
+        mask = mask._replace(blocks=None)
     kernel = _usual_kernel(device)
+    if in_chunks and kernel == "bmm" and _pays_in_chunks(layout, mask, width):
+        return _chunked_rows(layout, mask, width, dtype)
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     is_padded = layout.row_slots is not None and not layout.full and not mask.is_causal
     padding = layout.key_padding() if is_padded else None
@@ -216,14 +285,7 @@ def dense_rows(
 
     def make_bias() -> Tensor:
         hidden = _hidden_pairs(width, mask, padding, device)
-        if visibility is not None:
-            hidden = hidden | ~visibility
-            # A slot that may see nothing sees itself, as below.
-            itself = torch.eye(width, dtype=torch.bool, device=device)
-            hidden &= ~(itself & hidden.all(dim=-1, keepdim=True))
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
-            hidden, -torch.inf
-        )
+        bias = _bias_of(hidden, layout, mask, dtype)
         if kernel != "bmm":
             return bias[:, None]
         if len(bias) == 1:
@@ -238,6 +300,44 @@ def dense_rows(
     if device.type != "meta" and not hides_nothing and not is_spoken:
         bias = layout.remember(("bias", mask, dtype, kernel, num_heads), make_bias)
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
+
+
+def _bias_of(hidden: Tensor, layout: Layout, mask: Mask, dtype: torch.dtype) -> Tensor:
+    """[1 or B, 1 or S, S]: of pairs hidden by the mask, and by what the batch itself decides."""
+    width = hidden.shape[-1]
+    # Global tokens are seen beyond their windows.
+    is_global = layout.global_rows_of(width)
+    if is_global is not None:
+        hidden = hidden & ~is_global[:, None]
+    if layout.visibility is not None:
+        hidden = hidden | ~layout.visibility
+        # A slot that may see nothing sees itself, as below.
+        itself = torch.eye(width, dtype=torch.bool, device=hidden.device)
+        hidden &= ~(itself & hidden.all(dim=-1, keepdim=True))
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    bias.masked_fill_(hidden, -torch.inf)
+    if mask.blocks:
+        bias = bias + block_bias(layout.lengths_list, width, *mask.blocks).to(bias)
+    return bias
+
+
+def _pays_in_chunks(layout: Layout, mask: Mask, width: int) -> bool:
+    """Of rows that are asked for a window alone."""
+    if mask.window is None or mask.is_causal or layout.visibility is not None:
+        return False
+    return width >= max(CHUNKS_LEAST_WIDTH, CHUNKS_FROM * mask.window)
+
+
+def _chunked_rows(layout: Layout, mask: Mask, width: int, dtype: torch.dtype) -> DenseRows:
+    window = mask.window
+    assert window is not None
+
+    def make() -> Chunks:
+        is_global = layout.global_rows_of(width)
+        return make_chunks(layout.key_padding(), window, is_global, dtype)
+
+    chunks = layout.remember(("chunks", mask, dtype), make)
+    return DenseRows(layout.batch_size, width, None, "chunks", mask, chunks)
 
 
 def _hidden_pairs(width: int, mask: Mask, padding: Tensor | None, device: torch.device) -> Tensor:
@@ -286,17 +386,19 @@ def attention(
     Padding slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may
     go on after its last sequence, and get zeros.
     """
-    layout, mask, rotation, score_bias = inputs
+    layout, mask, rotation, score_bias, _ = inputs
     prob = dropout_prob if training else 0.0
     if rotation is not None:
         q = rotation(q)
         k = rotation(k)
     if not isinstance(layout, DenseRows):
-        rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
+        in_chunks = score_bias is None
+        rows = dense_rows(layout, mask, q.shape[1], q.dtype, q.device, in_chunks)
         layout = rows or layout
     if isinstance(layout, DenseRows):
         return _dense(q, k, v, layout, prob, score_bias)
-    if prob == 0.0 and score_bias is None and has_varlen_kernel(q, mask):
+    is_plain = score_bias is None and layout.global_slots is None
+    if prob == 0.0 and is_plain and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
     return _grouped(q, k, v, layout, prob, inputs)
 
@@ -353,9 +455,12 @@ def _dense(
     """Equal rows: q, k, v [B*S, N, D] -> [B*S, N, D]."""
     num_heads, head_dim = q.shape[1:]
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
-    q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     bias = rows.bias
     scale = head_dim**-0.5
+    if rows.chunks is not None:
+        q, k, v = (x.reshape(shape) for x in (q, k, v))
+        return rows.chunks.attend(q, k, v, scale, prob).flatten(0, 1)
+    q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     if score_bias is not None:
         scale *= score_bias.scale
         positions = score_bias.position_ids.unflatten(0, shape[:2])
@@ -363,9 +468,7 @@ def _dense(
     if q.device.type == "meta":
         # Where cost.py counts: the products of a kernel that computes no more than the window. A
         # causal mask is not discounted, though half of its scores are thrown away.
-        seen = rows.width
-        if rows.mask.window is not None:
-            seen = min(rows.width, 2 * rows.mask.window + 1)
+        seen = rows.mask.num_keys(rows.width)
         out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
@@ -413,12 +516,12 @@ def _grouped(
     groups = layout.padded_groups(size, q.shape[0], multiple, largest)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     score_bias = inputs.score_bias
+    in_chunks = score_bias is None
     if score_bias is not None:
         score_bias = score_bias.at(groups.gather)
-    mask = inputs.mask
     outputs = []
     for start, inner in groups.groups:
-        rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
+        rows = dense_rows(inner, inputs.mask, q.shape[1], q.dtype, q.device, in_chunks)
         assert rows is not None
         slots = slice(start, start + rows.batch_size * rows.width)
         of_group = score_bias.at(slots) if score_bias else None
@@ -431,7 +534,7 @@ def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:
 
     It raises where scaled_dot_product_attention would adapt.
     """
-    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
+    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or mask.blocks:
         return False
     loaded = _load_varlen()
     if loaded is None:

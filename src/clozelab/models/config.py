@@ -43,7 +43,11 @@ class ModuleSpec:
                 f"{where}._target_ is {target!r}: a part is a class below"
                 f" {PART_PACKAGE.rstrip('.')}"
             )
-        options = [(str(name), value) for name, value in node.items() if name != "_target_"]
+        options = []
+        for name, value in node.items():
+            if name != "_target_":
+                # A list has no hash.
+                options.append((str(name), tuple(value) if isinstance(value, list) else value))
         return cls(target, tuple(sorted(options)))
 
     def node(self) -> JsonObject:

@@ -41,7 +41,8 @@ class Positions(nn.Module):
     """A scheme that learns nothing of a position, and tells attention nothing.
 
     `counts_slots`: distances are of slots, whatever the positions say. `has_layers_shape`: its
-    weights are as wide as the layers, or one a head. `tells_length`: to every token.
+    weights are as wide as the layers, or one a head: what is added to the scores. `tells_length`:
+    to every token.
     """
 
     counts_slots: ClassVar[bool] = False

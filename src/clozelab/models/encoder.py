@@ -11,6 +11,7 @@ dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,11 +20,19 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.models import attention
-from clozelab.models.attention import AttentionInputs, DenseRows, Mask, attention_of, dense_rows
+from clozelab.models.attention import (
+    AttentionInputs,
+    DenseRows,
+    LongAttention,
+    Mask,
+    attention_of,
+    dense_rows,
+)
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
+from clozelab.models.windows import weighted_values
 
 SENTENCE_POOLINGS = ("mean", "cls")
 # Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
@@ -78,6 +87,11 @@ class SelfAttention(nn.Module):
         self.head_dim = config.head_dim
         self.dropout_prob = config.attention_probs_dropout_prob
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
+        # Of tokens that see everything; trained once a head has some.
+        self.qkv_global = None
+        if isinstance(config.attention.build(config), LongAttention):
+            self.qkv_global = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
+            self.qkv_global.requires_grad_(False)
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
 
     def forward(
@@ -98,7 +112,26 @@ class SelfAttention(nn.Module):
         qkv = qkv.view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
         inputs = inputs.of_layer(self)
         attended = attention_of(qkv, inputs, dropout_prob=self.dropout_prob, training=self.training)
+        if inputs.stream is not None and self.qkv_global is not None:
+            states = self.qkv_global(hidden).view(qkv.shape)
+            attended = self._attend_globally(states, attended, inputs.stream)
         return self.output(attended.flatten(1), residual)
+
+    def _attend_globally(self, qkv: Tensor, attended: Tensor, layout: Layout) -> Tensor:
+        """`attended` [T, N, D], where global tokens see all of their sequences instead."""
+        assert layout.global_slots is not None
+        prob = self.dropout_prob if self.training else 0.0
+        rows = []
+        outs = []
+        starts = layout.first_rows.tolist()
+        texts = zip(starts, layout.lengths_list, layout.global_slots, strict=True)
+        for start, length, slots in texts:
+            q, k, v = qkv[start : start + length].permute(1, 2, 0, 3)  # [N, S, D]
+            out = weighted_values(q[:, slots], k, v, self.head_dim**-0.5, prob)
+            outs.append(out.transpose(0, 1))
+            rows += [start + slot for slot in slots]
+        out = torch.cat(outs).to(attended.dtype)
+        return attended.index_copy(0, torch.tensor(rows, device=out.device).long(), out)
 
     def project(self, x: Tensor, rows: slice) -> Tensor:
         """[..., H] by some rows of the matrix of query, key and value."""
@@ -326,6 +359,8 @@ class Encoder(nn.Module):
         self.masks: list[Mask] = [
             pattern.mask(number) for number in range(config.num_hidden_layers)
         ]
+        # Token ids [T] and their layout -> its global slots; a head may put it here.
+        self.choose_global: Any = None
         if embeddings is None:
             self.embeddings = Embeddings(config)
         self.embeddings_project = None
@@ -355,6 +390,9 @@ class Encoder(nn.Module):
 
         With two directions -> [T, 2 H].
         """
+        if self.choose_global is not None and layout.global_slots is None:
+            slots = self.choose_global(input_ids, layout)
+            layout = replace(layout, global_slots=slots, _cache={})
         stream = (input_ids, token_type_ids, position_ids)
         output = self._read_one_way(stream, layout, self, output_hidden_states)
         if self.backward_stack is None:
@@ -404,6 +442,8 @@ class Encoder(nn.Module):
         inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
         dtype = score_dtype(hidden)
         inputs = {mask: of_mask.with_fixed_bias(dtype) for mask, of_mask in inputs.items()}
+        if layout.global_slots is not None:
+            inputs = {mask: of_mask._replace(stream=layout) for mask, of_mask in inputs.items()}
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
@@ -426,6 +466,16 @@ class Encoder(nn.Module):
             batch["layout"],
             output_hidden_states,
         )
+
+    def share_projections(self) -> None:
+        """Lets the matrices of global tokens be the others, while nothing is global.
+
+        So both begin alike where something is (Beltagy et al. 2020).
+        """
+        for block in self.blocks:
+            attention: Any = block.attention
+            if attention.qkv_global is not None:
+                attention.qkv_global = attention.qkv
 
     def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """int64 [T] each -> what goes into the first layer, [T, H]."""
@@ -454,12 +504,13 @@ class Encoder(nn.Module):
 
     def rows_of(self, hidden: Tensor, layout: Layout) -> Callable[[Mask], Layout | DenseRows]:
         """How attention sees the stream of `hidden` [T, H], by mask."""
-        device = hidden.device
-        dtype = score_dtype(hidden)
         num_heads = self.config.num_attention_heads
+        dtype = score_dtype(hidden)
+        positions: Any = self.embeddings.position_embeddings
+        in_chunks = not positions.has_layers_shape
 
         def rows(mask: Mask) -> Layout | DenseRows:
-            equal = dense_rows(layout, num_heads=num_heads, dtype=dtype, device=device, mask=mask)
+            equal = dense_rows(layout, mask, num_heads, dtype, hidden.device, in_chunks)
             return layout if equal is None else equal
 
         return rows

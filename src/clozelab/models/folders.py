@@ -54,7 +54,17 @@ _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged
 _LANDMARK = "embeddings.word_embeddings.weight"
 # What encoders are called in their classes: such a prefix is no wrapper's.
 _OTHER_MODELS = frozenset(
-    ("bert", "roberta", "albert", "electra", "distilbert", "deberta", "mpnet", "ernie"),
+    (
+        "bert",
+        "roberta",
+        "albert",
+        "electra",
+        "distilbert",
+        "deberta",
+        "mpnet",
+        "ernie",
+        "longformer",
+    ),
 )
 _WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 # TensorFlow's names of a LayerNorm's parameters.

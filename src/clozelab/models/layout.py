@@ -13,7 +13,7 @@ Letters: T tokens in the stream, B sequences, S slots a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class Layout:
     # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, itself among them
     # or not, beside what the layers' masks say. None: all of its sequence.
     visibility: Tensor | None = None
+    # Of each sequence the slots that see all of it, and are seen by it (Longformer). None: none.
+    global_slots: list[list[int]] | None = None
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -145,11 +147,21 @@ class Layout:
         return (starts[:, None] + reversed_slots).reshape(-1)
 
     def key_padding(self) -> Tensor:
-        """bool [B, S] for a rectangle: True on padding slots."""
-        if self.row_slots is None:
-            raise ValueError("layout: only a rectangle has padding slots")
-        slots = torch.arange(self.row_slots, device=self.lengths.device)
+        """bool [B, S] of equal rows: True on padding slots."""
+        width = self.dense_width
+        if width is None:
+            raise ValueError("layout: only equal rows have padding slots")
+        slots = torch.arange(width, device=self.lengths.device)
         return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
+
+    def global_rows_of(self, width: int) -> Tensor | None:
+        """bool [B, S] of equal rows: which slots are global; None: there are none."""
+        if self.global_slots is None:
+            return None
+        rows = torch.zeros(self.batch_size, width, dtype=torch.bool)
+        for row, slots in zip(rows, self.global_slots, strict=True):
+            row[slots] = True
+        return rows.to(self.lengths.device)
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""
@@ -170,8 +182,7 @@ class Layout:
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Layout:
         visibility = None if self.visibility is None else move(self.visibility)
-        lengths = move(self.lengths)
-        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list, visibility)
+        return replace(self, lengths=move(self.lengths), visibility=visibility, _cache={})
 
     def _starts(self) -> Tensor:
         """int64 [B + 1], computed on the device.
@@ -236,6 +247,8 @@ class Layout:
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
             layout = Layout.rectangle(lengths[members], width).to(self.lengths.device)
+            if self.global_slots is not None:
+                layout.global_slots = [self.global_slots[member] for member in members]
             groups.append((offset, layout))
             offset += real.size
         padded_padding = np.flatnonzero(np.concatenate(is_padding))

@@ -9,6 +9,9 @@ from clozelab.models import families
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
 
+# Names with an underscore in config.json, too.
+UNDERSCORED = frozenset({"big_bird"})
+
 
 def family_of(model_type: str) -> Family:
     """The family whose heads an encoder has, and whose names its folders.
@@ -16,9 +19,8 @@ def family_of(model_type: str) -> Family:
     ValueError lists all where there is none of this name.
     """
     modules = [module.name for module in pkgutil.iter_modules(families.__path__)]
-    # A name in config.json may have hyphens, as deberta-v2; a module's has underscores. So none has
-    # underscores in config.json.
-    known = sorted(name.replace("_", "-") for name in modules)
+    # A name in config.json may have hyphens, as deberta-v2; a module's has underscores.
+    known = sorted(name if name in UNDERSCORED else name.replace("_", "-") for name in modules)
     if model_type not in known:
         raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
     # Imported on demand: one family needs none of the others.

@@ -202,7 +202,8 @@ def write_model(
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
     """
-    config: JsonObject = {}
+    # transformers' Longformer and BigBird tell a question from a text by it.
+    config: JsonObject = {"sep_token_id": tokenizer.sep_id}
     names = labels
     if problem_type is not None:
         config["problem_type"] = problem_type

@@ -125,6 +125,11 @@ def to_onnx(model: Model) -> bytes:
         )
     if model.encoder.config.num_directions == 2:
         raise ValueError(f"{model.folder} reads in two directions, which is not exported to ONNX")
+    if model.encoder.choose_global is not None or any(mask.blocks for mask in model.encoder.masks):
+        raise ValueError(
+            f"{model.folder}: attention that depends on a text's tokens or its length (Longformer's"
+            " global tokens, BigBird) is not exported to ONNX; take format=transformers"
+        )
     not_exported = (DisentangledPositions, SegmentedDistances)
     if isinstance(model.encoder.embeddings.position_embeddings, not_exported):
         raise ValueError(

@@ -332,6 +332,11 @@ class Predictor(ModelRunner):
                 f"{self.model.folder} reads in two directions: its layers' attention is no one"
                 " table; take an encoder of one direction"
             )
+        if self.encoder.choose_global is not None:
+            raise ValueError(
+                f"{self.model.folder} has tokens that see everything by matrices of their own: its"
+                " layers' attention is no one table; take the encoder before fine-tuning"
+            )
         given = read_texts(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
         encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)

@@ -639,7 +639,7 @@ def _refuse_counted_slots(encoder: Encoder, name: str) -> None:
             f"objective {name} puts predictions behind the text, and distances of"
             f" {type(positions).__name__} are of slots: choose other architecture.positions"
         )
-    if any(mask.window is not None for mask in encoder.masks):
+    if any(mask.window is not None or mask.blocks for mask in encoder.masks):
         raise ValueError(
             f"objective {name} puts predictions behind the text, and windows are of slots:"
             " choose architecture.attention FullAttention"

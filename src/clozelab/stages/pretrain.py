@@ -321,6 +321,7 @@ def build_module(
     seed_initialisation(cfg.seed)
     if cfg.encoder is None:
         encoder = Encoder(encoder_config(cfg, SpecialIds.of(corpus.tokenizer), objectives[-1]))
+        encoder.share_projections()
     else:
         encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
     optimization = factory.optimization(cfg, total_steps, cfg.seed)

@@ -250,11 +250,11 @@ class Family:
             return [self.head_name(head_kind, inner)]
         if self.pooler_is_apart and inner.startswith("pooler."):
             return [inner]
-        if ".attention.qkv." not in inner or "attention.qkv" in self.layer_names:
+        if ".attention.qkv" not in inner or "attention.qkv" in self.layer_names:
             return [self.prefix + self.encoder_name(inner)]
         names = []
         for projection in ("query", "key", "value"):
-            apart = inner.replace(".qkv.", f".{projection}.")
+            apart = inner.replace(".qkv", f".{projection}")
             names.append(self.prefix + self.encoder_name(apart))
         return names
 

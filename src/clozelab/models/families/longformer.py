@@ -1,0 +1,100 @@
+"""Longformer (Beltagy et al. 2020): RoBERTa's layers; a window in each, and global tokens.
+
+These see everything, by matrices of their own, and everything sees them. As in transformers they
+are the first token of a text that is classified, a question's tokens, or those of a choice; where
+tokens are predicted or tagged there are none.
+
+Unusual: the separator is what a sequence ends with. config.json has whole windows, ours are the
+tokens on each side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.roberta import POSITIONS, Roberta
+from clozelab.models.layout import Layout
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+
+# Kinds of heads that have global tokens.
+GLOBAL_KINDS = frozenset({"classification", "spans", "choices"})
+ATTENTION = {"_target_": "clozelab.models.attention.LongAttention", "window": 256}
+
+
+def global_slots(kind: str, ids: Tensor, layout: Layout) -> list[list[int]]:
+    """Of each sequence of ids [T], those that a head of this kind lets see everything."""
+    slots_of_texts = []
+    for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
+        text = ids[start : start + length].tolist()
+        # [CLS] a b [SEP] [SEP] c [SEP]: the separators are 3, 4 and 6. One text has one of them.
+        separators = [slot for slot, token in enumerate(text) if token == text[-1]]
+        slots = range(0)
+        if kind == "classification":
+            slots = range(1)
+        elif len(separators) > 1 and kind == "spans":
+            slots = range(separators[0])
+        elif len(separators) > 1:
+            slots = range(separators[-2] + 1, length)
+        slots_of_texts.append(list(slots))
+    return slots_of_texts
+
+
+class Longformer(Roberta):
+    model_type = "longformer"
+    class_name = "Longformer"
+    prefix = "longformer."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        **Roberta.layer_names,
+        "attention.query_global": "attention.self.query_global",
+        "attention.key_global": "attention.self.key_global",
+        "attention.value_global": "attention.self.value_global",
+    }
+    parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS, "attention": ATTENTION}
+    defaults: ClassVar[Mapping[str, Any]] = {**Roberta.defaults, "attention_window": 512}
+
+    def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
+        """Also lets the encoder know which tokens are global, and trains their matrices then."""
+        has_some = kind in GLOBAL_KINDS and not encoder.config.is_causal
+        encoder.choose_global = None
+        if has_some:
+            encoder.choose_global = partial(global_slots, kind)
+        for name, parameter in encoder.named_parameters():
+            if ".qkv_global." in name:
+                parameter.requires_grad_(has_some)
+        return super().head(kind, encoder, **options)
+
+    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+        values = super().to_hf_keys(config)
+        window = dict(config.attention.options).get("window", ATTENTION["window"])
+        if isinstance(window, int):
+            window = [window]
+        layers = range(config.num_hidden_layers)
+        return {**values, "attention_window": [2 * window[n % len(window)] for n in layers]}
+
+    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        given = values["attention_window"]
+        depth = values["num_hidden_layers"]
+        windows = given
+        if isinstance(given, int):
+            windows = [given] * depth
+        if len(windows) != depth or any(window < 2 or window % 2 for window in windows):
+            raise ValueError(
+                f"config.json: attention_window is {given}; it is an even number above 0, or one"
+                f" for each of {depth} layers"
+            )
+        window: Any = [window // 2 for window in windows]
+        if len(set(window)) == 1:
+            window = window[0]
+        arguments = super().from_hf_keys({**values, "is_decoder": False})
+        return {**arguments, "attention": ATTENTION | {"window": window}}
+
+
+FAMILY = Longformer()
