@@ -55,6 +55,7 @@ MODEL_VERBS = {
         "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its"
         " card"
     ),
+    "vocabulary": "a model with more words, or another tokenizer, to be pre-trained further",
 }
 OTHER_VERBS = {
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",

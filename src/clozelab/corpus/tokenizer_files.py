@@ -346,3 +346,19 @@ def with_prefix_space(rules: ReadOnlyJson, value: bool) -> JsonObject:
     if splitter.get("type") == "ByteLevel" and kind_of(rules) == "byte_bpe":
         return {**rules, "pre_tokenizer": {**splitter, "add_prefix_space": value}}
     return dict(rules)
+
+
+def inside_words(rules: ReadOnlyJson) -> JsonObject:
+    """The same rules for what goes on with a word: "ing" is "##ing", and has no space before it."""
+    kind = kind_of(rules)
+    inner = {**with_prefix_space(rules, False), "added_tokens": [], "post_processor": None}
+    if kind == "metaspace":
+        inner["pre_tokenizer"] = None
+    if kind == "wordpiece":
+        model = rules["model"]
+        vocabulary = {model["unk_token"]: model["vocab"][model["unk_token"]]}
+        for entry, index in model["vocab"].items():
+            if entry.startswith("##"):
+                vocabulary[entry.removeprefix("##")] = index
+        inner["model"] = {**model, "vocab": vocabulary, "continuing_subword_prefix": ""}
+    return inner

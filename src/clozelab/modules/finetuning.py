@@ -338,6 +338,10 @@ class FineTuning(TrainingModule):
         """What the model's folder has to say, beside the label names, to predict as here."""
         return {}
 
+    def folder_files(self, max_length: int) -> Mapping[str, str]:
+        """Further files of the model's folder, by their names; texts have up to `max_length`."""
+        return {}
+
     def recall(self, remembered: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
@@ -454,6 +458,7 @@ def save_model(
     remembered |= facts | module.remembered()
     labels = getattr(module.validation, "label_names", None) or ()
     label_kind = getattr(module.validation, "kind", None)
+    max_length = max_positions(encoder_folder)
     write_model(
         folder,
         module.encoder,
@@ -461,6 +466,7 @@ def save_model(
         tokenizer,
         labels=labels,
         problem_type=getattr(label_kind, "problem_type", None),
-        max_length=max_positions(encoder_folder),
+        max_length=max_length,
         extra_config={"clozelab": remembered},
+        extra_files=module.folder_files(max_length),
     )

@@ -32,7 +32,7 @@ from clozelab.modules.model import (
     named_labels,
     open_tokenizer,
     renamed_labels,
-    trained_pooling,
+    sentence_vectors,
 )
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
@@ -316,7 +316,7 @@ def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: obje
     settings = cfg.measure.module or task["module"]
     pooling = {}
     if settings.get("pooling") == "auto":
-        pooling["pooling"] = trained_pooling(folder)
+        pooling["pooling"] = sentence_vectors(folder).pooling
     if cfg.measure.module is None:
         module = _build_task_module(cfg, task, folder, encoder, data, pooling)
         heads = module.heads()

@@ -25,6 +25,7 @@ SWITCH = ("true", "false")
 CHOICES = {
     "format": FORMATS,
     "pooling": ("auto", "mean", "cls"),
+    "normalize": ("auto", *SWITCH),
     "head": SWITCH,
     "checkpoint": SWITCH,
     "hub": SWITCH,
@@ -45,7 +46,8 @@ hub=true, NAME@COMMIT on the hub.
   format=onnx                   the same, and onnx/model.onnx for any batch and
                                 length (pip install 'clozelab[export]')
   format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of
-                                its last layer (as it was trained, else mean)
+                                its last layer (as it was trained, else mean);
+                                normalize=true: of length 1
   checkpoint=true               the encoder as the run's newest checkpoint has
                                 it, by itself and without a card, into
                                 RUN/encoders/step-N unless to= says otherwise;
@@ -91,8 +93,15 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules.model import read_model
 
     has_head = values.get("head") != "false" and form != "sentence_transformers"
-    pooling = values.get("pooling", "auto")
-    write(to, read_model(source), record, form=form, pooling=pooling, has_head=has_head)
+    write(
+        to,
+        read_model(source),
+        record,
+        form=form,
+        pooling=values.get("pooling", "auto"),
+        has_head=has_head,
+        normalize=values.get("normalize", "auto"),
+    )
     print(to.resolve())
     return 0
 
@@ -124,10 +133,17 @@ def refuse_to_replace(to: Path) -> None:
 
 
 def write(
-    to: Path, model: Model, record: Record | None, *, form: str, pooling: str, has_head: bool
+    to: Path,
+    model: Model,
+    record: Record | None,
+    *,
+    form: str,
+    pooling: str,
+    has_head: bool,
+    normalize: str = "auto",
 ) -> None:
     """Write a model's folder in one of FORMATS."""
-    from clozelab.modules.model import PROBLEM_TYPES, has_pooler, trained_pooling, write_model
+    from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
     from clozelab.modules.onnx import to_onnx
     from clozelab.stages.model_card import model_card
 
@@ -144,9 +160,7 @@ def write(
     if form == "onnx":
         files["onnx/model.onnx"] = to_onnx(model)
     if form == "sentence_transformers":
-        if pooling == "auto":
-            pooling = trained_pooling(model.folder)
-        files |= sentence_transformers_files(model, pooling)
+        files |= sentence_transformers_files(model, pooling, normalize)
     heads = dict(model.heads)
     write_model(
         to,
@@ -194,31 +208,25 @@ def without_heads(model: Model) -> Model:
     )
 
 
-def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
-    """What that library reads beside the encoder: the encoder's states, then one vector of them."""
+def sentence_transformers_files(model: Model, pooling: str, normalize: str) -> dict[str, str]:
+    """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
+    from clozelab.modules.model import sentence_vectors
+    from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+
     config = model.encoder.config
+    normalized = normalize == "true"
+    if "auto" in (pooling, normalize):
+        trained = sentence_vectors(model.folder)
+        if pooling == "auto":
+            pooling = trained.pooling
+        if normalize == "auto":
+            normalized = trained.normalized
     if config.is_causal and pooling == "cls":
         raise ValueError(
             "pooling=cls: the first token of a causal encoder sees only itself; choose mean"
         )
-    package = "sentence_transformers.models"
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{package}.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{package}.Pooling"},
-    ]
-    pooling_config = {
-        "word_embedding_dimension": config.output_size,
-        "pooling_mode_cls_token": pooling == "cls",
-        "pooling_mode_mean_tokens": pooling == "mean",
-        "pooling_mode_max_tokens": False,
-    }
-    contents: ReadOnlyJson = {
-        "modules.json": modules,
-        "1_Pooling/config.json": pooling_config,
-        "config_sentence_transformers.json": {},
-        "sentence_bert_config.json": {"max_seq_length": model.max_length, "do_lower_case": False},
-    }
-    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+    vectors = SentenceVectors(pooling, normalized)
+    return sentence_files(vectors, config.output_size, model.max_length)
 
 
 def export_checkpoint(run: Path, to: Path | None) -> Path:

@@ -1,0 +1,109 @@
+"""What sentence-transformers keeps beside an encoder: how a text's vector is made of its states.
+
+modules.json lists what states pass: Transformer, Pooling, perhaps Normalize. Versions 2 to 6 of the
+library spell the pooling and the longest text each in one of two ways, and both are read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from clozelab.corpus.tokenizer_files import json_or_empty
+from clozelab.models.encoder import SENTENCE_POOLINGS
+from clozelab.text.plain import ReadOnlyJson
+
+MODULES_FILE = "modules.json"
+TRANSFORMER_FILE = "sentence_bert_config.json"
+LIBRARY_FILE = "config_sentence_transformers.json"
+PACKAGE = "sentence_transformers.models"  # all versions know these addresses
+# Keys of older versions, one of which is true.
+OLDER_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """How a text's vector is made: one of SENTENCE_POOLINGS, and whether its length is made 1."""
+
+    pooling: str = "mean"
+    normalized: bool = False
+
+
+def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
+    """How sentence-transformers makes vectors of this folder; None for one that is not its own.
+
+    ValueError for what is not computed here: a further module, another pooling, a prompt.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return None
+    vectors = SentenceVectors()
+    for module in json.loads((folder / MODULES_FILE).read_bytes()):
+        name = str(module.get("type")).rpartition(".")[2]
+        if name == "Pooling":
+            path = folder / str(module.get("path")) / "config.json"
+            vectors = SentenceVectors(_pooling(path), vectors.normalized)
+        elif name == "Normalize":
+            vectors = SentenceVectors(vectors.pooling, normalized=True)
+        elif name != "Transformer":
+            raise ValueError(
+                f"{folder / MODULES_FILE}: its vectors pass a {name} module, which is not computed"
+                " here; say pooling= to take the encoder's own"
+            )
+    prompt = json_or_empty(folder / LIBRARY_FILE).get("default_prompt_name")
+    lowers = json_or_empty(folder / TRANSFORMER_FILE).get("do_lower_case")
+    for key, value in (("default_prompt_name", prompt), ("do_lower_case", lowers)):
+        if value:
+            raise ValueError(
+                f"{folder}: sentence-transformers changes each text before it is read ({key}"
+                f" {value}), and clozelab does not; change your texts so, and set it to null"
+            )
+    return vectors
+
+
+def _pooling(path: Path) -> str:
+    config = json_or_empty(path)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [key for key, value in config.items() if key.startswith("pooling_mode") and value]
+        modes = [OLDER_KEYS.get(key, key) for key in modes]
+    if isinstance(modes, str):
+        modes = [modes]
+    if len(modes) != 1 or modes[0] not in SENTENCE_POOLINGS:
+        raise ValueError(
+            f"{path}: its pooling is {' and '.join(modes) or 'not named'}, and here it is one of"
+            f" {', '.join(SENTENCE_POOLINGS)}; say pooling= to take another"
+        )
+    return modes[0]
+
+
+def longest_text(folder: Path) -> int | None:
+    """Tokens after which sentence-transformers cuts a text; None where it does not say."""
+    if not (folder / MODULES_FILE).is_file():
+        return None
+    length = json_or_empty(folder / TRANSFORMER_FILE).get("max_seq_length")
+    return length or json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
+
+
+def sentence_files(vectors: SentenceVectors, width: int, max_length: int) -> dict[str, str]:
+    """The library's files for an encoder's folder, by their names; `width` is the states'."""
+    names = {"Transformer": "", "Pooling": "1_Pooling"}
+    if vectors.normalized:
+        names["Normalize"] = "2_Normalize"
+    modules = []
+    for number, (name, path) in enumerate(names.items()):
+        address = f"{PACKAGE}.{name}"
+        modules.append({"idx": number, "name": str(number), "path": path, "type": address})
+    pooling = {key: vectors.pooling == mode for key, mode in OLDER_KEYS.items()}
+    contents: ReadOnlyJson = {
+        MODULES_FILE: modules,
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": width,
+            **pooling,
+            "pooling_mode_max_tokens": False,
+        },
+        LIBRARY_FILE: {},
+        TRANSFORMER_FILE: {"max_seq_length": max_length, "do_lower_case": False},
+    }
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

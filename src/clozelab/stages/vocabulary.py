@@ -1,0 +1,132 @@
+"""`clozelab vocabulary`: an encoder with more words, or with another tokenizer.
+
+The folder that it writes goes on with pre-training (`pretrain encoder=FOLDER`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clozelab.corpus.documents import read_documents
+from clozelab.corpus.files import CorpusCounts, Source
+from clozelab.corpus.tokenizer_files import read_text
+from clozelab.models.locate import find_model
+from clozelab.stages.export import refuse_to_replace
+from clozelab.terminal import ParsedArgs, verb
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Mapping
+
+    from clozelab.corpus.tokenizers import Tokenizer
+
+HELP = """\
+clozelab vocabulary MODEL to=FOLDER text=PATH add=NUMBER
+clozelab vocabulary MODEL to=FOLDER words=FILE
+clozelab vocabulary MODEL to=FOLDER tokenizer=FOLDER
+
+Writes a model with a longer vocabulary, or another one, for more pre-training
+on texts of another kind. The embedding of a new entry is the mean of its old
+pieces' (without any, of all); all other weights stay as they are.
+
+  text=PATH         a file, folder or glob of texts, as of a corpus
+  add=NUMBER        so many words of text=, those that save most tokens
+  words=FILE        these words, one a line
+  tokenizer=FOLDER  the tokenizer of this folder instead of the model's
+
+With text=, also prints the tokens that a word of it has, before and after.
+
+  clozelab vocabulary bert-base to=bio-bert text=abstracts add=5000
+  clozelab pretrain encoder=bio-bert tokenizer.vocab_file=bio-bert/tokenizer.json
+        scale=own corpus.sources.0.path=abstracts objective=mlm"""
+KEYS = ("to", "text", "add", "words", "tokenizer")
+
+
+@verb("vocabulary", HELP, names=(1, 1), keys=KEYS)
+def main(args: ParsedArgs) -> int:
+    """Write the folder, and print what became of the rows; returns the exit status."""
+    values = args.values
+    check_keys(values)
+    to = Path(values["to"])
+    refuse_to_replace(to)
+    source = find_model(args.names[0])
+    # torch takes seconds, which a wrong key need not wait
+    from clozelab.corpus.vocabulary import count_words, old_pieces, pieces_per_word
+    from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
+    from clozelab.modules.vocabulary import with_vocabulary
+
+    counts = count_words(sentences_of(values["text"])) if "text" in values else None
+    model = read_model(source)
+    old = model.tokenizer
+    new = new_tokenizer(old, values, counts)
+    pieces = old_pieces(new, old)
+    numbers = [len(ids) for ids in pieces]
+    if "tokenizer" not in values:
+        # The rows behind the vocabulary, which pad the matrix, stay.
+        pieces += [[row] for row in range(len(pieces), model.encoder.config.vocab_size)]
+    model = with_vocabulary(model, new, pieces)
+    write_model(
+        to,
+        model.encoder,
+        dict(model.heads),
+        new,
+        labels=model.labels,
+        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        max_length=model.max_length,
+        with_pooler="pooler" not in model.untrained,
+        extra_config={"clozelab": model.config["clozelab"]},
+    )
+    copied = numbers.count(1)
+    drawn = numbers.count(0)
+    print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
+    print(
+        f"rows: {copied:,} copied, {len(numbers) - copied - drawn:,} means of their pieces,"
+        f" {drawn:,} the mean of all"
+    )
+    if counts is not None:
+        before = pieces_per_word(old, counts)
+        print(f"tokens a word: {before:.3f} before, {pieces_per_word(new, counts):.3f} after")
+    print(to.resolve())
+    return 0
+
+
+def check_keys(values: Mapping[str, str]) -> None:
+    """ValueError for keys that do not say one new vocabulary."""
+    ways = [key for key in ("add", "words", "tokenizer") if key in values]
+    if "to" not in values or len(ways) != 1 or ("add" in values and "text" not in values):
+        raise ValueError(
+            "vocabulary: say to=FOLDER, and one of text=PATH add=NUMBER, words=FILE and"
+            " tokenizer=FOLDER; see --help"
+        )
+    if not values.get("add", "1").isdecimal():
+        raise ValueError(f"vocabulary: add={values['add']} is no number of words")
+
+
+def sentences_of(path: str) -> list[str]:
+    """The sentences of a file, a folder or a glob of texts."""
+    shards = Source("text", path).shards(0, Path())
+    sentences = []
+    for document in read_documents(shards, CorpusCounts()):
+        sentences += document.sentences
+    return sentences
+
+
+def new_tokenizer(
+    old: Tokenizer, values: Mapping[str, str], counts: Counter[str] | None
+) -> Tokenizer:
+    """The tokenizer that the keys ask for; ValueError where nothing would change."""
+    from clozelab.corpus import vocabulary
+    from clozelab.corpus.tokenizers import read_tokenizer
+
+    if "tokenizer" in values:
+        return read_tokenizer(values["tokenizer"])
+    if counts is not None and "add" in values:
+        entries = vocabulary.useful_entries(old, counts, int(values["add"]))
+    else:
+        lines = read_text(Path(values["words"]), "one word a line").splitlines()
+        words = [line.strip() for line in lines if line.strip()]
+        entries = vocabulary.entries_of(old, words)
+    if not entries:
+        raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
+    return vocabulary.with_entries(old, vocabulary.both_forms(old, entries))
