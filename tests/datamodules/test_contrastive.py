@@ -47,9 +47,7 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
     return build
 
 
-@pytest.mark.parametrize(
-    "columns", [("text", "same"), ("text", "same", "other"), ("text", "text")]
-)
+@pytest.mark.parametrize("columns", [("text", "same"), ("text", "same", "other"), ("text", "text")])
 def test_an_examples_texts_are_neighbours_in_the_batch(
     make: Any, tokenizer: WordPieceTokenizer, columns: tuple[str, ...]
 ) -> None:
@@ -99,5 +97,5 @@ def test_other_columns_are_other_sequences(make: Any) -> None:
     ],
 )
 def test_what_is_no_such_task_is_refused(make: Any, columns: Any, changes: Any) -> None:
-    with pytest.raises(ValueError, match="name two columns .* or three"):
+    with pytest.raises(ValueError, match=r"name two columns .* or three"):
         make(*columns, **changes)

@@ -4,8 +4,8 @@ of sentence-transformers.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ import pytest
 import torch
 from tests.modules.test_embeddings import COSINE, SETTINGS, TOKENIZER, split_of
 from torch import Tensor
-from torch.nn import functional as F
 
 from clozelab.datamodules.examples import GroupedSequences, encode_examples
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.modules.embeddings import ContrastiveEncoder
 from clozelab.modules.model import write_model
+from clozelab.modules.sentence_folders import sentence_files
 
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "p n o")]
-TRIPLES = [(*pair, text) for pair, text in zip(PAIRS, ("d e", "f", "z z y x", "k l m"), strict=True)]
+TRIPLES = [
+    (*pair, text) for pair, text in zip(PAIRS, ("d e", "f", "z z y x", "k l m"), strict=True)
+]
 THEMSELVES = [(text, text) for text, _ in PAIRS]
 KINDS = {"pairs": PAIRS, "triples": TRIPLES, "themselves": THEMSELVES}
 TEMPERATURE = 0.05
@@ -41,7 +43,7 @@ def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
         settings = {"validation": split_of([4.5, 0.0, 3.2, 5.0], []), "pooling": pooling}
         settings |= SETTINGS | COSINE | {"temperature": TEMPERATURE}
         module = tiny_module(ContrastiveEncoder, shape, **settings)
-        flat = [text for example in texts for text in example]
+        flat = list(chain.from_iterable(texts))
         sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
         groups = GroupedSequences(sequences, len(texts[0]))
         batch = make_batch(groups, np.arange(len(texts)), {"labels": np.full(len(texts), -1)})
@@ -53,7 +55,7 @@ def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
 def plain_loss(vectors: list[list[Tensor]]) -> Tensor:
     """vectors[column][example] -> the mean loss, one cosine after the other."""
     anchors, *others = vectors
-    candidates = [vector for column in others for vector in column]
+    candidates = list(chain.from_iterable(others))
     losses = []
     for own, anchor in enumerate(anchors):
         scores = []
@@ -100,7 +102,7 @@ def test_loss_is_sentence_transformers(make: Any, tmp_path: Path, kind: str) -> 
     from sentence_transformers.sentence_transformer import losses
 
     module, batch = make(KINDS[kind], "mean")
-    files = module.folder_files(16)
+    files = sentence_files("mean", module.encoder.config, 16)
     write_model(tmp_path / "m", module.encoder, {}, TOKENIZER, extra_files=files)
     theirs = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
     loss = losses.MultipleNegativesRankingLoss(theirs, scale=1 / TEMPERATURE)
@@ -128,7 +130,9 @@ def test_simcse_has_two_dropouts_of_each_text(make: Any, monkeypatch: pytest.Mon
     # Without dropout both are one vector, and the loss another.
     still, batch = make(THEMSELVES, "mean")
     still.load_state_dict(module.state_dict())
-    assert float(still.loss(still.logits(batch), batch).detach()) / 4 != pytest.approx(float(ours.detach()), abs=1e-3)
+    assert float(still.loss(still.logits(batch), batch).detach()) / 4 != pytest.approx(
+        float(ours.detach()), abs=1e-3
+    )
 
 
 def test_pairs_are_found_again_after_training_and_validation_says_cosines(make: Any) -> None:
@@ -142,7 +146,7 @@ def test_pairs_are_found_again_after_training_and_validation_says_cosines(make: 
     assert logits.shape == (4, 8)
     assert logits.argmax(1).tolist() == [0, 1, 2, 3]
     module.eval()
-    flat = [text for pair in PAIRS for text in pair]
+    flat = list(chain.from_iterable(PAIRS))
     groups = GroupedSequences(encode_examples(TOKENIZER, flat, max_seq_length=16), 2)
     cosines = module.logits(make_batch(groups, np.arange(4), {}))[:, 0]
     negatives = logits.detach()[range(4), range(4, 8)] * TEMPERATURE

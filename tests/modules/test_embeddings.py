@@ -159,6 +159,9 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
         pooling="mean",
         has_head=False,
     )
-    assert sentence_vectors(tmp_path / "m").pooling == "cls" and sentence_vectors(tmp_path / "st").pooling == "mean"
+    assert (
+        sentence_vectors(tmp_path / "m").pooling == "cls"
+        and sentence_vectors(tmp_path / "st").pooling == "mean"
+    )
     (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     assert sentence_vectors(tmp_path / "st").pooling == "cls"

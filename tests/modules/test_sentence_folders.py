@@ -31,7 +31,7 @@ def write(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., Path
     def build(vectors: SentenceVectors, name: str = "st") -> Path:
         torch.manual_seed(2)
         encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-        files = sentence_files(vectors, encoder.config.output_size, 12)
+        files = sentence_files(vectors.pooling, encoder.config, 12, vectors.normalized)
         write_model(tmp_path / name, encoder, {}, TOKENIZER, extra_files=files)
         (tmp_path / name / "checksums.json").unlink()  # the tests change files
         return tmp_path / name
@@ -89,7 +89,10 @@ def test_both_spellings_are_read(write: Any, spelling: str, pooling: str) -> Non
     (folder / "1_Pooling").rename(folder / "9_Pooling")
     modules = json.loads((folder / "modules.json").read_text())
     modules[1] |= {"path": "9_Pooling"}
-    config: dict[str, Any] = {f"pooling_mode_{pooling}_tokens": True, "pooling_mode_max_tokens": False}
+    config: dict[str, Any] = {
+        f"pooling_mode_{pooling}_tokens": True,
+        "pooling_mode_max_tokens": False,
+    }
     if pooling == "cls":
         config = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     limits: dict[str, Any] = {"max_seq_length": 7, "do_lower_case": False}
@@ -109,15 +112,19 @@ def test_both_spellings_are_read(write: Any, spelling: str, pooling: str) -> Non
 
 
 REFUSED: dict[str, tuple[str, Any, str]] = {
-    "a dense layer": ("modules.json", [{"type": TYPES + "Dense", "path": "2_Dense"}], "pass a Dense"),
+    "a dense layer": (
+        "modules.json",
+        [{"type": TYPES + "Dense", "path": "2_Dense"}],
+        "pass a Dense",
+    ),
     "another pooling": ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "is lasttoken"),
-    "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "is cls and mean"),
+    "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "'cls', 'mean'"),
     "an older pooling": (
         "1_Pooling/config.json",
         {"pooling_mode_max_tokens": True},
-        "is pooling_mode_max_tokens",
+        "pooling_mode_max_tokens",
     ),
-    "no pooling": ("1_Pooling/config.json", {}, "is not named"),
+    "no pooling": ("1_Pooling/config.json", {}, "pooling is"),
     "a prompt": ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "query"),
     "lower case": ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case True"),
 }
@@ -140,8 +147,8 @@ def test_an_export_keeps_what_the_folder_says_or_takes_what_one_says(
     folder = write(SentenceVectors("cls", normalized=True))
     for name, words, expected in (
         ("same", [], SentenceVectors("cls", normalized=True)),
-        ("mean", ["pooling=mean"], SentenceVectors("mean", normalized=True)),
-        ("plain", ["normalize=false"], SentenceVectors("cls")),
+        ("mean", ["pooling=mean"], SentenceVectors("mean")),
+        ("plain", ["pooling=cls"], SentenceVectors("cls")),
     ):
         to = [f"to={tmp_path / name}", "format=sentence_transformers"]
         assert main(["export", str(folder), *to, *words]) == 0

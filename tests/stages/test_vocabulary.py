@@ -1,26 +1,24 @@
-"""`clozelab vocabulary`: the rows of a new vocabulary in every family, and that nothing else moves."""
+"""`clozelab vocabulary`: the rows of every family, and that nothing else moves."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.composing import composed
 from tests.corpus.test_folder_tokenizers import TRAINING
-from tests.corpus.test_vocabulary import KINDS
-from torch import Tensor
 
 import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import (
-    SPECIAL_TOKENS,
     ByteBpeTokenizer,
     MpnetTokenizer,
     Tokenizer,
@@ -35,7 +33,9 @@ from clozelab.modules.model import write_model
 transformers = pytest.importorskip("transformers")
 
 NEW = ["carcinoma", "metastasis", "cytokine"]
-TEXT = [" ".join(words) for words in (["the", "doctor", "and", "a", "word"], ["said", "the", "cat"])]
+TEXT = [
+    " ".join(words) for words in (["the", "doctor", "and", "a", "word"], ["said", "the", "cat"])
+]
 FAMILIES = sorted(path.stem for path in Path("conf/architecture").glob("*.yaml"))
 SHAPE = {
     "hidden_size": 32,
@@ -117,7 +117,7 @@ def test_new_rows_are_means_and_all_else_is_bit_identical(
     assert changed >= 2
     assert np.array_equal(states(tmp_path / "old", TEXT), states(tmp_path / "new", TEXT))
     out = capsys.readouterr().out
-    assert f"rows: {len(old):,} copied, {num_new} means of their pieces, 0 the mean of all" in out
+    assert f"rows: {len(old):,} copied, {num_new} means of their pieces, 0 of all" in out
 
 
 def shuffled(tokenizer: WordPieceTokenizer) -> WordPieceTokenizer:
@@ -147,3 +147,75 @@ def test_the_same_entries_in_another_order_change_no_state(
         filled = clozelab.load(str(tmp_path / name), device="cpu").fill_mask("the [MASK] said")
         fills.append({one.token: one.probability for one in filled.masks[0]})
     assert fills[1] == pytest.approx(fills[0], abs=1e-6)
+
+
+def compounds(path: Path) -> None:
+    """Text whose subjects and verbs are compounds: a subject goes with the verbs of its kind."""
+    draw = random.Random(4)
+    parts = [["stone", "fish", "river", "sea"], ["cloud", "bird", "wing", "sky"]]
+    verbs = [["swims", "sinks", "flows"], ["flies", "soars", "floats"]]
+    lines = []
+    for _ in range(1500):
+        kind = draw.randrange(2)
+        first, second = (draw.choice(parts[kind]) + draw.choice(parts[kind]) for _ in range(2))
+        verb = draw.choice(verbs[kind])
+        lines.append(f"the {first} {verb} and a {second} {verb} too.")
+    paragraphs = [" ".join(lines[start : start + 6]) for start in range(0, len(lines), 6)]
+    path.write_text("\n\n".join(paragraphs) + "\n")
+
+
+def test_training_goes_on_from_means_with_a_lower_loss_than_from_random_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compounds(tmp_path / "text.txt")
+    batch = {"seq_length": 32, "global_batch_size": 16, "micro_batch_size": 16}
+    common: dict[str, Any] = {
+        "scale": "own",
+        "corpus": {"sources": [{"name": "text", "path": str(tmp_path / "text.txt")}]},
+        "objective": "mlm",
+        "trainer": {"precision": "32-true", "threads": 1, "progress_bar": False},
+        "cache_dir": str(tmp_path / "cache"),
+        "runs_dir": str(tmp_path / "runs"),
+    }
+
+    def loss_of(encoder: Path, arm: str, steps: int, rate: float) -> float:
+        file = {"vocab_file": str(encoder / "tokenizer.json"), "lowercase": True}
+        phases = [batch | {"steps": steps}]
+        run = clozelab.pretrain(
+            "objective/input=full_sentences",
+            arm=arm,
+            encoder=str(encoder),
+            tokenizer=file,
+            phases=phases,
+            optimizer={"learning_rate": rate},
+            **common,
+        )
+        return run.values["validation/loss"]
+
+    first = clozelab.pretrain(
+        "objective/input=full_sentences",
+        arm="first",
+        tokenizer={"vocab_size": 48},
+        phases=[batch | {"steps": 200}],
+        **common,
+    )
+    old = first.folder / "encoder"
+    words = ["vocabulary", str(old), f"text={tmp_path / 'text.txt'}", "add=20"]
+    assert main([*words, f"to={tmp_path / 'means'}"]) == 0
+    before, after = re.findall(
+        r"tokens a word: ([\d.]+) before, ([\d.]+) after", capsys.readouterr().out
+    )[0]
+    assert float(after) < float(before) - 0.2
+    # The same folder with fresh rows instead of the means.
+    shutil.copytree(tmp_path / "means", tmp_path / "random")
+    (tmp_path / "random/checksums.json").unlink()
+    tensors = load_file(tmp_path / "means/model.safetensors")
+    rows = tensors["bert.embeddings.word_embeddings.weight"]
+    new = rows[read_tokenizer(old).vocab_size :]
+    assert len(new) == 20
+    torch.nn.init.normal_(new, std=0.05, generator=torch.Generator().manual_seed(1))
+    save_file(tensors, tmp_path / "random/model.safetensors", metadata={"format": "pt"})
+    # A rate of nearly nothing: the loss that training goes on from.
+    means, fresh = (loss_of(tmp_path / name, name, 1, 1e-9) for name in ("means", "random"))
+    assert means < fresh - 0.1
+    assert loss_of(tmp_path / "means", "further", 40, 1e-3) < means - 0.1

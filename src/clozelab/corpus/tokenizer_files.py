@@ -350,15 +350,13 @@ def with_prefix_space(rules: ReadOnlyJson, value: bool) -> JsonObject:
 
 def inside_words(rules: ReadOnlyJson) -> JsonObject:
     """The same rules for what goes on with a word: "ing" is "##ing", and has no space before it."""
-    kind = kind_of(rules)
-    inner = {**with_prefix_space(rules, False), "added_tokens": [], "post_processor": None}
-    if kind == "metaspace":
+    inner = {**with_prefix_space(rules, False), "added_tokens": []}
+    if kind_of(rules) == "metaspace":
         inner["pre_tokenizer"] = None
-    if kind == "wordpiece":
+    elif kind_of(rules) == "wordpiece":
         model = rules["model"]
-        vocabulary = {model["unk_token"]: model["vocab"][model["unk_token"]]}
-        for entry, index in model["vocab"].items():
-            if entry.startswith("##"):
-                vocabulary[entry.removeprefix("##")] = index
-        inner["model"] = {**model, "vocab": vocabulary, "continuing_subword_prefix": ""}
+        # An entry that goes on with a word takes the place of one that begins a word.
+        entries = sorted(model["vocab"], key=lambda entry: entry.startswith("##"))
+        vocab = {entry.removeprefix("##"): model["vocab"][entry] for entry in entries}
+        inner["model"] = {**model, "vocab": vocab, "continuing_subword_prefix": ""}
     return inner

@@ -1,12 +1,13 @@
 """Another vocabulary for an encoder: entries for words, and the old pieces of each new entry.
 
-    entries = useful_entries(tokenizer, Counter({"carcinoma": 12, "the": 90}), 1000)
-    longer = with_entries(tokenizer, entries)   # "carcinoma" is one token
+    words = useful_words(tokenizer, Counter({"carcinoma": 12, "the": 90}), 1000)
+    longer = with_entries(tokenizer, entries_of(tokenizer, words))   # "carcinoma" is one token
     old_pieces(longer, tokenizer)[-1]           # the old ids of "car", "##cino", "##ma"
 
-An entry is what the model reads of a word, such as byte-level BPE's "Ġcarcinoma". BPE takes it where
-a word is nothing else, so all other words keep their tokens. WordPiece, which takes the longest
-beginning, and Unigram also take it where a word begins with it: "carcinomas" is "carcinoma ##s".
+An entry is what the model reads of a word, such as byte-level BPE's "Ġcarcinoma". BPE takes it
+where a word is nothing else, so all other words keep their tokens. WordPiece, which takes the
+longest beginning, also takes it where a word begins with it: "carcinomas" is "carcinoma ##s". So
+does Unigram, where it would have cut the word there before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from clozelab.corpus.documents import Document
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes
 from clozelab.corpus.tokenizers import read_tokenizer
@@ -32,11 +34,11 @@ UNIGRAM_MARGIN = 1e-3
 UNIGRAM_UNKNOWN = 10.0  # an unknown character's score is so far below the lowest
 
 
-def count_words(sentences: Iterable[str]) -> Counter[str]:
+def count_words(documents: Iterable[Document]) -> Counter[str]:
     """Runs of letters, as they are written."""
     counts: Counter[str] = Counter()
-    for sentence in sentences:
-        counts.update(WORD.findall(sentence))
+    for document in documents:
+        counts.update(WORD.findall("\n".join(document.sentences)))
     return counts
 
 
@@ -47,39 +49,40 @@ def pieces_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
     return float(lengths @ numbers / max(1, numbers.sum()))
 
 
-def useful_entries(tokenizer: Tokenizer, counts: Mapping[str, int], number: int) -> list[str]:
-    """The entries of the words that would save most tokens, the most useful first."""
-    _, lengths = tokenizer.encode_words(list(counts))
-    known = set(tokenizer.vocabulary)
-    # "Word" and "word" are one entry where text is lower-cased.
-    entry_counts: Counter[str] = Counter()
-    saved: Counter[str] = Counter()
-    for (word, count), length in zip(counts.items(), lengths.tolist(), strict=True):
-        entries = tokenizer.split(word)
-        if len(entries) == 1 and entries[0] not in known:
-            entry_counts[entries[0]] += count
+def useful_words(tokenizer: Tokenizer, counts: Mapping[str, int], number: int) -> list[str]:
+    """The words whose entries would save most tokens, the most useful first."""
+    merged: Counter[str] = Counter()
+    for word, count in counts.items():
+        merged[word.lower() if tokenizer.lowercase else word] += count
+    frequent = [word for word in merged if merged[word] >= MIN_WORD_COUNT]
+    old_entries = set(tokenizer.vocabulary)
+    _, lengths = tokenizer.encode_words(frequent)
+    saved = {}
+    for word, length in zip(frequent, lengths.tolist(), strict=True):
+        pieces = tokenizer.split(word)
+        if len(pieces) == 1 and pieces[0] not in old_entries:
             # A word that is unknown as a whole is one token, and worth more.
-            saved[entries[0]] += count * max(1, length - 1)
-    ranked = sorted(saved, key=lambda entry: (-saved[entry], entry))
-    return [entry for entry in ranked if entry_counts[entry] >= MIN_WORD_COUNT][:number]
+            saved[word] = merged[word] * max(1, length - 1)
+    return sorted(saved, key=lambda word: (-saved[word], word))[:number]
 
 
 def entries_of(tokenizer: Tokenizer, words: Iterable[str]) -> list[str]:
-    """The entries of given words, without those that there are already.
+    """The entries of words, without those that there are already.
 
+    A word of byte-level BPE has two: with the space before it, and without, as behind a bracket.
     ValueError for a word that the tokenizer always cuts, as at a hyphen.
     """
-    known = set(tokenizer.vocabulary)
     entries: dict[str, None] = {}
     for word in words:
-        parts = tokenizer.split(word)
-        if len(parts) != 1:
+        pieces = tokenizer.split(word)
+        if len(pieces) != 1:
             raise ValueError(
-                f"the word {word!r} can be no entry: this tokenizer cuts it into {parts} before"
+                f"the word {word!r} can be no entry: this tokenizer cuts it into {pieces} before"
                 " anything else; leave it out, or give its parts"
             )
-        if parts[0] not in known:
-            entries[parts[0]] = None
+        entries |= {pieces[0]: None, pieces[0].removeprefix("Ġ"): None}
+    for entry in tokenizer.vocabulary:
+        entries.pop(entry, None)
     return list(entries)
 
 
@@ -98,11 +101,12 @@ def with_entries(tokenizer: Tokenizer, entries: Sequence[str]) -> Tokenizer:
             f" pre-tokenizer, and this is {model['type']}; give another tokenizer (tokenizer=)"
         )
     # Added tokens behind the model's own entries keep their ids by being entries, too.
-    names = [*tokenizer.vocabulary[len(model["vocab"]) :], *entries]
+    vocabulary = model["vocab"]
+    names = [*tokenizer.vocabulary[len(vocabulary) :], *entries]
     if model["type"] == "Unigram":
-        _add_pieces(model["vocab"], tokenizer, names)
+        vocabulary += _scored(vocabulary, tokenizer, names)
     else:
-        model["vocab"] |= {name: n for n, name in enumerate(names, len(model["vocab"]))}
+        vocabulary |= {name: n for n, name in enumerate(names, len(vocabulary))}
     if model["type"] == "BPE":
         model["ignore_merges"] = True
         config["tokenizer_class"] = GENERIC_CLASS
@@ -113,23 +117,15 @@ def with_entries(tokenizer: Tokenizer, entries: Sequence[str]) -> Tokenizer:
         return read_tokenizer(folder)
 
 
-def _add_pieces(vocabulary: list, tokenizer: Tokenizer, names: Sequence[str]) -> None:
-    """Add to Unigram's list of pieces and scores; a piece's id is its place."""
-    scores = [score for _, score in vocabulary]
-    scores[tokenizer.unk_id] = min(scores) - UNIGRAM_UNKNOWN
+def _scored(
+    vocabulary: Sequence[tuple[str, float]], tokenizer: Tokenizer, names: Sequence[str]
+) -> list[tuple[str, float]]:
+    """Pieces for Unigram, each with the score of its old pieces and a little more."""
+    scores = np.array([score for _, score in vocabulary])
+    scores[tokenizer.unk_id] = scores.min() - UNIGRAM_UNKNOWN
     ids, lengths = tokenizer.encode_words(names, inside=True)
-    for name, pieces in zip(names, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
-        vocabulary.append([name, sum(scores[index] for index in pieces) + UNIGRAM_MARGIN])
-
-
-def both_forms(tokenizer: Tokenizer, entries: Sequence[str]) -> list[str]:
-    """Entries, of byte-level BPE also without the space before them, as behind a bracket."""
-    if tokenizer.kind != "byte_bpe":
-        return list(entries)
-    known = set(tokenizer.vocabulary)
-    forms = dict.fromkeys(entries)
-    forms |= dict.fromkeys(entry.removeprefix("Ġ") for entry in entries)
-    return [form for form in forms if form not in known]
+    pieces = np.split(scores[ids], np.cumsum(lengths)[:-1])
+    return [(n, float(p.sum()) + UNIGRAM_MARGIN) for n, p in zip(names, pieces, strict=True)]
 
 
 def old_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
@@ -138,31 +134,37 @@ def old_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
     Special tokens have their role's. An entry that both have is itself, where entries of both say
     alike whether they begin a word. All others have the pieces into which `old` cuts their text.
     """
-    roles = {}
-    for name, old_name in zip(new.special_tokens, old.special_tokens, strict=True):
-        if name and old_name:
-            roles[name] = [old.vocabulary.index(old_name)]
-    shared = {}
+    same = {}
     if new.kind == old.kind:
-        shared = {entry: [index] for index, entry in enumerate(old.vocabulary)}
-    for name in (*new.special_tokens, *old.special_tokens):
-        shared.pop(name, None)
-    same = shared | roles
-    pieces: list[list[int]] = [same.get(entry, []) for entry in new.vocabulary]
-    # What is left: texts that begin a word, and such as go on with one.
-    texts: dict[bool, dict[int, str]] = {True: {}, False: {}}
+        same = {entry: [index] for index, entry in enumerate(old.vocabulary)}
+    for name in old.special_tokens:
+        same.pop(name, None)
+    for name, old_name in zip(new.special_tokens, old.special_tokens, strict=True):
+        if old_name:
+            same[name] = [old.vocabulary.index(old_name)]
+    pieces = [same.get(entry, []) for entry in new.vocabulary]
+    for inside in (False, True):
+        texts = _texts(new, inside, old.kind == "wordpiece")
+        ids, lengths = old.encode_words(list(texts.values()), inside=inside)
+        for index, row in zip(texts, np.split(ids, np.cumsum(lengths)[:-1]), strict=False):
+            if not pieces[index]:
+                pieces[index] = row[row != old.unk_id].tolist()
+    return pieces
+
+
+def _texts(new: Tokenizer, inside: bool, marks_are_words: bool) -> dict[int, str]:
+    """Ids and texts of the entries that begin a word, or (`inside`) go on with one.
+
+    A mark is a word by itself to WordPiece, and has no space before it elsewhere.
+    """
     continues = new.continues()
+    texts = {}
     for index, entry in enumerate(new.vocabulary):
         text = new.shown(index).removeprefix("##")
-        if entry in same or entry in new.added_tokens or "\ufffd" in text:
-            continue
         goes_on = continues is not None and bool(continues[index])
-        # A mark is a word by itself to WordPiece, and has no space before it elsewhere.
         if not text[:1].isalnum():
-            goes_on = old.kind != "wordpiece"
-        texts[goes_on][index] = text
-    for inside, by_index in texts.items():
-        ids, lengths = old.encode_words(list(by_index.values()), inside=inside)
-        for index, row in zip(by_index, np.split(ids, np.cumsum(lengths)[:-1]), strict=False):
-            pieces[index] = row[row != old.unk_id].tolist()
-    return pieces
+            goes_on = not marks_are_words
+        # What is no text by itself: an added token, and a part of a character's bytes.
+        if goes_on == inside and entry not in new.added_tokens and "\ufffd" not in text:
+            texts[index] = text
+    return texts

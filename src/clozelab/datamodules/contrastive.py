@@ -34,9 +34,7 @@ class ContrastiveDataModule(LabelledDataModule):
                 f"train_columns={list(train_columns)}: name two columns (text, and what belongs to"
                 " it) or three (and what does not), of a task with pairs=apart and numeric_labels"
             )
-        self.train_layout = replace(
-            self.layout, text_columns=list(train_columns), id_column=None
-        )
+        self.train_layout = replace(self.layout, text_columns=list(train_columns), id_column=None)
 
     @property
     def reading(self) -> JsonObject:

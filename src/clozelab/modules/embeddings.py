@@ -11,7 +11,7 @@ Letters: B pairs, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.modules.classification import SequenceClassification
-from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -92,12 +91,6 @@ class SiameseEncoder(SequenceClassification):
 
     def remembered(self) -> JsonObject:
         return {"pooling": self.pooling}
-
-    def folder_files(self, max_length: int) -> Mapping[str, str]:
-        config = self.encoder.config
-        if config.is_causal and self.pooling == "cls":
-            return {}  # that library would take the first token, which sees only itself
-        return sentence_files(SentenceVectors(self.pooling), config.output_size, max_length)
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:
         predicted = super()._predicted(logits)

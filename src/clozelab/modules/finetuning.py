@@ -34,6 +34,7 @@ from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
+from clozelab.modules.sentence_folders import sentence_files
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
 
@@ -338,10 +339,6 @@ class FineTuning(TrainingModule):
         """What the model's folder has to say, beside the label names, to predict as here."""
         return {}
 
-    def folder_files(self, max_length: int) -> Mapping[str, str]:
-        """Further files of the model's folder, by their names; texts have up to `max_length`."""
-        return {}
-
     def recall(self, remembered: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
@@ -459,6 +456,9 @@ def save_model(
     labels = getattr(module.validation, "label_names", None) or ()
     label_kind = getattr(module.validation, "kind", None)
     max_length = max_positions(encoder_folder)
+    files: Mapping[str, str] = {}
+    if "pooling" in remembered:
+        files = sentence_files(remembered["pooling"], module.encoder.config, max_length)
     write_model(
         folder,
         module.encoder,
@@ -468,5 +468,5 @@ def save_model(
         problem_type=getattr(label_kind, "problem_type", None),
         max_length=max_length,
         extra_config={"clozelab": remembered},
-        extra_files=module.folder_files(max_length),
+        extra_files=files,
     )

@@ -26,7 +26,7 @@ from clozelab.models.families.bert import (
     Family,
 )
 from clozelab.models.heads import BiLSTM, FeatureMix
-from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
+from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
 from clozelab.modules.sentence_folders import (
     SentenceVectors,
@@ -176,6 +176,13 @@ def sentence_vectors(folder: Path) -> SentenceVectors:
         return vectors
     provenance = folders.read_config_dict(folder).get("clozelab", {})
     return SentenceVectors(str(provenance.get("pooling", "mean")))
+
+
+def with_pooling(settings: ReadOnlyJson, folder: Path) -> ReadOnlyJson:
+    """A module's settings, in which the pooling `auto` is that of the folder's vectors."""
+    if settings.get("pooling") != "auto":
+        return settings
+    return {**settings, "pooling": sentence_vectors(folder).pooling}
 
 
 def write_model(
@@ -448,7 +455,7 @@ def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:
 def max_positions(folder: Path) -> int:
     """Tokens of the longest sequence that the encoder was trained on.
 
-    Where that is not recorded, those it has positions for. sentence-transformers' limit counts, too.
+    Where that is not recorded, those it has positions for; or sentence-transformers' limit.
     """
     positions = folders.read_config(folder).max_position_embeddings
     recorded = folders.read_config_dict(folder).get("clozelab", {})

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.text.plain import ReadOnlyJson
 
@@ -38,15 +39,12 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
     """
     if not (folder / MODULES_FILE).is_file():
         return None
-    vectors = SentenceVectors()
+    # Module -> its folder, such as Pooling -> 1_Pooling.
+    paths = {}
     for module in json.loads((folder / MODULES_FILE).read_bytes()):
-        name = str(module.get("type")).rpartition(".")[2]
-        if name == "Pooling":
-            path = folder / str(module.get("path")) / "config.json"
-            vectors = SentenceVectors(_pooling(path), vectors.normalized)
-        elif name == "Normalize":
-            vectors = SentenceVectors(vectors.pooling, normalized=True)
-        elif name != "Transformer":
+        paths[module["type"].rpartition(".")[2]] = module["path"]
+    for name in paths:
+        if name not in ("Transformer", "Pooling", "Normalize"):
             raise ValueError(
                 f"{folder / MODULES_FILE}: its vectors pass a {name} module, which is not computed"
                 " here; say pooling= to take the encoder's own"
@@ -59,23 +57,23 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
                 f"{folder}: sentence-transformers changes each text before it is read ({key}"
                 f" {value}), and clozelab does not; change your texts so, and set it to null"
             )
-    return vectors
+    pooling = _pooling(folder / paths["Pooling"] / "config.json")
+    return SentenceVectors(pooling, "Normalize" in paths)
 
 
 def _pooling(path: Path) -> str:
+    """The one pooling that a file names: as pooling_mode, or by a key of its own that is true."""
     config = json_or_empty(path)
-    modes = config.get("pooling_mode")
-    if modes is None:
-        modes = [key for key, value in config.items() if key.startswith("pooling_mode") and value]
-        modes = [OLDER_KEYS.get(key, key) for key in modes]
-    if isinstance(modes, str):
-        modes = [modes]
-    if len(modes) != 1 or modes[0] not in SENTENCE_POOLINGS:
-        raise ValueError(
-            f"{path}: its pooling is {' and '.join(modes) or 'not named'}, and here it is one of"
-            f" {', '.join(SENTENCE_POOLINGS)}; say pooling= to take another"
-        )
-    return modes[0]
+    modes = config.pop("pooling_mode", None) or [
+        OLDER_KEYS.get(key, key) for key in config if key.startswith("pooling_") and config[key]
+    ]
+    for pooling in SENTENCE_POOLINGS:
+        if modes in (pooling, [pooling]):
+            return pooling
+    raise ValueError(
+        f"{path}: its pooling is {modes}, and here it is one of {', '.join(SENTENCE_POOLINGS)}; say"
+        " pooling= to take another"
+    )
 
 
 def longest_text(folder: Path) -> int | None:
@@ -86,23 +84,23 @@ def longest_text(folder: Path) -> int | None:
     return length or json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
 
 
-def sentence_files(vectors: SentenceVectors, width: int, max_length: int) -> dict[str, str]:
-    """The library's files for an encoder's folder, by their names; `width` is the states'."""
-    names = {"Transformer": "", "Pooling": "1_Pooling"}
-    if vectors.normalized:
-        names["Normalize"] = "2_Normalize"
+def sentence_files(
+    pooling: str, config: EncoderConfig, max_length: int, normalized: bool = False
+) -> dict[str, str]:
+    """The library's files for an encoder's folder, by their names; none where it would be wrong."""
+    if config.is_causal and pooling == "cls":
+        return {}  # the first token, which sees only itself
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    if normalized:
+        paths["Normalize"] = "2_Normalize"
     modules = []
-    for number, (name, path) in enumerate(names.items()):
+    for number, (name, path) in enumerate(paths.items()):
         address = f"{PACKAGE}.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": address})
-    pooling = {key: vectors.pooling == mode for key, mode in OLDER_KEYS.items()}
+    modes = {key: pooling == mode for key, mode in OLDER_KEYS.items()}
     contents: ReadOnlyJson = {
         MODULES_FILE: modules,
-        "1_Pooling/config.json": {
-            "word_embedding_dimension": width,
-            **pooling,
-            "pooling_mode_max_tokens": False,
-        },
+        "1_Pooling/config.json": {"word_embedding_dimension": config.output_size, **modes},
         LIBRARY_FILE: {},
         TRANSFORMER_FILE: {"max_seq_length": max_length, "do_lower_case": False},
     }

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.embeddings import LearnedPositions
@@ -20,63 +19,40 @@ from clozelab.models.heads import VocabularyHead
 from clozelab.modules.model import Model
 
 
-def mean_rows(table: Tensor, pieces: Sequence[Sequence[int]], num_entries: int) -> Tensor:
+def mean_rows(table: Tensor, pieces: Sequence[list[int]], num_entries: int) -> Tensor:
     """[V, ...] -> [len(pieces), ...]: means of the rows at `pieces`; without any, of all entries.
 
     A mean of one row is that row, to the bit. Rows from `num_entries` on are padding.
     """
-    rows = table.detach().double().reshape(len(table), -1)
-    counts = torch.tensor([len(ids) for ids in pieces])
-    flat = torch.tensor([index for ids in pieces for index in ids], dtype=torch.int64)
-    means = F.embedding_bag(flat, rows, counts.cumsum(0) - counts, mode="mean")
-    means[counts == 0] = rows[:num_entries].mean(0)
-    return means.to(table.dtype).view(len(pieces), *table.shape[1:])
+    exact = table.detach().double()
+    mean_of_all = exact[:num_entries].mean(0)
+    rows = []
+    for ids in pieces:
+        rows.append(exact[ids].mean(0) if ids else mean_of_all)
+    return torch.stack(rows).to(table.dtype)
 
 
-def with_vocabulary(model: Model, tokenizer: Tokenizer, pieces: Sequence[Sequence[int]]) -> Model:
+def with_vocabulary(model: Model, tokenizer: Tokenizer, pieces: Sequence[list[int]]) -> Model:
     """The model with another tokenizer; the modules of the given one are changed.
 
     `pieces`: of each new row the old ids that it is the mean of.
     """
     encoder = model.encoder
-    num_entries = model.tokenizer.vocab_size
-
-    def renewed(parameter: Tensor) -> nn.Parameter:
-        return nn.Parameter(mean_rows(parameter, pieces, num_entries))
-
-    words = encoder.embeddings.word_embeddings
-    shared = words.weight
-    words.weight = renewed(shared)
-    words.num_embeddings = len(pieces)
+    # Each table once, so that what is tied stays tied.
+    tables = [encoder.embeddings.word_embeddings.weight]
     for head in model.heads.modules():
-        if not isinstance(head, VocabularyHead):
-            continue
-        if head.word_embedding_weight is shared:
-            head.word_embedding_weight = words.weight
-        else:
-            head.word_embedding_weight = renewed(head.word_embedding_weight)
-        if isinstance(head.bias, nn.Parameter):
-            head.bias = renewed(head.bias)
-        else:
-            head.bias = mean_rows(head.bias, pieces, num_entries)
-    _move_positions(encoder.embeddings.position_embeddings, tokenizer.pad_id)
-    encoder.config = replace(
-        encoder.config, vocab_size=len(pieces), pad_token_id=tokenizer.pad_id
-    )
-    provenance = {
-        **model.config.get("clozelab", {}),
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-    }
-    config = {**model.config, "clozelab": provenance}
-    return replace(model, tokenizer=tokenizer, config=config)
-
-
-def _move_positions(table: nn.Module, pad_id: int) -> None:
-    """Let the first position be pad_id + 1, where positions begin behind the padding's id."""
-    if not isinstance(table, LearnedPositions) or table.offset in (0, pad_id + 1):
-        return
-    unused = table.weight[:1].expand(pad_id + 1, -1)
-    moved = torch.cat([unused, table.weight[table.offset :]])
-    table.weight = nn.Parameter(moved.detach().clone())
-    table.num_embeddings = len(moved)
-    table.offset = pad_id + 1
+        if isinstance(head, VocabularyHead):
+            tables += [head.word_embedding_weight, head.bias]
+    for table in {id(table): table for table in tables}.values():
+        table.data = mean_rows(table, pieces, model.tokenizer.vocab_size)
+    # Positions begin behind the padding's id, in some families.
+    positions = encoder.embeddings.position_embeddings
+    first = tokenizer.pad_id + 1
+    if isinstance(positions, LearnedPositions) and positions.offset not in (0, first):
+        unused = positions.weight[:1].expand(first, -1)
+        positions.weight.data = torch.cat([unused, positions.weight[positions.offset :]])
+        positions.offset = first
+    encoder.config = replace(encoder.config, vocab_size=len(pieces), pad_token_id=tokenizer.pad_id)
+    provenance = dict(model.config.get("clozelab", {}))
+    provenance["tokenizer_fingerprint"] = tokenizer.fingerprint
+    return replace(model, tokenizer=tokenizer, config={**model.config, "clozelab": provenance})

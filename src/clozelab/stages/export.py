@@ -7,14 +7,13 @@ machine that has the run's corpus.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.models.locate import find_model
 from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
@@ -25,7 +24,6 @@ SWITCH = ("true", "false")
 CHOICES = {
     "format": FORMATS,
     "pooling": ("auto", "mean", "cls"),
-    "normalize": ("auto", *SWITCH),
     "head": SWITCH,
     "checkpoint": SWITCH,
     "hub": SWITCH,
@@ -46,8 +44,7 @@ hub=true, NAME@COMMIT on the hub.
   format=onnx                   the same, and onnx/model.onnx for any batch and
                                 length (pip install 'clozelab[export]')
   format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of
-                                its last layer (as it was trained, else mean);
-                                normalize=true: of length 1
+                                its last layer (as it was trained, else mean)
   checkpoint=true               the encoder as the run's newest checkpoint has
                                 it, by itself and without a card, into
                                 RUN/encoders/step-N unless to= says otherwise;
@@ -93,15 +90,8 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules.model import read_model
 
     has_head = values.get("head") != "false" and form != "sentence_transformers"
-    write(
-        to,
-        read_model(source),
-        record,
-        form=form,
-        pooling=values.get("pooling", "auto"),
-        has_head=has_head,
-        normalize=values.get("normalize", "auto"),
-    )
+    pooling = values.get("pooling", "auto")
+    write(to, read_model(source), record, form=form, pooling=pooling, has_head=has_head)
     print(to.resolve())
     return 0
 
@@ -133,14 +123,7 @@ def refuse_to_replace(to: Path) -> None:
 
 
 def write(
-    to: Path,
-    model: Model,
-    record: Record | None,
-    *,
-    form: str,
-    pooling: str,
-    has_head: bool,
-    normalize: str = "auto",
+    to: Path, model: Model, record: Record | None, *, form: str, pooling: str, has_head: bool
 ) -> None:
     """Write a model's folder in one of FORMATS."""
     from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
@@ -160,7 +143,7 @@ def write(
     if form == "onnx":
         files["onnx/model.onnx"] = to_onnx(model)
     if form == "sentence_transformers":
-        files |= sentence_transformers_files(model, pooling, normalize)
+        files |= sentence_transformers_files(model, pooling)
     heads = dict(model.heads)
     write_model(
         to,
@@ -208,25 +191,22 @@ def without_heads(model: Model) -> Model:
     )
 
 
-def sentence_transformers_files(model: Model, pooling: str, normalize: str) -> dict[str, str]:
+def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
     """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
     from clozelab.modules.model import sentence_vectors
     from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 
-    config = model.encoder.config
-    normalized = normalize == "true"
-    if "auto" in (pooling, normalize):
-        trained = sentence_vectors(model.folder)
-        if pooling == "auto":
-            pooling = trained.pooling
-        if normalize == "auto":
-            normalized = trained.normalized
-    if config.is_causal and pooling == "cls":
+    vectors = SentenceVectors(pooling)
+    if pooling == "auto":
+        vectors = sentence_vectors(model.folder)
+    files = sentence_files(
+        vectors.pooling, model.encoder.config, model.max_length, vectors.normalized
+    )
+    if not files:
         raise ValueError(
             "pooling=cls: the first token of a causal encoder sees only itself; choose mean"
         )
-    vectors = SentenceVectors(pooling, normalized)
-    return sentence_files(vectors, config.output_size, model.max_length)
+    return files
 
 
 def export_checkpoint(run: Path, to: Path | None) -> Path:

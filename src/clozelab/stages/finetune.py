@@ -34,7 +34,7 @@ from clozelab.modules.finetuning import (
     write_results,
     write_test_predictions,
 )
-from clozelab.modules.model import max_positions, open_tokenizer, sentence_vectors
+from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
@@ -355,11 +355,8 @@ def build_module(
     common = factory.optimization(cfg, data.total_steps, seed)
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
-    settings = dict(cfg.task.module)
-    if settings.get("pooling") == "auto":
-        settings["pooling"] = sentence_vectors(folder).pooling
     return build_with_hparams(
-        build("task.module", settings),
+        build("task.module", with_pooling(cfg.task.module, folder)),
         encoder=encoder,
         head=cfg.head,
         validation=data.validation,

@@ -5,6 +5,7 @@ The folder that it writes goes on with pre-training (`pretrain encoder=FOLDER`).
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from clozelab.stages.export import refuse_to_replace
 from clozelab.terminal import ParsedArgs, verb
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Mapping
 
     from clozelab.corpus.tokenizers import Tokenizer
@@ -56,16 +56,21 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
     from clozelab.modules.vocabulary import with_vocabulary
 
-    counts = count_words(sentences_of(values["text"])) if "text" in values else None
+    counts = None
+    if "text" in values:
+        shards = Source("text", values["text"]).shards(0, Path())
+        counts = count_words(read_documents(shards, CorpusCounts()))
     model = read_model(source)
     old = model.tokenizer
     new = new_tokenizer(old, values, counts)
     pieces = old_pieces(new, old)
-    numbers = [len(ids) for ids in pieces]
+    numbers = Counter(map(len, pieces))
     if "tokenizer" not in values:
         # The rows behind the vocabulary, which pad the matrix, stay.
         pieces += [[row] for row in range(len(pieces), model.encoder.config.vocab_size)]
     model = with_vocabulary(model, new, pieces)
+    has_pooler = "pooler" not in model.untrained
+    remembered = {"clozelab": model.config["clozelab"]}
     write_model(
         to,
         model.encoder,
@@ -74,16 +79,12 @@ def main(args: ParsedArgs) -> int:
         labels=model.labels,
         problem_type=PROBLEM_TYPES.get(model.task or ""),
         max_length=model.max_length,
-        with_pooler="pooler" not in model.untrained,
-        extra_config={"clozelab": model.config["clozelab"]},
+        with_pooler=has_pooler,
+        extra_config=remembered,
     )
-    copied = numbers.count(1)
-    drawn = numbers.count(0)
+    means = new.vocab_size - numbers[0] - numbers[1]
     print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
-    print(
-        f"rows: {copied:,} copied, {len(numbers) - copied - drawn:,} means of their pieces,"
-        f" {drawn:,} the mean of all"
-    )
+    print(f"rows: {numbers[1]:,} copied, {means:,} means of their pieces, {numbers[0]:,} of all")
     if counts is not None:
         before = pieces_per_word(old, counts)
         print(f"tokens a word: {before:.3f} before, {pieces_per_word(new, counts):.3f} after")
@@ -93,7 +94,7 @@ def main(args: ParsedArgs) -> int:
 
 def check_keys(values: Mapping[str, str]) -> None:
     """ValueError for keys that do not say one new vocabulary."""
-    ways = [key for key in ("add", "words", "tokenizer") if key in values]
+    ways = values.keys() & {"add", "words", "tokenizer"}
     if "to" not in values or len(ways) != 1 or ("add" in values and "text" not in values):
         raise ValueError(
             "vocabulary: say to=FOLDER, and one of text=PATH add=NUMBER, words=FILE and"
@@ -101,15 +102,6 @@ def check_keys(values: Mapping[str, str]) -> None:
         )
     if not values.get("add", "1").isdecimal():
         raise ValueError(f"vocabulary: add={values['add']} is no number of words")
-
-
-def sentences_of(path: str) -> list[str]:
-    """The sentences of a file, a folder or a glob of texts."""
-    shards = Source("text", path).shards(0, Path())
-    sentences = []
-    for document in read_documents(shards, CorpusCounts()):
-        sentences += document.sentences
-    return sentences
 
 
 def new_tokenizer(
@@ -122,11 +114,10 @@ def new_tokenizer(
     if "tokenizer" in values:
         return read_tokenizer(values["tokenizer"])
     if counts is not None and "add" in values:
-        entries = vocabulary.useful_entries(old, counts, int(values["add"]))
+        words = vocabulary.useful_words(old, counts, int(values["add"]))
     else:
-        lines = read_text(Path(values["words"]), "one word a line").splitlines()
-        words = [line.strip() for line in lines if line.strip()]
-        entries = vocabulary.entries_of(old, words)
+        words = read_text(Path(values["words"]), "one word a line").split()
+    entries = vocabulary.entries_of(old, words)
     if not entries:
         raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
-    return vocabulary.with_entries(old, vocabulary.both_forms(old, entries))
+    return vocabulary.with_entries(old, entries)
