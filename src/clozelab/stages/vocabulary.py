@@ -37,9 +37,8 @@ pieces' (without any, of all); all other weights stay as they are.
 
 With text=, also prints the tokens that a word of it has, before and after.
 
-  clozelab vocabulary bert-base to=bio-bert text=abstracts add=5000
-  clozelab pretrain encoder=bio-bert tokenizer.vocab_file=bio-bert/tokenizer.json
-        scale=own corpus.sources.0.path=abstracts objective=mlm"""
+  clozelab vocabulary bert-base to=bio text=abstracts add=5000
+  clozelab pretrain encoder=bio tokenizer.vocab_file=bio/tokenizer.json"""
 KEYS = ("to", "text", "add", "words", "tokenizer")
 
 
