@@ -336,15 +336,17 @@ class Tokenizer:
 
         `inside`: they go on with a word instead.
         """
-        cache = self._caches[True]
-        if inside:
-            cache = WordCache(self._open(files.inside_words(self._rules)))
+        cache = self._inner_cache if inside else self._caches[True]
         words_and_ends: list[str] = []
         for word in self._cleaned(words):
             if word:
                 words_and_ends.append(word)
             words_and_ends.append("")
         return cache.encode(words_and_ends)
+
+    @cached_property
+    def _inner_cache(self) -> WordCache:
+        return WordCache(self._open(files.inside_words(self._rules)))
 
     def split(self, word: str) -> list[str]:
         """What the model reads of a word of running text: ["word"], of byte-level BPE ["Ġword"]."""

@@ -137,34 +137,28 @@ def old_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
     same = {}
     if new.kind == old.kind:
         same = {entry: [index] for index, entry in enumerate(old.vocabulary)}
-    for name in old.special_tokens:
-        same.pop(name, None)
+    # Also what is no text by itself: an added token, and special ones of the old tokenizer.
+    same |= {name: same.get(name, []) for name in new.added_tokens}
+    same |= {name: [] for name in old.special_tokens}
     for name, old_name in zip(new.special_tokens, old.special_tokens, strict=True):
         if old_name:
             same[name] = [old.vocabulary.index(old_name)]
-    pieces = [same.get(entry, []) for entry in new.vocabulary]
-    for inside in (False, True):
-        texts = _texts(new, inside, old.kind == "wordpiece")
-        ids, lengths = old.encode_words(list(texts.values()), inside=inside)
-        for index, row in zip(texts, np.split(ids, np.cumsum(lengths)[:-1]), strict=False):
-            if not pieces[index]:
-                pieces[index] = row[row != old.unk_id].tolist()
+    continues = new.continues()
+    pieces = []
+    for index, entry in enumerate(new.vocabulary):
+        ids = same.get(entry)
+        if ids is None:
+            goes_on = continues is not None and bool(continues[index])
+            ids = _pieces_of(old, new.shown(index).removeprefix("##"), goes_on)
+        pieces.append(ids)
     return pieces
 
 
-def _texts(new: Tokenizer, inside: bool, marks_are_words: bool) -> dict[int, str]:
-    """Ids and texts of the entries that begin a word, or (`inside`) go on with one.
-
-    A mark is a word by itself to WordPiece, and has no space before it elsewhere.
-    """
-    continues = new.continues()
-    texts = {}
-    for index, entry in enumerate(new.vocabulary):
-        text = new.shown(index).removeprefix("##")
-        goes_on = continues is not None and bool(continues[index])
-        if not text[:1].isalnum():
-            goes_on = not marks_are_words
-        # What is no text by itself: an added token, and a part of a character's bytes.
-        if goes_on == inside and entry not in new.added_tokens and "\ufffd" not in text:
-            texts[index] = text
-    return texts
+def _pieces_of(old: Tokenizer, text: str, goes_on: bool) -> list[int]:
+    """Ids of a stretch of text that begins a word, or goes on with one; none if it is unknown."""
+    # A mark is a word by itself to WordPiece, and has no space before it elsewhere.
+    if not text[:1].isalnum():
+        goes_on = old.kind != "wordpiece"
+    ids, _ = old.encode_words([text], inside=goes_on)
+    # Bytes that are only a part of a character are shown as a question mark.
+    return ids[ids != old.unk_id].tolist() if "\ufffd" not in text else []

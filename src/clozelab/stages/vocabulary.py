@@ -6,20 +6,17 @@ The folder that it writes goes on with pre-training (`pretrain encoder=FOLDER`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from clozelab.corpus import vocabulary
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.tokenizer_files import read_text
+from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.locate import find_model
 from clozelab.stages.export import refuse_to_replace
 from clozelab.terminal import ParsedArgs, verb
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from clozelab.corpus.tokenizers import Tokenizer
 
 HELP = """\
 clozelab vocabulary MODEL to=FOLDER text=PATH add=NUMBER
@@ -51,18 +48,17 @@ def main(args: ParsedArgs) -> int:
     refuse_to_replace(to)
     source = find_model(args.names[0])
     # torch takes seconds, which a wrong key need not wait
-    from clozelab.corpus.vocabulary import count_words, old_pieces, pieces_per_word
     from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
     from clozelab.modules.vocabulary import with_vocabulary
 
     counts = None
     if "text" in values:
         shards = Source("text", values["text"]).shards(0, Path())
-        counts = count_words(read_documents(shards, CorpusCounts()))
+        counts = vocabulary.count_words(read_documents(shards, CorpusCounts()))
     model = read_model(source)
     old = model.tokenizer
     new = new_tokenizer(old, values, counts)
-    pieces = old_pieces(new, old)
+    pieces = vocabulary.old_pieces(new, old)
     numbers = Counter(map(len, pieces))
     if "tokenizer" not in values:
         # The rows behind the vocabulary, which pad the matrix, stay.
@@ -85,8 +81,8 @@ def main(args: ParsedArgs) -> int:
     print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
     print(f"rows: {numbers[1]:,} copied, {means:,} means of their pieces, {numbers[0]:,} of all")
     if counts is not None:
-        before = pieces_per_word(old, counts)
-        print(f"tokens a word: {before:.3f} before, {pieces_per_word(new, counts):.3f} after")
+        before, after = (vocabulary.pieces_per_word(tokenizer, counts) for tokenizer in (old, new))
+        print(f"tokens a word: {before:.3f} before, {after:.3f} after")
     print(to.resolve())
     return 0
 
@@ -107,9 +103,6 @@ def new_tokenizer(
     old: Tokenizer, values: Mapping[str, str], counts: Counter[str] | None
 ) -> Tokenizer:
     """The tokenizer that the keys ask for; ValueError where nothing would change."""
-    from clozelab.corpus import vocabulary
-    from clozelab.corpus.tokenizers import read_tokenizer
-
     if "tokenizer" in values:
         return read_tokenizer(values["tokenizer"])
     if counts is not None and "add" in values:
