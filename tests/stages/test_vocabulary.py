@@ -219,3 +219,30 @@ def test_training_goes_on_from_means_with_a_lower_loss_than_from_random_rows(
     means, fresh = (loss_of(tmp_path / name, name, 1, 1e-9) for name in ("means", "random"))
     assert means < fresh - 0.1
     assert loss_of(tmp_path / "means", "further", 40, 1e-3) < means - 0.1
+
+
+REFUSED = {
+    "no folder to write": (["words=x"], "say to=FOLDER"),
+    "nothing to do": (["to=TO"], "say to=FOLDER, and one of"),
+    "two things to do": (["to=TO", "words=x", "tokenizer=y"], "and one of"),
+    "words of no text": (["to=TO", "add=5"], "and one of text=PATH add=NUMBER"),
+    "no number": (["to=TO", "add=many", "text=x"], "add=many is no number of words"),
+    "no such file": (["to=TO", "words=nowhere.txt"], "nowhere.txt does not exist"),
+    "known words": (["to=TO", "words=KNOWN"], "every word has an entry already"),
+    "a folder that is there": (["to=MODEL", "words=KNOWN"], "remove it, or give to= another name"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_vocabulary_is_refused(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = own_tokenizer("bert")
+    write_folder(tmp_path / "MODEL", "bert", tokenizer)
+    (tmp_path / "KNOWN").write_text("the\nand\n")
+    words, message = REFUSED[case]
+    for name in ("TO", "MODEL", "KNOWN"):
+        words = [word.replace(name, str(tmp_path / name)) for word in words]
+    assert main(["vocabulary", str(tmp_path / "MODEL"), *words]) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "TO").exists()
