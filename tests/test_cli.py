@@ -309,6 +309,25 @@ def test_list_and_dry_run(clozelab: Any, tmp_path: Path, screen: Screens) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_list_of_architectures(monkeypatch: Any, capsys: Any, screen: Screens) -> None:
+    """Every file that one can choose, and a command that exists."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", "architectures"]) == 0
+    text = capsys.readouterr().out
+    screen(text)
+    assert max(map(len, text.splitlines())) <= 80
+    names = [line for line in text.splitlines() if not line.startswith(" ")]
+    assert names == sorted(path.stem for path in (CONF_DIR / "architecture").glob("*.yaml"))
+    chosen = re.findall(r"(recipe|architecture)=(\w+)", text)
+    assert {name for group, name in chosen if group == "recipe"} == {
+        path.stem for path in (CONF_DIR / "recipe").glob("*.yaml")
+    }
+    for group, name in chosen:
+        assert (CONF_DIR / group / f"{name}.yaml").is_file()
+    assert main(["list", "architecture"]) == 1
+    assert "known: architectures" in capsys.readouterr().err
+
+
 def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(
     clozelab, tmp_path: Path, screen: Screens
 ) -> None:

@@ -81,6 +81,7 @@ def screens(
     monkeypatch.chdir(tmp_path)
     return {
         "list": lambda: list_experiments.main([runs_dir]),
+        "architectures": lambda: list_experiments.main(["architectures"]),
         "status": lambda: status.main([runs_dir]),
         "runs": lambda: runs.main([runs_dir]),
         "compare": lambda: compare.main(folders),

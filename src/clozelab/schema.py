@@ -363,8 +363,7 @@ class EncoderStageConfig(StageConfig):
     pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
     # random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights
     initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
-    # of sentence embeddings: what a text's vector is; auto (evaluate): as they were trained, else
-    # the mean
+    # of sentence embeddings: what a text's vector is; auto: as the folder says, else the mean
     pooling: Annotated[str, one_of("auto", "mean", "cls"), NEUTRAL] = MISSING
     # of pairs. auto: as many as the encoder was trained with, by its folder
     # (tokenizer_config.json).

@@ -55,11 +55,12 @@ MODEL_VERBS = {
         "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its"
         " card"
     ),
+    "vocabulary": "a model with more words, or another tokenizer, to be pre-trained further",
 }
 OTHER_VERBS = {
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
-    "list": "experiments with their status",
+    "list": "experiments with their status, or architectures with their commands",
 }
 # Those that compose no configuration, in the order of the help.
 PLAIN_VERBS = EXPERIMENT_VERBS | RUN_VERBS | MODEL_VERBS | OTHER_VERBS

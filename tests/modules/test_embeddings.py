@@ -18,7 +18,7 @@ from clozelab.datamodules.examples import GroupedSequences, encode_examples
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.embeddings import SiameseEncoder
-from clozelab.modules.model import read_model, trained_pooling, write_model
+from clozelab.modules.model import read_model, sentence_vectors, write_model
 from clozelab.stages.export import write
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -84,7 +84,7 @@ def test_loss_and_gradients_are_sentence_transformers(
         tmp_path / "m", module.encoder, module.heads(), TOKENIZER, labels=NAMES, extra_config=extra
     )
     model = read_model(tmp_path / "m")
-    assert (model.task, trained_pooling(model.folder), model.architecture) == (
+    assert (model.task, sentence_vectors(model.folder).pooling, model.architecture) == (
         "embedding",
         pooling,
         "BertModel",
@@ -159,6 +159,9 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
         pooling="mean",
         has_head=False,
     )
-    assert trained_pooling(tmp_path / "m") == "cls" and trained_pooling(tmp_path / "st") == "mean"
+    assert (
+        sentence_vectors(tmp_path / "m").pooling == "cls"
+        and sentence_vectors(tmp_path / "st").pooling == "mean"
+    )
     (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
-    assert trained_pooling(tmp_path / "st") == "cls"
+    assert sentence_vectors(tmp_path / "st").pooling == "cls"

@@ -173,10 +173,10 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "head=bilstm: sentence embeddings are the encoder's own",
     ),
     (
-        "what would be another number is refused: pooling=max: choose one of mean",
+        "what would be another number is refused: pooling=max is unknown",
         lambda: SiameseEncoder.check_settings({"pooling": "max"}),
         ValueError,
-        "pooling=max: choose one of mean, cls",
+        "pooling='max' is unknown; known: auto, mean, cls",
     ),
     (
         "vocabulary of another size: an embedding short",

@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 import torch
 
+import clozelab
 from clozelab.cli import main
 from clozelab.models.cost import parameter_count
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
+
+WORDS = ("boats", "a river and its fish", "Prices.", "tea, milk", "nothing in particular")
 
 
 def loader_position(package: str, name: str) -> Path:
@@ -39,6 +42,23 @@ def minilm_folder():
 @pytest.fixture(scope="module")
 def minilm(minilm_folder):
     return load_encoder(minilm_folder).eval()
+
+
+def test_sentence_vectors_are_sentence_transformers(minilm_folder, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    texts = [f"a sentence about {number % 7} {WORDS[number % 5]}" for number in range(50)]
+    theirs = library.SentenceTransformer(str(minilm_folder), device="cpu")
+    expected = theirs.encode(texts)
+    ours = clozelab.load(str(minilm_folder), device="cpu", precision="32-true")
+    assert ours.model.max_length == theirs.max_seq_length == 256
+    assert np.abs(ours.embed(texts) - expected).max() <= 1e-5
+    # Its vectors have a length of 1, which an export keeps.
+    assert np.abs(ours.embed(texts, pooling="mean") - expected).max() > 0.1
+    words = [str(minilm_folder), f"to={tmp_path / 'out'}", "format=sentence_transformers"]
+    assert main(["export", *words]) == 0
+    again = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert np.abs(again.encode(texts) - expected).max() <= 1e-6
+    assert again.max_seq_length == 256
 
 
 def test_reads_every_tensor(minilm):
@@ -111,11 +131,12 @@ def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
     exported = torch.from_numpy(
         library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
     )
-    assert (exported - means).abs().max() <= 1e-5
     released = torch.from_numpy(
         library.SentenceTransformer(str(minilm_folder), device="cpu").encode(texts)
     )
-    assert (torch.nn.functional.normalize(means) - released).abs().max() <= 1e-5
+    expected = torch.nn.functional.normalize(means)
+    assert (expected - released).abs().max() <= 1e-5
+    assert (expected - exported).abs().max() <= 1e-5
 
 
 def test_the_reaction_model_fills_masks_as_transformers(tmp_path):

@@ -22,7 +22,8 @@ import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.modules.model import write_model
+from clozelab.modules.model import sentence_vectors, write_model
+from clozelab.modules.sentence_folders import SentenceVectors, read_sentence_vectors
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 QUICK = {"trainer": {"precision": "32-true", "threads": 1, "progress_bar": False}, "scale": "demo"}
@@ -65,6 +66,40 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[
         **common,
     )
     return {"root": root, "run": run, "common": common}
+
+
+def test_a_runs_model_is_a_folder_of_sentence_transformers(trained: dict[str, Any]) -> None:
+    folder = trained["run"].folder / "model"
+    assert sentence_vectors(folder) == SentenceVectors("cls")
+    assert read_sentence_vectors(trained["root"] / "encoder") is None
+    ours = clozelab.load(folder, precision="32-true").embed(["a b c", "x y"])
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(str(folder), device="cpu").encode(["a b c", "x y"])
+    assert np.abs(ours - theirs).max() <= 1e-5
+    # A training that is told nothing else goes on with the folder's pooling.
+    again = clozelab.finetune(
+        encoder=str(folder),
+        row="again",
+        task="stsb_siamese",
+        pooling="auto",
+        epochs=1,
+        **trained["common"],
+    )
+    assert sentence_vectors(again.folder / "model") == SentenceVectors("cls")
+
+
+def test_texts_alone_improve_the_vectors(trained: dict[str, Any]) -> None:
+    encoder, common = str(trained["root"] / "encoder"), trained["common"]
+    frozen = clozelab.evaluate(encoder=encoder, row="frozen", measure="similarity", **common)
+    run = clozelab.finetune(
+        encoder=encoder,
+        row="simcse",
+        task="stsb_simcse",
+        epochs=20,
+        learning_rate=1e-3,
+        **common,
+    )
+    assert run.values["validation/spearman"] > frozen.values["validation/spearman"] + 2
 
 
 def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(

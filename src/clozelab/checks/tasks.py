@@ -149,12 +149,14 @@ def _numbers(task: Task) -> tuple[list[Case], str]:
     cases = []
     figures = []
     for split, preview in _splits(task):
+        if preview.labels is None:
+            continue  # texts that belong together have no numbers
         try:
-            values = [float(label) for label in preview.labels or ()]
+            values = [float(label) for label in preview.labels]
         except ValueError as error:
             what = f"the {split} file's labels are no numbers: {error}"
             return [Case(True, ERROR, what, RIGHT_FILE)], ""
-        # A file without labels is one of a single label, too.
+        # An empty file is one of a single label, too.
         least = min(values, default=0.0)
         most = max(values, default=0.0)
         is_outside = least < low or most > high

@@ -376,14 +376,33 @@ class Tokenizer:
             pieces[index] = np.array(encoding.ids, dtype=np.int32)
         return np.concatenate(pieces), np.array([len(piece) for piece in pieces], dtype=np.int64)
 
-    def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode_flat`, of the words of running text, each by itself."""
+    def encode_words(
+        self, words: Sequence[str], *, inside: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_flat`, of the words of running text, each by itself.
+
+        `inside`: they go on with a word instead.
+        """
+        cache = self._inner_cache if inside else self._caches[True]
         words_and_ends: list[str] = []
         for word in self._cleaned(words):
             if word:
                 words_and_ends.append(word)
             words_and_ends.append("")
-        return self._caches[True].encode(words_and_ends)
+        return cache.encode(words_and_ends)
+
+    @cached_property
+    def _inner_cache(self) -> WordCache:
+        return WordCache(self._open(files.inside_words(self._rules)))
+
+    def split(self, word: str) -> list[str]:
+        """What the model reads of a word of running text: ["word"], of byte-level BPE ["Ġword"]."""
+        text = f" {word}"
+        if self._library.normalizer is not None:
+            text = self._library.normalizer.normalize_str(text)
+        if self._library.pre_tokenizer is None:
+            return [text]
+        return [piece for piece, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [n]."""

@@ -346,3 +346,17 @@ def with_prefix_space(rules: ReadOnlyJson, value: bool) -> JsonObject:
     if splitter.get("type") == "ByteLevel" and kind_of(rules) == "byte_bpe":
         return {**rules, "pre_tokenizer": {**splitter, "add_prefix_space": value}}
     return dict(rules)
+
+
+def inside_words(rules: ReadOnlyJson) -> JsonObject:
+    """The same rules for what goes on with a word: "ing" is "##ing", and has no space before it."""
+    inner = {**with_prefix_space(rules, False), "added_tokens": []}
+    if kind_of(rules) == "metaspace":
+        inner["pre_tokenizer"] = None
+    elif kind_of(rules) == "wordpiece":
+        model = rules["model"]
+        # An entry that goes on with a word takes the place of one that begins a word.
+        entries = sorted(model["vocab"], key=lambda entry: entry.startswith("##"))
+        vocab = {entry.removeprefix("##"): model["vocab"][entry] for entry in entries}
+        inner["model"] = {**model, "vocab": vocab, "continuing_subword_prefix": ""}
+    return inner

@@ -594,7 +594,7 @@ class LabelledDataModule(FinetuningDataModule):
     def preview_of(self, path: Path, role: str) -> Preview:
         examples = self._read(path, role)
         columns = zip(*examples.texts, strict=True)
-        texts = dict(zip(self.layout.text_columns, columns, strict=True))
+        texts = dict(zip(self._layout_of(role).text_columns, columns, strict=True))
         counts = {"damaged rows": examples.num_bad_rows}
         return Preview(texts, examples.labels, len(examples), counts)
 

@@ -3,7 +3,8 @@
 Classes are told from (u, v, |u - v|) by one matrix, as in natural language inference; numbers are
 what the cosine of u and v should be. After training the matrix has done its work, and the vectors
 are what is used: the folder remembers how they are pooled. A cosine needs no head, so a frozen
-encoder is scored by the same module (measure=similarity).
+encoder is scored by the same module (measure=similarity). Texts that belong together need neither
+classes nor numbers: each is told from all other texts of its batch.
 
 Letters: B pairs, H hidden size.
 """
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.modules.classification import SequenceClassification
+from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
@@ -68,10 +70,7 @@ class SiameseEncoder(SequenceClassification):
 
     @classmethod
     def check_settings(cls, settings: ReadOnlyJson) -> None:
-        if settings["pooling"] not in SENTENCE_POOLINGS:
-            raise ValueError(
-                f"pooling={settings['pooling']}: choose one of {', '.join(SENTENCE_POOLINGS)}"
-            )
+        check_choice("pooling", settings["pooling"], ("auto", *SENTENCE_POOLINGS))
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; of numbers the cosine [B, 1]."""
@@ -99,3 +98,41 @@ class SiameseEncoder(SequenceClassification):
             return predicted
         least, largest = self.number_range
         return least + predicted * (largest - least)
+
+
+class ContrastiveEncoder(SiameseEncoder):
+    """Cross-entropy of which text of the batch belongs to each (van den Oord et al. 2018).
+
+    Every other example's text is a negative, as in Sentence-BERT's multiple negatives ranking loss
+    (Henderson et al. 2017), and so are all texts of a third column. Where a text belongs to itself,
+    dropout makes two vectors of it (SimCSE, Gao et al. 2021). Validation is of pairs with numbers.
+    With several devices the negatives are those of one's own part of the batch.
+
+    Args:
+        temperature: cosines are divided by it.
+    """
+
+    def __init__(self, *, temperature: float, **siamese: Any) -> None:
+        super().__init__(**siamese)
+        self.temperature = temperature
+
+    @classmethod
+    def check_settings(cls, settings: ReadOnlyJson) -> None:
+        super().check_settings(settings)
+        if not settings["temperature"] > 0:
+            raise ValueError(f"temperature={settings['temperature']}: give a number above 0")
+
+    def logits(self, batch: Batch) -> Tensor:
+        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1]."""
+        if not self.training:
+            return super().logits(batch)
+        states = self.encoder.sentence_states(self.encode(batch), batch["layout"], self.pooling)
+        # The two or three texts of an example are neighbours in the batch.
+        vectors = F.normalize(states, dim=1).view(len(batch["example_index"]), -1, states.shape[1])
+        # All texts that belong to one, then all that do not.
+        candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
+        return vectors[:, 0] @ candidates.T / self.temperature
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        own = torch.arange(len(logits), device=logits.device)
+        return F.cross_entropy(logits, own, reduction="sum")

@@ -34,6 +34,7 @@ from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
+from clozelab.modules.sentence_folders import sentence_files
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
 
@@ -454,6 +455,10 @@ def save_model(
     remembered |= facts | module.remembered()
     labels = getattr(module.validation, "label_names", None) or ()
     label_kind = getattr(module.validation, "kind", None)
+    max_length = max_positions(encoder_folder)
+    files: Mapping[str, str] = {}
+    if "pooling" in remembered:
+        files = sentence_files(remembered["pooling"], module.encoder.config, max_length)
     write_model(
         folder,
         module.encoder,
@@ -461,6 +466,7 @@ def save_model(
         tokenizer,
         labels=labels,
         problem_type=getattr(label_kind, "problem_type", None),
-        max_length=max_positions(encoder_folder),
+        max_length=max_length,
         extra_config={"clozelab": remembered},
+        extra_files=files,
     )

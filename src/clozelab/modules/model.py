@@ -26,8 +26,13 @@ from clozelab.models.families.bert import (
     Family,
 )
 from clozelab.models.heads import BiLSTM, FeatureMix
-from clozelab.models.locate import CONFIG_FILE, GOOGLE_CONFIG_FILE, config_path
+from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
+from clozelab.modules.sentence_folders import (
+    SentenceVectors,
+    longest_text,
+    read_sentence_vectors,
+)
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
@@ -164,16 +169,20 @@ def has_pooler(model: Model) -> bool:
     return reads_pooler and "pooler" not in model.untrained
 
 
-def trained_pooling(folder: Path) -> str:
-    """How a text's vector is pooled: as sentence-transformers' file says, as trained, else mean."""
-    path = folder / "1_Pooling" / CONFIG_FILE
-    if path.is_file():
-        modes = json.loads(path.read_bytes())
-        if modes.get("pooling_mode_cls_token"):
-            return "cls"
-        if modes.get("pooling_mode_mean_tokens"):
-            return "mean"
-    return str(folders.read_config_dict(folder).get("clozelab", {}).get("pooling", "mean"))
+def sentence_vectors(folder: Path) -> SentenceVectors:
+    """How a text's vector is made: as sentence-transformers' files say, as trained, else a mean."""
+    vectors = read_sentence_vectors(folder)
+    if vectors is not None:
+        return vectors
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    return SentenceVectors(str(provenance.get("pooling", "mean")))
+
+
+def with_pooling(settings: ReadOnlyJson, folder: Path) -> ReadOnlyJson:
+    """A module's settings, in which the pooling `auto` is that of the folder's vectors."""
+    if settings.get("pooling") != "auto":
+        return settings
+    return {**settings, "pooling": sentence_vectors(folder).pooling}
 
 
 def write_model(
@@ -449,11 +458,12 @@ def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:
 def max_positions(folder: Path) -> int:
     """Tokens of the longest sequence that the encoder was trained on.
 
-    Where that is not recorded, those it has positions for.
+    Where that is not recorded, those it has positions for; or sentence-transformers' limit.
     """
     positions = folders.read_config(folder).max_position_embeddings
     recorded = folders.read_config_dict(folder).get("clozelab", {})
     trained = max(recorded.get("trained_seq_lengths", [positions]))
+    trained = min(trained, longest_text(folder) or trained)
     if trained < positions:
         log.info(
             "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut",

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import TokenSequences
@@ -46,7 +47,7 @@ from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
 from clozelab.modules.finetuning import BatchValues, in_order
-from clozelab.modules.model import Model, read_model, renamed_labels, trained_pooling
+from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner, mean_of_windows
 from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (
@@ -199,7 +200,8 @@ class Predictor(ModelRunner):
         Args:
             pooling: `mean` over all tokens; `cls`, the first token's state (of a causal encoder
                 the last one's); `last4`, the mean of the last four layers side by side [N, 4 H].
-                None: what the model's embeddings were trained with, else the mean.
+                None: as the model's embeddings were trained (a folder of sentence-transformers
+                may also say that their length is 1), else the mean.
             layer: 0 is what goes into the first layer, -1 the last one's output.
             stride: see `classify`.
         """
@@ -231,8 +233,11 @@ class Predictor(ModelRunner):
         errors: str = "mark",
     ) -> list[Any]:
         """As `embed`, in a list: float32 [H] of each text, or `Unanswered` with the reason."""
+        is_normalized = False
         if pooling is None:
-            pooling = trained_pooling(self.model.folder)
+            trained = sentence_vectors(self.model.folder)
+            pooling = trained.pooling
+            is_normalized = trained.normalized
         self._check_pooling(pooling, layer)
         if isinstance(texts, Texts):
             given = texts
@@ -255,6 +260,8 @@ class Predictor(ModelRunner):
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
         windows = in_order(outputs, len(encoded.sequences))
         values = mean_of_windows(windows, encoded.window_offsets)
+        if is_normalized:
+            values = F.normalize(torch.from_numpy(values), dim=1).numpy()
         return self._merged(encoded.reasons, list(values))
 
     def score(

@@ -32,7 +32,7 @@ from clozelab.modules.model import (
     named_labels,
     open_tokenizer,
     renamed_labels,
-    trained_pooling,
+    with_pooling,
 )
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
@@ -313,12 +313,9 @@ def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: obje
     Heads have the weights of the folder.
     """
     task = cfg.measure.task or {}
-    settings = cfg.measure.module or task["module"]
-    pooling = {}
-    if settings.get("pooling") == "auto":
-        pooling["pooling"] = trained_pooling(folder)
+    settings = with_pooling(cfg.measure.module or task["module"], folder)
     if cfg.measure.module is None:
-        module = _build_task_module(cfg, task, folder, encoder, data, pooling)
+        module = _build_task_module(cfg, task, folder, encoder, data)
         heads = module.heads()
     else:
         family = family_for(encoder.config)
@@ -329,7 +326,7 @@ def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: obje
         for kind in locate(settings["_target_"]).needs:
             heads[kind] = family.head(kind, encoder, generator=generator, stored=stored)
         module = build("measure.module", settings)(
-            encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric, **pooling
+            encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric
         )
     if cfg.initialisation == "pretrained":
         _load_heads(heads, folder, cfg.measure.name)
@@ -342,18 +339,16 @@ def _build_task_module(
     folder: Path,
     encoder: Encoder,
     data: Any,
-    pooling: Mapping[str, str],
 ) -> Any:
     """A task's module for scoring: what it would train with is 0."""
     seed_initialisation(cfg.pretrain_seed)
     provenance = folders.read_config_dict(folder).get("clozelab", {})
-    return build("task.module", task["module"])(
+    return build("task.module", with_pooling(task["module"], folder))(
         encoder=encoder,
         head=provenance.get("head", "linear"),
         validation=data.validation,
         metric=task["metric"],
         **dict.fromkeys(TRAINING_ARGUMENTS, 0),
-        **pooling,
     )
 
 

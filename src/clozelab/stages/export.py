@@ -7,14 +7,13 @@ machine that has the run's corpus.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.models.locate import find_model
 from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
@@ -127,7 +126,7 @@ def write(
     to: Path, model: Model, record: Record | None, *, form: str, pooling: str, has_head: bool
 ) -> None:
     """Write a model's folder in one of FORMATS."""
-    from clozelab.modules.model import PROBLEM_TYPES, has_pooler, trained_pooling, write_model
+    from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
     from clozelab.modules.onnx import to_onnx
     from clozelab.stages.model_card import model_card
 
@@ -144,8 +143,6 @@ def write(
     if form == "onnx":
         files["onnx/model.onnx"] = to_onnx(model)
     if form == "sentence_transformers":
-        if pooling == "auto":
-            pooling = trained_pooling(model.folder)
         files |= sentence_transformers_files(model, pooling)
     heads = dict(model.heads)
     write_model(
@@ -195,35 +192,22 @@ def without_heads(model: Model) -> Model:
 
 
 def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
-    """What that library reads beside the encoder: the encoder's states, then one vector of them."""
-    config = model.encoder.config
-    if config.is_causal and pooling == "cls":
+    """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
+    from clozelab.modules.model import sentence_vectors
+    from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+
+    vectors = SentenceVectors(pooling)
+    if pooling == "auto":
+        vectors = sentence_vectors(model.folder)
+    files = sentence_files(
+        vectors.pooling, model.encoder.config, model.max_length, vectors.normalized
+    )
+    if not files:
         raise ValueError(
-            "pooling=cls: the first token of a causal encoder sees only itself; choose mean"
+            "pooling=cls: sentence-transformers reads the first token; that of a causal encoder sees"
+            " only itself, and an XLNet's text ends with [CLS]; choose mean"
         )
-    if model.tokenizer.cls_is_last and pooling == "cls":
-        raise ValueError(
-            "pooling=cls: sentence-transformers reads the first token, and an XLNet's text ends"
-            " with [CLS]; choose mean"
-        )
-    package = "sentence_transformers.models"
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{package}.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{package}.Pooling"},
-    ]
-    pooling_config = {
-        "word_embedding_dimension": config.output_size,
-        "pooling_mode_cls_token": pooling == "cls",
-        "pooling_mode_mean_tokens": pooling == "mean",
-        "pooling_mode_max_tokens": False,
-    }
-    contents: ReadOnlyJson = {
-        "modules.json": modules,
-        "1_Pooling/config.json": pooling_config,
-        "config_sentence_transformers.json": {},
-        "sentence_bert_config.json": {"max_seq_length": model.max_length, "do_lower_case": False},
-    }
-    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+    return files
 
 
 def export_checkpoint(run: Path, to: Path | None) -> Path:

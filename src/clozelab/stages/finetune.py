@@ -34,7 +34,7 @@ from clozelab.modules.finetuning import (
     write_results,
     write_test_predictions,
 )
-from clozelab.modules.model import max_positions, open_tokenizer
+from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
@@ -197,7 +197,7 @@ def train(
     # Batches have as many tokens as their examples: one compiled graph for all sizes.
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    module = build_module(cfg, job.encoder, data)
+    module = build_module(cfg, job.encoder_folder, job.encoder, data)
     run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
     run.record(threads=torch.get_num_threads())
     name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
@@ -297,7 +297,7 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
         loggers=[],
         folder=Path(cfg.run_dir),
     )
-    return build_module(cfg, job.encoder, job.data), job.data, trainer
+    return build_module(cfg, job.encoder_folder, job.encoder, job.data), job.data, trainer
 
 
 def build_data(
@@ -346,7 +346,9 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
+def build_module(
+    cfg: FinetuneConfig, folder: Path, encoder: Encoder, data: FinetuningDataModule
+) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -354,7 +356,7 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
     return build_with_hparams(
-        build("task.module", cfg.task.module),
+        build("task.module", with_pooling(cfg.task.module, folder)),
         encoder=encoder,
         head=cfg.head,
         validation=data.validation,

@@ -1,43 +1,69 @@
-"""`clozelab list`: the experiments that there are, and how many of their runs are done."""
+"""`clozelab list`: the experiments with the runs that are done of each, or the architectures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from rich.console import Console
 from rich.text import Text
 
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
 from clozelab.terminal import ParsedArgs, make_console, path_of, verb
-from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.did_you_mean import check_choice
+from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 HELP = """clozelab list [runs_dir=FOLDER]
+clozelab list architectures
 
 The experiments that come with the project, and your own: folders with a
 paper.yaml, and experiments of one file, where you stand or in experiments/
-there. For each scale that has runs: how many are done."""
+there. For each scale that has runs: how many are done. Or the architectures
+that can be trained: what each is, and the command."""
 INDENT = "  "
 
 
-@verb("list", HELP, names=(0, 0), keys=("runs_dir",))
+@verb("list", HELP, names=(0, 1), keys=("runs_dir",))
 def main(args: ParsedArgs) -> int:
     """Print every experiment's name and title, and a line below for every scale with runs."""
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
     console = make_console()
+    for name in args.names:
+        check_choice("list", name, ("architectures",))
+        for path in sorted((CONF_DIR / "architecture").glob("*.yaml")):
+            print_entry(console, path.stem, describe_architecture(path))
+        return 0
     runs_dir = Path(path_of("runs_dir", args.values))
     paths = [EXPERIMENTS_DIR / name for name in list_experiments()]
     for path in [*paths, *own_experiments()]:
         name = path.name
         if path.parent != EXPERIMENTS_DIR:
             name = f"{path} (your own)"
-        console.print(Text(name, style="bold"), soft_wrap=True)
-        for text in describe_experiment(path.resolve(), runs_dir):
-            for line in text.wrap(console, console.width - len(INDENT)):
-                line.rstrip()  # rich's own Padding fills every line up to the console's width
-                console.print(Text.assemble(INDENT, line), soft_wrap=True)
+        print_entry(console, name, describe_experiment(path.resolve(), runs_dir))
     return 0
+
+
+def print_entry(console: Console, name: str, texts: Iterable[Text]) -> None:
+    """A name, and below it texts as wide as the console."""
+    console.print(Text(name, style="bold"), soft_wrap=True)
+    for text in texts:
+        for line in text.wrap(console, console.width - len(INDENT)):
+            line.rstrip()  # rich's own Padding fills every line up to the console's width
+            console.print(Text.assemble(INDENT, line), soft_wrap=True)
+
+
+def describe_architecture(path: Path) -> list[Text]:
+    """The comment of a file of conf/architecture, and the recipes that choose it."""
+    commands = []
+    for recipe in sorted((CONF_DIR / "recipe").glob("*.yaml")):
+        if f"/architecture: {path.stem}\n" in recipe.read_text(encoding="utf-8"):
+            commands.append(f"recipe={recipe.stem}")
+    command = " or ".join(commands) or f"architecture={path.stem}"
+    comment = path.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
+    return [Text(comment), Text(f"clozelab pretrain {command}", style="cyan")]
 
 
 def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:

@@ -279,7 +279,7 @@ def load_module(
     from clozelab.modules.finetuning import Evaluation
     from clozelab.stages import finetune
 
-    module = finetune.build_module(cfg, folders.load_encoder(model_folder), data)
+    module = finetune.build_module(cfg, model_folder, folders.load_encoder(model_folder), data)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
     scores = json.loads(scores_path.read_text(encoding="utf-8"))["scores"]

@@ -138,7 +138,7 @@ def note_of(
     options: ReadOnlyJson,
 ) -> JsonObject:
     """What a file's vectors are made by and of; those of another model cannot be compared."""
-    from clozelab.modules.model import trained_pooling
+    from clozelab.modules.model import sentence_vectors
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
@@ -146,7 +146,7 @@ def note_of(
     # A file of weights may be one of several in its folder.
     if model_path.is_file():
         fingerprints.append(file_sha256(model_path))
-    made_by = {"layer": None, "stride": None, "pooling": trained_pooling(folder)}
+    made_by = {"layer": None, "stride": None, "pooling": sentence_vectors(folder).pooling}
     made_by |= {**options, "model": " ".join(fingerprints)}
     # The lines, and which columns of them.
     source = " ".join([file_sha256(Path(file.name)), file.form, *roles.values()])

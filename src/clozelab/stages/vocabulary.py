@@ -1,0 +1,115 @@
+"""`clozelab vocabulary`: an encoder with more words, or with another tokenizer.
+
+The folder that it writes goes on with pre-training (`pretrain encoder=FOLDER`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from clozelab.corpus import vocabulary
+from clozelab.corpus.documents import read_documents
+from clozelab.corpus.files import CorpusCounts, Source
+from clozelab.corpus.tokenizer_files import read_text
+from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.models.locate import find_model
+from clozelab.stages.export import refuse_to_replace
+from clozelab.terminal import ParsedArgs, verb
+
+HELP = """\
+clozelab vocabulary MODEL to=FOLDER text=PATH add=NUMBER
+clozelab vocabulary MODEL to=FOLDER words=FILE
+clozelab vocabulary MODEL to=FOLDER tokenizer=FOLDER
+
+Writes a model with a longer vocabulary, or another one, for more pre-training
+on texts of another kind. The embedding of a new entry is the mean of its old
+pieces' (without any, of all); all other weights stay as they are.
+
+  text=PATH         a file, folder or glob of texts, as of a corpus
+  add=NUMBER        so many words of text=, those that save most tokens
+  words=FILE        these words, one a line
+  tokenizer=FOLDER  the tokenizer of this folder instead of the model's
+
+With text=, also prints the tokens that a word of it has, before and after.
+
+  clozelab vocabulary bert-base to=bio text=abstracts add=5000
+  clozelab pretrain encoder=bio tokenizer.vocab_file=bio/tokenizer.json"""
+KEYS = ("to", "text", "add", "words", "tokenizer")
+
+
+@verb("vocabulary", HELP, names=(1, 1), keys=KEYS)
+def main(args: ParsedArgs) -> int:
+    """Write the folder, and print what became of the rows; returns the exit status."""
+    values = args.values
+    check_keys(values)
+    to = Path(values["to"])
+    refuse_to_replace(to)
+    source = find_model(args.names[0])
+    # torch takes seconds, which a wrong key need not wait
+    from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
+    from clozelab.modules.vocabulary import with_vocabulary
+
+    counts = None
+    if "text" in values:
+        shards = Source("text", values["text"]).shards(0, Path())
+        counts = vocabulary.count_words(read_documents(shards, CorpusCounts()))
+    model = read_model(source)
+    old = model.tokenizer
+    new = new_tokenizer(old, values, counts)
+    pieces = vocabulary.old_pieces(new, old)
+    numbers = Counter(map(len, pieces))
+    if "tokenizer" not in values:
+        # The rows behind the vocabulary, which pad the matrix, stay.
+        pieces += [[row] for row in range(len(pieces), model.encoder.config.vocab_size)]
+    model = with_vocabulary(model, new, pieces)
+    has_pooler = "pooler" not in model.untrained
+    remembered = {"clozelab": model.config["clozelab"]}
+    write_model(
+        to,
+        model.encoder,
+        dict(model.heads),
+        new,
+        labels=model.labels,
+        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        max_length=model.max_length,
+        with_pooler=has_pooler,
+        extra_config=remembered,
+    )
+    means = new.vocab_size - numbers[0] - numbers[1]
+    print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
+    print(f"rows: {numbers[1]:,} copied, {means:,} means of their pieces, {numbers[0]:,} of all")
+    if counts is not None:
+        before, after = (vocabulary.pieces_per_word(tokenizer, counts) for tokenizer in (old, new))
+        print(f"tokens a word: {before:.3f} before, {after:.3f} after")
+    print(to.resolve())
+    return 0
+
+
+def check_keys(values: Mapping[str, str]) -> None:
+    """ValueError for keys that do not say one new vocabulary."""
+    ways = values.keys() & {"add", "words", "tokenizer"}
+    if "to" not in values or len(ways) != 1 or ("add" in values and "text" not in values):
+        raise ValueError(
+            "vocabulary: say to=FOLDER, and one of text=PATH add=NUMBER, words=FILE and"
+            " tokenizer=FOLDER; see --help"
+        )
+    if not values.get("add", "1").isdecimal():
+        raise ValueError(f"vocabulary: add={values['add']} is no number of words")
+
+
+def new_tokenizer(
+    old: Tokenizer, values: Mapping[str, str], counts: Counter[str] | None
+) -> Tokenizer:
+    """The tokenizer that the keys ask for; ValueError where nothing would change."""
+    if "tokenizer" in values:
+        return read_tokenizer(values["tokenizer"])
+    if counts is not None and "add" in values:
+        words = vocabulary.useful_words(old, counts, int(values["add"]))
+    else:
+        words = read_text(Path(values["words"]), "one word a line").split()
+    entries = vocabulary.entries_of(old, words)
+    if not entries:
+        raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
+    return vocabulary.with_entries(old, entries)

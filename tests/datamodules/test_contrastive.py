@@ -1,0 +1,101 @@
+"""Texts that belong together: which sequences an example has, and what a simple rule scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+from tests.datamodules.test_labelled import TASK
+
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.contrastive import COMMON, ContrastiveDataModule
+from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+
+ROWS = [
+    {"text": f"the cat {number}", "same": f"a cat {number}", "other": f"the mat {number}"}
+    for number in range(12)
+]
+SCORED = [("the cat sat", "the cat sat", 5), ("the cat", "a cat", 3), ("a mat", "the cat", 0)]
+
+
+@pytest.fixture
+def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
+    """make(columns of the training file) -> a data module; the scored pairs are in another file."""
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    lines = ["first\tsecond\tscore", *("\t".join(map(str, row)) for row in SCORED)]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+
+    def build(*columns: str, **changes: Any) -> ContrastiveDataModule:
+        plan = TrainingPlan(4, 1, 1, None, 1, 0)
+        inputs = TaskInputs("x", tmp_path, tmp_path / "cache", tokenizer, 64)
+        settings = {
+            "train_file": "train.jsonl",
+            "validation_file": "dev.tsv",
+            "text_columns": ["first", "second"],
+            "label_column": "score",
+            "numeric_labels": True,
+            "labels": None,
+            "id_column": None,
+            "pairs": "apart",
+            "train_columns": columns,
+        }
+        return ContrastiveDataModule(inputs=inputs, plan=plan, **(TASK | settings | changes))
+
+    return build
+
+
+@pytest.mark.parametrize("columns", [("text", "same"), ("text", "same", "other"), ("text", "text")])
+def test_an_examples_texts_are_neighbours_in_the_batch(
+    make: Any, tokenizer: WordPieceTokenizer, columns: tuple[str, ...]
+) -> None:
+    data = make(*columns)
+    data.setup()
+    assert (len(data.train), len(data.validation), data.total_steps) == (12, 3, 3)
+    assert data.validation.labels.tolist() == [5, 3, 0]
+    seen = []
+    for batch in TrainingBatches(data, range(3), 0, 1):
+        index = batch["example_index"].tolist()
+        seen += index
+        expected: list[int] = []
+        for number in index:
+            for column in columns:
+                ids = tokenizer.encode_batch([ROWS[number][column]])[0].tolist()
+                expected += [tokenizer.cls_id, *ids, tokenizer.sep_id]
+        assert batch["input_ids"].tolist() == expected
+        assert batch["layout"].batch_size == len(columns) * len(index)
+    assert sorted(seen) == list(range(12))
+    preview = data.preview()
+    assert preview.train.labels is None and preview.validation.labels == ["5", "3", "0"]
+    assert preview.train.texts["text"][1] == "the cat 1"
+
+
+def test_the_baseline_is_the_share_of_common_words(make: Any) -> None:
+    data = make("text", "same")
+    data.setup()
+    shares = [1.0, 1 / 3, 0.0]
+    expected = stats.spearmanr(shares, [5, 3, 0]).statistic
+    assert data.baselines[COMMON]["spearman"] == pytest.approx(expected)
+    expected = stats.pearsonr(shares, [5, 3, 0]).statistic
+    assert data.baselines[COMMON]["pearson"] == pytest.approx(expected)
+
+
+def test_other_columns_are_other_sequences(make: Any) -> None:
+    assert make("text", "same").fingerprint != make("text", "text").fingerprint
+    assert make("text", "same").fingerprint == make("text", "same").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes"),
+    [
+        (("text",), {}),
+        (("text", "same", "other", "text"), {}),
+        (("text", "same"), {"pairs": "joint"}),
+        (("text", "same"), {"numeric_labels": False}),
+    ],
+)
+def test_what_is_no_such_task_is_refused(make: Any, columns: Any, changes: Any) -> None:
+    with pytest.raises(ValueError, match=r"name two columns .* or three"):
+        make(*columns, **changes)
