@@ -2,8 +2,8 @@
 
 `Composed` validates what Hydra has composed, resolves it and works out what a run of it is known
 by, each once. The stages get its `config`, a dataclass of schema.py, and `runs` its other views;
-nobody below knows Hydra or OmegaConf. `register()` puts the schemas and the resolvers where Hydra
-finds them; it must run before anything is composed.
+nobody below knows Hydra or OmegaConf. `hydra_compat.register()` puts the schemas and the resolvers
+where Hydra finds them; it must run before anything is composed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import pickle
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -141,10 +140,9 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (
     scaled_phases,
     encoder_place,
 )
-"""Known to configurations by their own names (config.register)."""
+"""Known to configurations by their own names (hydra_compat.register)."""
 
 
-T = TypeVar("T")
 MISSING_VALUE = "???"
 UNRESOLVED = re.compile(r"^\?{3}$|\$\{")
 """A value that is missing, or not resolved."""
@@ -551,23 +549,3 @@ def _resolved_texts(
                 value = node[name]
                 if isinstance(value, str):
                     yield key, content, value
-
-
-def copied(value: T) -> T:
-    """Return a copy, in a fifth of the time that OmegaConf's own takes."""
-    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-
-
-@functools.cache
-def register() -> None:
-    """Make the root schemas and the resolvers known to Hydra, once."""
-    # lazy: the schema alone does not need Hydra
-    from hydra.core.config_store import ConfigStore
-
-    from clozelab import hydra_compat
-
-    for stage, schema in SCHEMAS.items():
-        ConfigStore.instance().store(name=f"{stage}_schema", node=schema, provider="clozelab")
-    for resolver in RESOLVERS:
-        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
-    hydra_compat.compose_quickly()

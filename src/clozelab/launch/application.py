@@ -8,7 +8,7 @@ from typing import Any
 
 import hydra
 
-from clozelab import config, hydra_compat
+from clozelab import hydra_compat
 from clozelab.config import Composed
 from clozelab.launch import experiments, plugins
 from clozelab.launch.sweep import GatedLoader
@@ -30,7 +30,7 @@ def run_application(
             "a pickled job is not run again, because reading it may run any code; give its command"
             " line"
         )
-    config.register()
+    hydra_compat.register()
     plugins.register()
     experiments.register()
     argv = sys.argv

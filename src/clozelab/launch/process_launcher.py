@@ -46,7 +46,7 @@ class ProcessLauncher(SweepLauncher):
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         # The server was given its thread counts when it started; new processes get them here.
-        at_once, _ = share_cores(self.jobs_at_once, self.config, len(jobs))
+        at_once, _ = share_cores(self.jobs_at_once, self.master, len(jobs))
         environment = self._environment(len(jobs))
         for job, config in zip(jobs, composed, strict=True):
             job.environment = environment
@@ -60,7 +60,7 @@ class ProcessLauncher(SweepLauncher):
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
         """Return how many threads a job's process may have, as environment variables."""
-        _, share = share_cores(self.jobs_at_once, self.config, num_jobs)
+        _, share = share_cores(self.jobs_at_once, self.master, num_jobs)
         return {name: str(allowed_threads(share, name)) for name in THREAD_VARIABLES}
 
 
