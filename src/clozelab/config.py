@@ -132,7 +132,7 @@ def listed(*names: str) -> str:
     return ",".join(filter(None, names))
 
 
-RESOLVERS: tuple[Callable[..., Any], ...] = (
+RESOLVERS: tuple[Callable[..., object], ...] = (
     fallback,
     at_least,
     listed,
@@ -213,7 +213,7 @@ def _dotted(mistake: ErrorDetails) -> str:
     return ".".join(map(str, mistake["loc"]))
 
 
-adapter: Callable[[type], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+adapter: Callable[[type], TypeAdapter[object]] = functools.cache(TypeAdapter)
 
 
 class ConfigSource(NamedTuple):

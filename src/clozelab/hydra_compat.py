@@ -31,7 +31,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
-from hydra.core.default_element import ResultDefault
+from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
@@ -223,7 +223,7 @@ def running_application(loader: type[ConfigLoaderImpl], *, is_one_job: bool) -> 
         is_one_job: the command line says `hydra.mode=RUN`.
     """
     application: Any = hydra_application
-    # `Any`, because mypy lets nobody assign to a method of a class.
+    # mypy lets nobody assign to a method of a class
     hydra_class: Any = hydra_application.Hydra
     before = (application.ConfigLoaderImpl, hydra_utils.run_and_report, hydra_class.get_mode)
 
@@ -268,7 +268,9 @@ def compose_quickly() -> None:
     make_choices = defaults_list._create_interpolation_map
 
     @functools.wraps(make_choices)
-    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+    def choices(
+        overrides: defaults_list.Overrides, defaults: list[InputDefault], self_added: bool
+    ) -> object:
         if not any(default.is_interpolation() for default in defaults):
             return None
         return make_choices(overrides, defaults, self_added)
@@ -330,7 +332,7 @@ def make_grid_sweeper(
     sweeper.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
 
     # It has no place between the making of its jobs and their launch, where ours get names.
-    def split_and_rename(overrides: list[Override], batch_size: int | None) -> list[Any]:
+    def split_and_rename(overrides: list[Override], batch_size: int | None) -> list[object]:
         jobs = rename_jobs(expand_grid(overrides))
         return list(sweeper.split_overrides_to_chunks(jobs, batch_size or len(jobs)))
 

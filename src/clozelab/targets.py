@@ -14,7 +14,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -251,7 +251,7 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
 
 
-def parameters_of(target: Any) -> list[str]:
+def parameters_of(target: Callable[..., object]) -> list[str]:
     """Return the names that a function or class takes.
 
     Those of a class's bases are among them for as long as they pass on `**rest`.

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,7 +175,7 @@ class Tokenizer:
                 self._spaced |= not value
             self._caches[value] = WordCache(library)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """A special token that is missing is missed where it is needed."""
         if name in MISSING:
             raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING[name]}")

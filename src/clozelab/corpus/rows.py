@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from clozelab.corpus.lines import (
     file_suffix,
@@ -43,7 +42,7 @@ from clozelab.corpus.tables import (
     refuse_twins,
     table_format,
 )
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -87,7 +86,7 @@ class RowFile:
         """From the first one on, however often it is asked for."""
         for number, record in self._records():
             problem = None
-            cells: Any = record
+            cells: Json = record
             if isinstance(record, DamagedRow):
                 problem = str(record)
                 cells = record.cells

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -102,7 +101,7 @@ def is_one_cpu_process(config: Composed) -> bool:
     return bool(trainer["accelerator"] == "cpu" and trainer["devices"] * trainer["num_nodes"] == 1)
 
 
-def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:
+def share_cores(jobs_at_once: int | str, config: Composed, num_jobs: int) -> tuple[int, int]:
     """Return how many jobs run at a time, and the threads of each job's processes.
 
     They share the cores that this process may use.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 from omegaconf import OmegaConf
@@ -28,6 +28,10 @@ from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.training.host import require_package
+
+if TYPE_CHECKING:
+    from submitit import Job as SubmititJob
+    from submitit.core.core import PicklingExecutor
 
 # that a file system shared by the nodes may need to show the result of a job that has ended
 RESULT_SECONDS = 15.0
@@ -53,7 +57,7 @@ class SlurmLauncher(SweepLauncher):
         jobs_at_once: int,
         poll_seconds: float,
         grace_seconds: float,
-        **parameters: Any,
+        **parameters: Json,
     ) -> None:
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
@@ -144,16 +148,16 @@ class SlurmLauncher(SweepLauncher):
             job.is_resumed = True
             return SubmittedJob(earlier, self.queue)
 
-    def _submit(self, remote: RemoteJob, resources: ReadOnlyJson) -> Any:
+    def _submit(self, remote: RemoteJob, resources: ReadOnlyJson) -> SubmititJob[int]:
         """Let submitit hand a job over; returns its job."""
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
 
-        executor_class: Any = LocalExecutor
-        if self.cluster == "slurm":
-            executor_class = SlurmExecutor
+        folder = self.folder / "%j"
         max_num_timeout = int(self.parameters["max_num_timeout"])
-        executor = executor_class(self.folder / "%j", max_num_timeout=max_num_timeout)
+        executor: PicklingExecutor = LocalExecutor(folder, max_num_timeout=max_num_timeout)
+        if self.cluster == "slurm":
+            executor = SlurmExecutor(folder, max_num_timeout=max_num_timeout)
         executor.update_parameters(**resources)
         remote.log.unlink(missing_ok=True)
         submitted = executor.submit(remote)
@@ -163,7 +167,7 @@ class SlurmLauncher(SweepLauncher):
             result.unlink(missing_ok=True)
         return submitted
 
-    def _earlier_job(self, note: ReadOnlyJson | None) -> Any:
+    def _earlier_job(self, note: ReadOnlyJson | None) -> SubmititJob[int] | None:
         """Return submitit's job for a note, if Slurm still has it; None otherwise.
 
         ValueError where Slurm does not answer.
@@ -243,7 +247,7 @@ def _slurm_resources(asked: JsonObject, gpus: int | None, trainer: ReadOnlyJson)
     return resources
 
 
-def result_paths(job: Any) -> list[Path]:
+def result_paths(job: SubmititJob[int]) -> list[Path]:
     """Return the files into which the tasks of a job of submitit's write their results."""
     return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
 
@@ -254,7 +258,7 @@ class SubmittedJob(RemoteProcess):
     `queue` is of the real Slurm, None for processes of this machine.
     """
 
-    def __init__(self, job: Any, queue: SlurmQueue | None) -> None:
+    def __init__(self, job: SubmititJob[int], queue: SlurmQueue | None) -> None:
         self.job = job
         self.queue = queue
         self.survives = queue is not None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
+from torch.optim.optimizer import ParamsT
 
 from clozelab.optim.groups import (
     GroupNodes,
@@ -149,7 +149,7 @@ def build_torch(
             f"optimizer.library={library} needs pip install 'clozelab[optimizers]'"
         ) from error
     # Every class of the library that is an optimizer may be named.
-    optimizers: dict[str, Any] = {}
+    optimizers: dict[str, Callable[..., Optimizer]] = {}
     for member_name, member in members.items():
         if isinstance(member, type) and issubclass(member, Optimizer):
             optimizers[member_name] = member
@@ -159,7 +159,7 @@ def build_torch(
     named = dict(named_parameters)
     matches = match_groups(named, groups)
     param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
-    arguments: dict[str, Any] = {"lr": learning_rate, **(settings or {})}
+    arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
     if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
         arguments["betas"] = tuple(betas)
     try:
@@ -193,7 +193,7 @@ class UncorrectedAdamW(Optimizer):
     """
 
     def __init__(
-        self, params: Any, *, learning_rate: float, betas: tuple[float, float], eps: float
+        self, params: ParamsT, *, learning_rate: float, betas: tuple[float, float], eps: float
     ) -> None:
         defaults = {"lr": learning_rate, "betas": betas, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, defaults)

@@ -273,7 +273,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
     tokenizer = _made_up_tokenizer(config.vocab_size)
-    prepared: Any = SimpleNamespace(
+    prepared: object = SimpleNamespace(
         tokenizer=tokenizer, train=text.train, validation=text.validation
     )
     data = CorpusDataModule(
@@ -325,7 +325,7 @@ def _fit(module: Any, data: Any, hardware: Hardware, request: ReadOnlyJson) -> l
     """The ticks of a training that goes on for `seconds`, and for `ticks` at least."""
     clock = StepClock()
     steps_a_tick = request["steps_a_tick"]
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "max_time": timedelta(seconds=request["seconds"]),
         "min_steps": request["ticks"] * steps_a_tick,
         "min_epochs": 0,  # with least steps Lightning would want a whole epoch, too

@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -23,7 +24,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
 from clozelab.analysis.contrasts import Contrast, ContrastKey, contrast_rows
 from clozelab.analysis.multiplicity import fallback_procedure
@@ -116,9 +116,8 @@ def _row_colour(table: ResultTable, row: Row) -> str:
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
-def _entry(label: str, **style: Any) -> Line2D:
-    """An entry of a legend."""
-    return Line2D([], [], label=label, **style)
+_entry = partial(Line2D, [], [])
+"""An entry of a legend."""
 
 
 def _write_title(axes: Axes, column: DataColumn) -> None:
@@ -177,11 +176,13 @@ def _common_entries(
     """What a legend of these rows and data sets has to explain, where it occurs."""
     entries: list[Line2D] = []
     if any(column.trivial is not None for column in columns):
-        entries.append(_entry("best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED))
+        entries.append(
+            _entry(label="best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED)
+        )
     cells = product(rows, columns)
     if any(table.cells[row, column.key].is_collapsed for row, column in cells):
         ink = plt.rcParams[INK]
-        entries.append(_entry("collapsed in every run", color=ink, marker="x", linestyle=""))
+        entries.append(_entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
 
 
@@ -221,10 +222,10 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     if any(len(estimate.values) == 2 for estimate in estimates):
         reach = "from one seed to the other"
     name = "ours" if has_paper else "mean"
-    entries = [_entry(f"{name}{unit}, {reach}", color=ink, marker="o")]
+    entries = [_entry(label=f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
         hollow: JsonObject = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
-        entries.append(_entry("the paper", color=ink, **hollow))
+        entries.append(_entry(label="the paper", color=ink, **hollow))
     return entries + _common_entries(columns, table.rows, table)
 
 
@@ -300,7 +301,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
         axes.set_ylabel(with_direction(column.unit))
 
     entries = [
-        _entry(row.label, color=style["colour"], marker=style["marker"], linestyle="")
+        _entry(label=row.label, color=style["colour"], marker=style["marker"], linestyle="")
         for row, style in zip(rows, styles.values(), strict=True)
     ]
     return _saved(figure, entries + _common_entries(columns, styles, table), 4)
@@ -349,7 +350,7 @@ def draw_curves(table: ResultTable) -> Picture | None:
         of_arm = [run for run in runs if run.name == arm]
         _draw_losses(axes, of_arm, colour)
         if of_arm:
-            entries.append(_entry(labels.get(arm, arm), color=colour))
+            entries.append(_entry(label=labels.get(arm, arm), color=colour))
     entries += _draw_reference_losses(axes, runs)
     axes.set_xlim(left=0.0)
     return _saved(figure, entries, 3)
@@ -378,7 +379,7 @@ def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
         style: JsonObject = {"color": plt.rcParams[INK], "linewidth": 1.2}
         style["linestyle"] = DOTTED if label in bounds else DASHED
         axes.axhline(height, **style)
-        entries.append(_entry(label, **style))
+        entries.append(_entry(label=label, **style))
     return entries
 
 
@@ -447,12 +448,12 @@ def draw_lines(table: ResultTable) -> Picture | None:
         panels[0].set_xlim(left=-EDGE * panels[0].get_xlim()[1])
         if contrasts:
             _draw_differences(panels[1], lines, contrasts[column.key], significant)
-        _scale(panels, has_tokens=has_tokens)
+        _scale(list(panels), has_tokens=has_tokens)
     grid[0, 0].set_ylabel("percent")
     return _saved(figure, _line_entries(lines, columns, table), 4)
 
 
-def _scale(panels: NDArray[Any], *, has_tokens: bool) -> None:
+def _scale(panels: Sequence[Axes], *, has_tokens: bool) -> None:
     for axes in panels:
         axes.set_xlim(panels[0].get_xlim())
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -549,10 +550,12 @@ def _line_entries(
 ) -> list[Line2D]:
     entries = []
     for line in lines:
-        entries.append(_entry(line.series.name, color=line.colour, marker="o"))
+        entries.append(_entry(label=line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
         hollow: JsonObject = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}
-        entries.append(_entry("before any step", color=plt.rcParams[INK], marker="o", **hollow))
+        entries.append(
+            _entry(label="before any step", color=plt.rcParams[INK], marker="o", **hollow)
+        )
     rows = chain.from_iterable(line.series.rows.values() for line in lines)
     return entries + _common_entries(columns, list(rows), table)

@@ -56,7 +56,7 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules import explaining
 
     # One text, or two: (question, passage) and (first, second).
-    text: Any = values["text"]
+    text: object = values["text"]
     if "question" in values:
         text = (values["question"], values["text"])
     elif "pair" in values:

@@ -182,7 +182,7 @@ def require_scores(run: Run) -> None:
 
 
 # Name -> (sequences, split), as a data module's `load_test` gives them.
-TestSplits = Mapping[str, tuple[Sequences, Any]]
+TestSplits = Mapping[str, tuple[Sequences, object]]
 
 
 def train(

@@ -298,7 +298,7 @@ def _answer_stretch(
     return answers
 
 
-def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> Any:
+def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> object:
     """The text of a row, or `Unreadable`."""
     if row.problem is not None:
         return Unreadable(row.problem)

@@ -75,7 +75,7 @@ def main(args: ParsedArgs) -> int:
     query = predictor.embed(values["query"], **options)
     note = note_of(predictor, Path(args.names[0]), file, roles, options)
 
-    def compute() -> list[Any]:
+    def compute() -> list[object]:
         answered = inference.answer_rows(
             predictor, "embed", rows, options, roles=roles, errors=errors
         )
@@ -153,7 +153,7 @@ def note_of(
     return {"made_by": made_by, "file": source}
 
 
-def load_or_compute(path: Path, note: JsonObject, compute: Callable[[], list[Any]]) -> Any:
+def load_or_compute(path: Path, note: JsonObject, compute: Callable[[], list[object]]) -> Any:
     """float32 [rows, H]; a row of NaN for one that cannot be read.
 
     The kept vectors are taken where they are of these lines and this model.

@@ -60,7 +60,7 @@ class PendingRequest:
     options: JsonObject
     rows: list[Row]
     marks_errors: bool  # whether a record that cannot be read leaves the others their answers
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[object]
 
 
 @verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *inference.MODEL_KEYS))

@@ -62,7 +62,7 @@ class Call:
     """A call of any other method; `size` is the number of values that it carries."""
 
     method: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     size: int = 0
 
     @property
@@ -134,7 +134,7 @@ class BackgroundLogger(Logger):
     def save_dir(self) -> str | None:
         return self.target.save_dir
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         # Lightning asks every logger for its experiment before it trains; only of files is that no
         # wait.
         is_local = isinstance(self.__dict__.get("target"), TensorBoardLogger | CSVLogger)

@@ -166,7 +166,7 @@ class LastCheckpoint(AfterStep):
         self._saved_step = -1
         self._saved_at = time.monotonic()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"best": self.best, "best_step": self.best_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TypedDict
 
 from clozelab.training.host import process_rank
 
@@ -121,7 +121,12 @@ def _lifeline() -> int:
     return reader
 
 
-def bound_to_us(environment: Mapping[str, str]) -> dict[str, Any]:
+class _Binding(TypedDict):
+    env: dict[str, str]
+    pass_fds: list[int]
+
+
+def bound_to_us(environment: Mapping[str, str]) -> _Binding:
     """Options of a Popen that starts one of our verbs.
 
     Its process stops when this one ends, on any system.

@@ -135,7 +135,7 @@ class WandbTracker(Logger):
         super().__init__()
         self.settings = settings
         self.command = command
-        self.run: Any = None
+        self.run: object = None
         self._init_error: Exception | None = None
 
     @rank_zero_only

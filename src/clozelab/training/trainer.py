@@ -226,7 +226,7 @@ def build_trainer(
     loggers: Sequence[Logger],
     folder: Path,
     log_interval_steps: int,
-    **overrides: Any,
+    **overrides: object,
 ) -> Trainer:
     """A Trainer that counts optimizer steps and validates by steps.
 
@@ -234,14 +234,14 @@ def build_trainer(
     during training. `overrides` go to Lightning as they are.
     """
     _silence_lightning()
-    plugins: list[Any] = [AtomicCheckpointIO()]
+    plugins: list[object] = [AtomicCheckpointIO()]
     # XLA has an environment of its own.
     if hardware.accelerator != "tpu":
         environment = cluster_environment(hardware.devices, hardware.num_nodes)
         if environment is not None:
             plugins.append(environment)
     # Validation is by steps, whatever an epoch of the data is.
-    validation: dict[str, Any] = {"check_val_every_n_epoch": 1, "limit_val_batches": 0}
+    validation: dict[str, object] = {"check_val_every_n_epoch": 1, "limit_val_batches": 0}
     if validation_interval_steps:
         validation = {
             "check_val_every_n_epoch": None,
