@@ -20,6 +20,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from datetime import timedelta
 from functools import cache
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
@@ -166,7 +167,7 @@ def start_workers(at_once: int, threads: int) -> Executor:
     return ProcessPoolExecutor(at_once, context, _begin_worker, (context.Barrier(at_once),))
 
 
-def _begin_worker(barrier: Any) -> None:
+def _begin_worker(barrier: Barrier) -> None:
     die_with_parent()
     # What libraries say there is not for the terminal.
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -321,7 +322,9 @@ def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]
     }
 
 
-def _fit(module: Any, data: Any, hardware: Hardware, request: ReadOnlyJson) -> list[Tick]:
+def _fit(
+    module: LightningModule, data: LightningDataModule, hardware: Hardware, request: ReadOnlyJson
+) -> list[Tick]:
     """The ticks of a training that goes on for `seconds`, and for `ticks` at least."""
     clock = StepClock()
     steps_a_tick = request["steps_a_tick"]

@@ -38,7 +38,7 @@ the mask token is filled, and do= says what else.
   do=ACT         fill, classify, answer, tag, next (does the second text
                  follow?), embed, score, states, attention
   input=FILE     .csv, .tsv, .jsonl, .parquet: a row is a text, answers come
-                 beside the given columns. Any other file: a text a line, or two
+                 beside the given columns. Another file: a text a line, or two
                  between a tab (pairs; a question and its passage). - is what is
                  piped in. Objects (.jsonl, or any file that begins with one)
                  have text, and pair or question; words for a tagger; passages

@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -153,7 +153,9 @@ def note_of(
     return {"made_by": made_by, "file": source}
 
 
-def load_or_compute(path: Path, note: JsonObject, compute: Callable[[], list[object]]) -> Any:
+def load_or_compute(
+    path: Path, note: JsonObject, compute: Callable[[], list[object]]
+) -> NDArray[np.float32]:
     """float32 [rows, H]; a row of NaN for one that cannot be read.
 
     The kept vectors are taken where they are of these lines and this model.

@@ -21,13 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ def final_numbers(scores: ReadOnlyJson) -> dict[str, float]:
 
 
 class BackgroundLogger(Logger):
-    """Any logger of Lightning's, spoken to from one thread; calls return at once.
+    """A logger of Lightning's, spoken to from one thread; calls return at once.
 
     Args:
         target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at
@@ -146,7 +145,7 @@ class BackgroundLogger(Logger):
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(Numbers(numbers, step, time.time()))
 
-    def log_hyperparams(self, params: Any, *args: object, **kwargs: object) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Json, *args: object, **kwargs: object) -> None:  # noqa: ARG002
         self._put(Call("log_hyperparams", (params,), len(params)))
 
     def save(self) -> None:
@@ -163,7 +162,7 @@ class BackgroundLogger(Logger):
             self._put(Numbers(final_numbers(scores), 0, time.time()))
 
     def call(self, method: str, *arguments: object) -> None:
-        """Any other method of the target, from the thread and in its turn."""
+        """Another method of the target, from the thread and in its turn."""
         self._put(Call(method, arguments, 1))
 
     @rank_zero_only

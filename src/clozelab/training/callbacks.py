@@ -169,7 +169,7 @@ class LastCheckpoint(AfterStep):
     def state_dict(self) -> dict[str, object]:
         return {"best": self.best, "best_step": self.best_step}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: JsonObject) -> None:
         self.best = state_dict["best"]
         self.best_step = state_dict["best_step"]
 
@@ -286,7 +286,7 @@ class SameConfig(Callback):
 class Facts(bars.ProgressColumn):
     """The last figures, cut where the terminal ends: bar, steps and time left stay."""
 
-    def render(self, task: Any) -> Text:
+    def render(self, task: bars.Task) -> Text:
         return Text(task.fields["facts"], no_wrap=True, overflow="ellipsis")
 
 

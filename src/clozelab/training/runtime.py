@@ -240,7 +240,7 @@ def batch_loader(
     method = None
     if num_workers and "fork" in multiprocessing.get_all_start_methods():
         method = "fork"
-    loader: Any = DataLoader(
+    loader: DataLoader[object] = DataLoader(
         batches,
         batch_size=None,
         collate_fn=_same,

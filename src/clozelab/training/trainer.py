@@ -189,7 +189,9 @@ class ShardedStrategy(ModelParallelStrategy):
             self.model, getattr(optimizer, "optimizer", optimizer), options=options
         )
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> Checkpoint:
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = True
+    ) -> Checkpoint:
         verify_file(Path(checkpoint_path))
         return super().load_checkpoint(checkpoint_path, weights_only is not False)
 
@@ -250,15 +252,13 @@ def build_trainer(
     strategy = build_strategy(
         hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
     )
-    machine: dict[str, Any] = {
+    options: dict[str, Any] = {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
         "num_nodes": hardware.num_nodes,
         "strategy": strategy,
         "precision": hardware.precision,
         "plugins": plugins,
-    }
-    options: dict[str, Any] = {
         "max_steps": max_steps,
         "max_epochs": -1,
         "num_sanity_val_steps": 0,
@@ -267,9 +267,7 @@ def build_trainer(
         "log_every_n_steps": log_interval_steps,
         "default_root_dir": folder,
     }
-    return Trainer(
-        **(machine | options | dict.fromkeys(SWITCHED_OFF, False) | validation | overrides)
-    )
+    return Trainer(**(options | dict.fromkeys(SWITCHED_OFF, False) | validation | overrides))
 
 
 def _silence_lightning() -> None:
