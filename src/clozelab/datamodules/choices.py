@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from clozelab.datamodules.examples import (
     encode_examples,
 )
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
 from clozelab.datamodules.labels import warn_of_lacking_classes
@@ -108,7 +108,7 @@ class ChoiceDataModule(FinetuningDataModule):
         start_column: str | None,
         ending_columns: Sequence[str],
         label_column: str,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         if columns:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.datamodules.baselines import Floats, Ints
 from clozelab.datamodules.examples import assemble
 from clozelab.datamodules.scoring import (
+    MeasureArguments,
     MeasureDataModule,
     Questions,
     ScoringDataModule,
@@ -56,11 +57,22 @@ LATER_PARTS = re.compile("[\u1160-\u11ff]")
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")
 
 
+class HeldOutArguments(MeasureArguments):
+    """What every measure of held-out text takes."""
+
+    sources: Sequence[Mapping[str, str]] | None
+    max_sentences: int
+
+
 class HeldOutMeasure(MeasureDataModule):
     """Base: `sources` None is the encoder's own corpus; `max_sentences` of the text are read."""
 
     def __init__(
-        self, *, sources: Sequence[Mapping[str, str]] | None, max_sentences: int, **common: Any
+        self,
+        *,
+        sources: Sequence[Mapping[str, str]] | None,
+        max_sentences: int,
+        **common: Unpack[MeasureArguments],
     ) -> None:
         super().__init__(**common)
         if isinstance(sources, str) or not all(isinstance(one, Mapping) for one in sources or ()):
@@ -193,7 +205,9 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
     pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
     """
 
-    def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
+    def __init__(
+        self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Unpack[HeldOutArguments]
+    ) -> None:
         super().__init__(**common)
         if mask_parts < 1:
             raise ValueError(f"measure.data.mask_parts={mask_parts}: a text is read once or more")
@@ -309,7 +323,12 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
     SIDES = ("left", "right", "both")
 
     def __init__(
-        self, *, sides: Sequence[str] | None, max_words: int, min_tokens: int, **common: Any
+        self,
+        *,
+        sides: Sequence[str] | None,
+        max_words: int,
+        min_tokens: int,
+        **common: Unpack[HeldOutArguments],
     ) -> None:
         readable: tuple[str, ...] = self.SIDES
         if common["is_causal"]:
@@ -443,7 +462,7 @@ class SentencePairs(HeldOutMeasure):
         sentences: int,
         max_train_pairs: int,
         max_validation_pairs: int,
-        **common: Any,
+        **common: Unpack[HeldOutArguments],
     ) -> None:
         check_choice("measure.data.question", question, self.QUESTIONS)
         if sentences < 1:

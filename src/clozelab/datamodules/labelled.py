@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from clozelab.datamodules.files import (
     Scores,
     refuse_wrong_file,
 )
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, Split, TaskArguments
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, kind_of
 from clozelab.datamodules.labels import (
     ANY,
@@ -334,6 +334,9 @@ class LabelledDataModule(FinetuningDataModule):
     prediction. Args: as conf/task/format/labelled.yaml says of each.
     """
 
+    train: LabelledSplit
+    validation: LabelledSplit
+
     def __init__(
         self,
         *,
@@ -350,7 +353,7 @@ class LabelledDataModule(FinetuningDataModule):
         long_documents: str,
         window_stride: int,
         window_pooling: str,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         text_columns = list(text_columns)
@@ -436,6 +439,7 @@ class LabelledDataModule(FinetuningDataModule):
         # An error names the line, which only reading the file again can tell.
         least, largest = number_range
         for _, path, split in self.splits():
+            assert isinstance(split, LabelledSplit)
             if len(split) and not least <= split.labels.min() <= split.labels.max() <= largest:
                 self._refuse_outside(path, least, largest)
 
@@ -461,8 +465,8 @@ class LabelledDataModule(FinetuningDataModule):
             return GroupedSequences(sequences, 2)
         return sequences
 
-    def splits(self) -> list[tuple[str, Path, Any]]:
-        extra = []
+    def splits(self) -> list[tuple[str, Path, Split]]:
+        extra: list[tuple[str, Path, Split]] = []
         for name, split in self.validation.extra.items():
             extra.append((name, self.extra_paths[name], split))
         return super().splits() + extra

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ from clozelab.datamodules.files import (
     refuse_wrong_file,
     text_lines,
 )
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
 from clozelab.metrics.entities import (
@@ -495,6 +495,7 @@ class TagDataModule(FinetuningDataModule):
     Args: as conf/task/format/conll.yaml says of each.
     """
 
+    train: TaggedSplit
     validation: TaggedSplit
 
     def __init__(
@@ -505,7 +506,7 @@ class TagDataModule(FinetuningDataModule):
         tag_column: int,
         entity_tags: bool,
         document_context: bool,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         self.layout = ColumnFormat(file_format, word_column, tag_column)

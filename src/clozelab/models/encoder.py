@@ -254,7 +254,7 @@ def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
 
 
 def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
-    needs_norm: Any = blocks[0].needs_final_norm
+    needs_norm: object = blocks[0].needs_final_norm
     return layer_norm(config) if needs_norm else nn.Identity()
 
 
@@ -412,7 +412,9 @@ class Encoder(nn.Module):
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
         )
 
-    def read(self, batch: Mapping[str, Any], output_hidden_states: bool = False) -> EncoderOutput:
+    def read(
+        self, batch: Mapping[str, object], output_hidden_states: bool = False
+    ) -> EncoderOutput:
         """The forward on a batch, whose keys are called as its arguments."""
         return self(
             batch["input_ids"],
@@ -527,7 +529,7 @@ class Encoder(nn.Module):
         return self.pooler(states)
 
 
-def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
+def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: object) -> None:
     """Compiles `encoder` where it stands, with `options` of torch.compile.
 
     `dynamic` False: one compilation a shape, for batches of few shapes; True: one for all, for

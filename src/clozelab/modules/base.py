@@ -255,7 +255,7 @@ class TrainingModule(LightningModule):
         self.latest_validation = dict(checkpoint["latest_validation"])
 
 
-def build_with_hparams(factory: Callable[..., Any], **arguments: Any) -> Any:
+def build_with_hparams(factory: Callable[..., Any], **arguments: object) -> Any:
     """Builds a module, by its class or a `partial` of it, that keeps its arguments.
 
     It is adapted once: what the optimizer's groups call frozen is so, before a strategy wraps it.

@@ -267,7 +267,7 @@ class FineTuning(TrainingModule):
         self.throughput.add(tokens, flops)
         return loss
 
-    def on_train_batch_end(self, outputs: object, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         if self.trainer.global_step % self.log_interval_steps == 0:
             self._publish_training()
         super().on_train_batch_end(outputs, batch, batch_idx)
@@ -439,7 +439,7 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
 
 
 def save_model(
-    folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any
+    folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: object
 ) -> None:
     """Writes the best checkpoint as a model folder in the Hugging Face layout, with label names.
 

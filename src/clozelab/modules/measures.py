@@ -64,7 +64,7 @@ class Measurement(LightningModule):
         self.metric = metric
         self.requires_grad_(False)
         self.best: Evaluation | None = None
-        self._collected: list[Any] = []
+        self._collected: list[object] = []
 
     @abstractmethod
     def evaluate(self, collected: Sequence[Any]) -> Evaluation:

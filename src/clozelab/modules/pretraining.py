@@ -56,7 +56,7 @@ class PretrainingModel(nn.Module):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
-    def _apply(self, *arguments: Any, **options: Any) -> PretrainingModel:
+    def _apply(self, *arguments: object, **options: object) -> PretrainingModel:
         """Models that are not trained move with the others."""
         for model in self.named_models.values():
             if not model.is_trained:
@@ -246,7 +246,7 @@ class PretrainingModule(TrainingModule):
         self.stop_agreed = requested or (TERMINATED if any_requested else 0)
         return reduced[:-2].float()
 
-    def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
+    def _gradient_sync(self, is_last: bool) -> AbstractContextManager[object]:
         """Reduce gradients over ranks in the last micro-batch only."""
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, DistributedDataParallel) and not is_last:
@@ -387,7 +387,7 @@ class PretrainingModule(TrainingModule):
         reduced_work = reduced.pop("")
         return reduced, reduced_work
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
         sums, work = self._reduced_progress()
         checkpoint |= {

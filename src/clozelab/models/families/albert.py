@@ -6,7 +6,7 @@ They share them in groups.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
@@ -33,8 +33,8 @@ class Albert(Family):
     decoder = "predictions.decoder"
     pretraining = ((frozenset({"lm", "sop"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
     keys = (*Family.keys, "embedding_size", "num_hidden_groups")
-    parts: ClassVar[Mapping[str, Any]] = {"projects_embeddings": True}
-    defaults: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {"projects_embeddings": True}
+    defaults: ClassVar[Mapping[str, object]] = {
         **Family.defaults,
         "hidden_act": "gelu_new",
         "hidden_dropout_prob": 0.0,

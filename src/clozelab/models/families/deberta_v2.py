@@ -24,7 +24,7 @@ POSITIONS = "clozelab.models.disentangled.DisentangledPositions"
 BLOCK = "clozelab.models.disentangled.ConvolvedPostNorm"
 POOLER = "clozelab.models.encoder.ContextPooler"
 # Keys of config.json that are options of the positions, and what they are where it lacks them.
-POSITION_KEYS: Mapping[str, Any] = {
+POSITION_KEYS: Mapping[str, object] = {
     "pos_att_type": "",
     "position_buckets": -1,
     "max_relative_positions": -1,
@@ -59,8 +59,8 @@ class DebertaV2(Family):
         "embeddings.position_embeddings.absolute": "embeddings.position_embeddings",
     }
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    parts: ClassVar[Mapping[str, Any]] = {}
-    defaults: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {}
+    defaults: ClassVar[Mapping[str, object]] = {
         **Family.defaults,
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-7,
@@ -135,7 +135,7 @@ class DebertaV2(Family):
         given = {name: values.get(name, lacking) for name, lacking in POSITION_KEYS.items()}
         # "P2C | c2p", or a list, is c2p|p2c: one spelling, so that equal encoders are equal.
         given["pos_att_type"] = "|".join(sorted(terms.lower().replace(" ", "").split("|")))
-        block: Any = DEFAULT_MODULES["block"]
+        block: object = DEFAULT_MODULES["block"]
         if values.get("conv_kernel_size", 0) > 0:
             options = {"conv_kernel_size": values["conv_kernel_size"]}
             options["conv_act"] = values.get("conv_act", "tanh")

@@ -7,7 +7,7 @@ own, no `layer_norm_eps` (it is 1e-12) and no causal mask.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -67,12 +67,12 @@ class DistilBert(Family):
     decoder = "vocab_projector"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
     keys = tuple(FIELDS)
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {
         "type_vocab_size": 0,
         "pooler": None,
         "layer_norm_eps": 1e-12,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "activation": "gelu",
         "dropout": 0.1,
         "attention_dropout": 0.1,

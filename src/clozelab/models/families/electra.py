@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
@@ -30,8 +30,8 @@ class Electra(Family):
     pretraining = ((frozenset({"rtd"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
     causal_lm = "ForCausalLM"
     keys = (*Family.keys, "embedding_size")
-    parts: ClassVar[Mapping[str, Any]] = {"pooler": None}
-    defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "embedding_size": 128}
+    parts: ClassVar[Mapping[str, object]] = {"pooler": None}
+    defaults: ClassVar[Mapping[str, object]] = {**Family.defaults, "embedding_size": 128}
     lm_act = "gelu"
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "gelu", "choices": "gelu"}
 

@@ -51,7 +51,7 @@ OLD_BASES = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
 # Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
 UNSAID_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 # What its classes could have and our parts do not -> the one value that is read.
-FIXED: Mapping[str, Any] = {
+FIXED: Mapping[str, object] = {
     "decoder_bias": True,
     "classifier_activation": "gelu",
     "tie_word_embeddings": True,
@@ -139,7 +139,7 @@ class Modernbert(RenamedFamily):
         "attention_probs_dropout_prob": "attention_dropout",
         "layer_norm_eps": "norm_eps",
     }
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {
         "type_vocab_size": 0,
         "block": BLOCK,
         "positions": POSITIONS,
@@ -148,7 +148,7 @@ class Modernbert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         **RELEASED,
         "hidden_activation": "gelu",
         "mlp_dropout": 0.0,

@@ -7,7 +7,7 @@ whatever config.json says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import PLAIN_KEYS
@@ -36,7 +36,7 @@ class Mpnet(Roberta):
         "embeddings.position_embeddings.relative_attention_bias": "encoder.relative_attention_bias"
     }
     keys = tuple(key for key in PLAIN_KEYS if key not in ("type_vocab_size", "pad_token_id"))
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {
         "positions": POSITIONS,
         "type_vocab_size": 0,
         "pad_token_id": 1,

@@ -57,7 +57,7 @@ class Neobert(RenamedFamily):
         "max_position_embeddings": "max_length",
     }
     converted = ("intermediate_size",)
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {
         "type_vocab_size": 0,
         "hidden_act": "silu",
         "block": BLOCK,
@@ -66,7 +66,7 @@ class Neobert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "position_embedding_init": "normal",

@@ -7,7 +7,7 @@ read by multiple choice alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
@@ -28,8 +28,8 @@ class Roberta(Family):
     decoder = "lm_head.decoder"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
     causal_lm = "ForCausalLM"
-    parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS}
-    defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "pad_token_id": 1}
+    parts: ClassVar[Mapping[str, object]] = {"positions": POSITIONS}
+    defaults: ClassVar[Mapping[str, object]] = {**Family.defaults, "pad_token_id": 1}
     lm_act = "gelu"
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
 

@@ -76,7 +76,7 @@ class Ultrabert(RenamedFamily):
         "layer_norm_eps": "rms_norm_eps",
         "attention_probs_dropout_prob": "attention_dropout",
     }
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts: ClassVar[Mapping[str, object]] = {
         "type_vocab_size": 0,
         "block": BLOCK,
         "positions": POSITIONS,
@@ -85,7 +85,7 @@ class Ultrabert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         **BASES,
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
