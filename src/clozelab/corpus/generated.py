@@ -1,6 +1,6 @@
 """What a generator says of the files that it wrote: `generated.json` in `data_dir`.
 
-Any generator may leave one.
+Every generator may leave one.
 
     {"generator": "microworld",
      "sha256": {"glue/RTE/dev.tsv": "9f86d0...", ...},

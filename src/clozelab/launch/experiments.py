@@ -58,7 +58,7 @@ SEEDS = {
 def inline_configs(experiment: Path) -> dict[str, JsonObject]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
-    Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Any other folder
+    Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Another folder
     of YAML files has nothing inline.
     """
     paper = _read_paper(experiment)

@@ -274,7 +274,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
     tokenizer = _made_up_tokenizer(config.vocab_size)
-    prepared: object = SimpleNamespace(
+    prepared: Any = SimpleNamespace(
         tokenizer=tokenizer, train=text.train, validation=text.validation
     )
     data = CorpusDataModule(
