@@ -145,7 +145,7 @@ class BackgroundLogger(Logger):
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(Numbers(numbers, step, time.time()))
 
-    def log_hyperparams(self, params: Json, *args: object, **kwargs: object) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         self._put(Call("log_hyperparams", (params,), len(params)))
 
     def save(self) -> None:

@@ -132,7 +132,7 @@ class MlflowTracker(Logger):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
 
     @rank_zero_only
-    def log_hyperparams(self, params: Json, *args: object, **kwargs: object) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         """Sends the parameters that the run does not have yet.
 
         A run that goes on has them, with the same values or with those of its new machine; and

@@ -259,6 +259,8 @@ def build_trainer(
         "strategy": strategy,
         "precision": hardware.precision,
         "plugins": plugins,
+    }
+    options |= {
         "max_steps": max_steps,
         "max_epochs": -1,
         "num_sanity_val_steps": 0,
