@@ -3,8 +3,9 @@
 pyproject.toml keeps hydra-core at 1.3 and omegaconf at 2.3, whose insides these are. Importing this
 module imports all of Hydra, so whoever has to begin quickly imports it inside a function.
 
-Used as they are: the source of files, the repository of a search path, the sweepers. Extended: the
-loader of configurations. Changed: `running_application` and `compose_quickly`, a comment a patch.
+Used as they are: the sources of files, a search path and its repository, the sweepers. Extended:
+the loader of configurations. Changed: `running_application` and `compose_quickly`, a comment a
+patch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import omegaconf
@@ -29,7 +29,6 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -44,7 +43,7 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab.config import RESOLVERS, Composed
 from clozelab.schema import SCHEMAS
 
-__all__ = ["ConfigRepository"]
+__all__ = ["ConfigRepository", "SourcesRegistry", "create_config_search_path"]
 
 
 class VersionedSource(FileConfigSource):
@@ -278,11 +277,6 @@ def compose_quickly() -> None:
     defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
 
 
-def search_path_from(folder: Path) -> ConfigSearchPath:
-    """Return Hydra's search path with `folder` as the application's, and what plugins add."""
-    return create_config_search_path(str(folder))
-
-
 def config_repository(places: Sequence[tuple[str, str]]) -> ConfigRepository:
     """Return a reader of single files.
 
@@ -304,11 +298,6 @@ def register_plugins(package: str, classes: Sequence[type[Plugin]]) -> None:
     for plugin_class in classes:
         plugins.register(plugin_class)
         plugins.class_name_to_class[f"{package}.{plugin_class.__name__}"] = plugin_class
-
-
-def register_file_source(source: type[FileConfigSource]) -> None:
-    """Let Hydra read `file://` places of a search path with this class."""
-    SourcesRegistry.instance().types["file"] = source
 
 
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:

@@ -94,8 +94,7 @@ A value of the configuration would lose against it without a word.
 @cache
 def allowed() -> Mapping[str, list[str]]:
     """Return place of a `_target_` -> the addresses that may stand there."""
-    addresses: dict[str, list[str]] = yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
-    return addresses
+    return yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
 
 
 def parse_allow_targets(words: Iterable[str]) -> list[str]:

@@ -268,7 +268,9 @@ def _open_table(path: Path, form: str) -> RowFile:
     delimiter = ","
     is_quoted = False
     if form == "csv":
-        delimiter = _delimiter_of(path)
+        # in some countries a semicolon
+        _, header = next(iter(text_lines(path)), (0, ""))
+        delimiter = max(DELIMITERS, key=(header or "").count)
         is_quoted = True
     elif form == "tsv":
         delimiter = TAB
@@ -297,12 +299,6 @@ def _read_through(table: Table) -> None:
     """Find an open quotation mark now, rather than after hours of work on what stands before it."""
     for _ in table.rows():
         pass
-
-
-def _delimiter_of(path: Path) -> str:
-    """What stands between the cells of a csv file: in some countries a semicolon."""
-    _, header = next(iter(text_lines(path)), (0, ""))
-    return max(DELIMITERS, key=(header or "").count)
 
 
 def _is_quoted(path: Path) -> bool:

@@ -541,7 +541,7 @@ def _plausible_columns(table: Table) -> list[str]:
         return list(texts)
     plausible = []
     for name, values in texts.items():
-        num_with_words = sum(map(_has_words, values))
+        num_with_words = sum(len(text.split()) > 1 for text in values)
         if 2 * num_with_words > len(values):
             plausible.append(name)
     return plausible
@@ -558,10 +558,6 @@ def _sampled(table: Table, columns: list[str]) -> dict[str, list[str]]:
             if isinstance(cell, str) and cell.strip():
                 values[name].append(cell.strip())
     return values
-
-
-def _has_words(text: str) -> bool:
-    return len(text.split()) > 1
 
 
 def _is_number(text: str) -> bool:

@@ -528,8 +528,7 @@ class TokenizerSettings:
             return None
         path = resolve_path(self.vocab_file, data_dir)
         if path.name != TOKENIZER_FILE:
-            tokenizer: Tokenizer = KINDS[self.kind].from_vocab(path, **self._rules)
-            return tokenizer
+            return KINDS[self.kind].from_vocab(path, **self._rules)
         if not path.is_file():
             raise ValueError(
                 f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers"

@@ -488,20 +488,16 @@ class TrainingBatches(IterableDataset[Batch]):
         batches_epoch: int | None = None
         for epoch, position, sequences in self.places[first::stride]:
             if epoch != batches_epoch:
-                batches = self._batches_of(epoch, sequences)
+                # The sequences that come first (epoch -1) share the first epoch's number: they are
+                # other sequences. All are numbered from the slice's beginning.
+                batches = bucketed_batches(
+                    self.sequences.lengths[sequences],
+                    batch_size=self.plan.global_batch_size,
+                    seed=self.plan.seed,
+                    epoch=max(0, epoch),
+                )
                 batches_epoch = epoch
             yield self._local_batch(epoch, batches[position] + sequences.start)
-
-    def _batches_of(self, epoch: int, sequences: slice) -> list[Ints]:
-        """An epoch's batches; the sequences are numbered from the slice's beginning."""
-        # The sequences that come first (epoch -1) share the first epoch's number: they are other
-        # sequences.
-        return bucketed_batches(
-            self.sequences.lengths[sequences],
-            batch_size=self.plan.global_batch_size,
-            seed=self.plan.seed,
-            epoch=max(0, epoch),
-        )
 
     def _local_batch(self, epoch: int, index: Ints) -> Batch:
         """This rank's examples of the global batch at `index`."""

@@ -212,10 +212,11 @@ def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
     after: list[object] = []
     body = OmegaConf.create()
     for key, value in delta.items():
-        group, _, package = key.lstrip("+").partition("@")
-        is_choice = isinstance(value, str) and _is_group(key.lstrip("+"), experiment)
-        if "/" not in key and not is_choice:
-            OmegaConf.update(body, key.lstrip("+"), value, merge=False)
+        name = key.lstrip("+")
+        group, _, package = name.partition("@")
+        is_group = (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
+        if "/" not in key and not (isinstance(value, str) and is_group):
+            OmegaConf.update(body, name, value, merge=False)
         elif not key.startswith("+"):
             after.append({f"override /{key}": value})
         elif package:
@@ -225,10 +226,6 @@ def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
             before.append({f"/{group}": value})
     plain: Json = OmegaConf.to_container(body)
     return {"defaults": [*before, "_self_", *after], **plain}
-
-
-def _is_group(name: str, experiment: Path) -> bool:
-    return (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
 
 
 FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
@@ -422,8 +419,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
             if not self.is_trusted:
                 own_text(self._file(config_path), Path(self.path))
             PARSED[key] = pickle.dumps(super().load_config(config_path), pickle.HIGHEST_PROTOCOL)
-        result: ConfigResult = pickle.loads(PARSED[key])
-        return result
+        return pickle.loads(PARSED[key])
 
 
 def sweeps_in(experiment: Path) -> dict[str, str]:
@@ -463,4 +459,4 @@ def take_one_file(arguments: list[str]) -> list[str]:
 def register() -> None:
     """Let Hydra read folders of files in this way; harmless when called again."""
     Plugins.instance().register(OneFile)
-    hydra_compat.register_file_source(ExperimentSource)
+    hydra_compat.SourcesRegistry.instance().types["file"] = ExperimentSource

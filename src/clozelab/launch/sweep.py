@@ -47,7 +47,7 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
     experiments.register()
     setup_globals()
     # An experiment's files come before those of conf/, which may have the same names.
-    search_path = hydra_compat.search_path_from(CONF_DIR)
+    search_path = hydra_compat.create_config_search_path(str(CONF_DIR))
     if folder is not None:
         if not folder.exists():
             raise ValueError(f"{folder} is no folder")

@@ -54,7 +54,8 @@ def build_adamw(
     matrices: dict[str, nn.Parameter] = {}
     remaining: list[tuple[str, nn.Parameter]] = []
     for name, parameter in named.items():
-        if matrix_learning_rate is not None and _is_layer_matrix(name, parameter):
+        is_matrix = parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
+        if matrix_learning_rate is not None and is_matrix:
             matrices[name] = parameter
         else:
             remaining.append((name, parameter))
@@ -76,10 +77,6 @@ def build_adamw(
         matches=matches,
     )
     return CombinedOptimizer(adamw, muon)
-
-
-def _is_layer_matrix(name: str, parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
 
 
 def _adamw(

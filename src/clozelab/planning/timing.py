@@ -273,7 +273,17 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    tokenizer = _made_up_tokenizer(config.vocab_size)
+    # what the data module asks of a tokenizer: no text is read
+    special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
+    tokenizer = SimpleNamespace(
+        **special_ids,
+        vocab_size=config.vocab_size,
+        pair_separators=1,
+        has_token_types=True,
+        undrawn_ids=(),
+        encode_batch=None,
+        continues=lambda: np.zeros(config.vocab_size, dtype=np.bool_),
+    )
     prepared: Any = SimpleNamespace(
         tokenizer=tokenizer, train=text.train, validation=text.validation
     )
@@ -294,20 +304,6 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         **_training_options(request, phase["steps"]),
     )
     return _fit(module, data, hardware, request)
-
-
-def _made_up_tokenizer(vocab_size: int) -> SimpleNamespace:
-    """What the data module asks of a tokenizer: no text is read."""
-    special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
-    return SimpleNamespace(
-        **special_ids,
-        vocab_size=vocab_size,
-        pair_separators=1,
-        has_token_types=True,
-        undrawn_ids=(),
-        encode_batch=None,
-        continues=lambda: np.zeros(vocab_size, dtype=np.bool_),
-    )
 
 
 def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]:

@@ -251,7 +251,14 @@ def build_page(
     if analysed.error:
         lost = f"this look could not be noted ({analysed.error}): a later one will not know of it"
         troubles["Looks"] = [lost]
-    overview = _overview(table, analysed, registered)
+    overview = Overview(
+        summary=wording.summarise(analysed.judgements),
+        unlearnt=_unlearnt(table, analysed.judgements),
+        registered=registered,
+        analyses=_analyses(analysed.analyses),
+        setup=_setup(table),
+        runs=_run_counts(table),
+    )
     judged = _claim_section(table, analysed.judgements)
     arms = learnt(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
@@ -323,17 +330,6 @@ def _question(experiment: Experiment) -> str:
 
 
 # -- the first screen ------------------------------------------------------------------------------
-
-
-def _overview(table: ResultTable, analysed: AnalysedTable, registered: str) -> Overview:
-    return Overview(
-        summary=wording.summarise(analysed.judgements),
-        unlearnt=_unlearnt(table, analysed.judgements),
-        registered=registered,
-        analyses=_analyses(analysed.analyses),
-        setup=_setup(table),
-        runs=_run_counts(table),
-    )
 
 
 def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlearnt]:

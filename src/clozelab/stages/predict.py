@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from clozelab.modules.finetuning import FineTuning
     from clozelab.runs.record import Record
     from clozelab.schema import FinetuneConfig
-    from clozelab.training.trainer import Hardware
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]
@@ -218,7 +217,10 @@ def predict_task(
             )
         # Whatever the run began from, its model is trained now.
         cfg = replace(composed.config, initialisation="pretrained")
-        hardware = one_device(factory.hardware_of(cfg.trainer), record)
+        # one of the machine's devices, with the precision that the run was trained in
+        hardware = factory.hardware_of(cfg.trainer)
+        precision = record.facts.get("precision", hardware.precision)
+        hardware = replace(hardware, devices=1, num_nodes=1, strategy="auto", precision=precision)
         data = finetune.build_data(cfg, model_folder, encoder_fingerprint(model_folder), hardware)
         if data.source_fingerprint != record.inputs["task_files"]:
             raise ValueError(
@@ -263,12 +265,6 @@ def require_finetuning(run: Path) -> Record:
             f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict"
         )
     return record
-
-
-def one_device(hardware: Hardware, record: Record) -> Hardware:
-    """One of the machine's devices, with the precision that the run was trained in."""
-    precision = record.facts.get("precision", hardware.precision)
-    return replace(hardware, devices=1, num_nodes=1, strategy="auto", precision=precision)
 
 
 def load_module(

@@ -98,5 +98,4 @@ def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., object] | N
     """
     if not cfg.corpus.generator:
         return None
-    generate: Callable[..., object] = build("corpus.generator", cfg.corpus.generator)
-    return generate
+    return build("corpus.generator", cfg.corpus.generator)

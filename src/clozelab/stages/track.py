@@ -133,8 +133,7 @@ def final_scores(record: Record) -> JsonObject:
     if not record.is_complete:
         return {}
     if path.is_file():
-        scores: JsonObject = json.loads(path.read_text(encoding="utf-8"))["scores"]
-        return scores
+        return json.loads(path.read_text(encoding="utf-8"))["scores"]
     return {
         key: value
         for key, value in record.facts.items()

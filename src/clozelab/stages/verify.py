@@ -499,5 +499,4 @@ def _safe_command(record: Record, archive: RunArchive, folder: Path) -> Record:
 
 
 def _read_json(path: Path) -> JsonObject:
-    content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    return json.loads(path.read_text(encoding="utf-8"))
