@@ -35,7 +35,7 @@ from clozelab.schema import (
     meaning_of,
 )
 from clozelab.text.did_you_mean import hint, nearest
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 
 
 def fallback(*values: Json) -> Json:
@@ -105,7 +105,7 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson])
     if float(fraction) == 1.0:
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
-        record = json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))
+        record = read_json(Path(run_dir) / "run.json")
         phases = record["config"]["phases"] or phases
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 

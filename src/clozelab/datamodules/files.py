@@ -30,7 +30,7 @@ from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
 from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -121,7 +121,7 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
     if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
         return {}
     try:
-        content = json.loads(listed.read_text(encoding="utf-8"))
+        content = read_json(listed)
         baselines: Scores = {}
         for name, scores in content.get(path.name, {}).items():
             baselines[name] = {metric: float(value) for metric, value in scores.items()}
@@ -218,7 +218,7 @@ def _write_meta(folder: Path, facts: Facts) -> None:
 def _checked_facts(folder: Path) -> Facts | None:
     """None where the folder is missing or does not match its checksums."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = read_json(folder / "meta.json")
         for name, checksum in meta["checksums"].items():
             if file_sha256(folder / name) != checksum:
                 return None

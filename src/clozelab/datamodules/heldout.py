@@ -13,7 +13,6 @@ Letters: V entries of the vocabulary, P tokens that are asked for.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from clozelab.datamodules.scoring import (
     token_ranges,
 )
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -179,7 +178,7 @@ class HeldOutMeasure(MeasureDataModule):
         if not self.inputs.corpus:
             return None
         for path in sorted(self.inputs.cache_dir.glob("corpora/*/manifest.json")):
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifest = read_json(path)
             if manifest.get("fingerprint") == self.inputs.corpus:
                 return path.parent, manifest
         return None

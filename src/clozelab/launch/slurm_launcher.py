@@ -6,7 +6,6 @@ again. `cluster: local` (`hydra/launcher=slurm_local`) goes the same way without
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 from clozelab.training.host import require_package
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class SlurmLauncher(SweepLauncher):
         with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
             notes: JsonObject = {}
             if notes_file.exists():
-                notes = json.loads(notes_file.read_text(encoding="utf-8"))
+                notes = read_json(notes_file)
             earlier = self._earlier_job(notes.get(key))
             if earlier is None:
                 submitted = self._submit(remote, resources)

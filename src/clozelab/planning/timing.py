@@ -11,7 +11,6 @@ of the right lengths. On a frozen encoder's features the BiLSTM alone is trained
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import time
@@ -46,7 +45,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -132,7 +131,7 @@ def measured_speeds(
 def _kept_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, or a damaged one."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
         return Speed(float(saved["tokens_per_second"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

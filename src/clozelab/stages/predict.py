@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from clozelab.stages import inference
 from clozelab.stages.inference import ACT_OF_TASK, ACTS, MODEL_KEYS, OPTION_KEYS, READING
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import read_json
 
 if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
@@ -278,7 +278,7 @@ def load_module(
     module = finetune.build_module(cfg, folders.load_encoder(model_folder), data)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
-    scores = json.loads(scores_path.read_text(encoding="utf-8"))["scores"]
+    scores = read_json(scores_path)["scores"]
     # Among them is SQuAD 2.0's threshold, which tells questions without an answer.
     module.best = Evaluation(0, scores, [], is_collapsed=False)
     return module

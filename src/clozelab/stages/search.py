@@ -21,7 +21,7 @@ from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -182,7 +182,7 @@ def is_current(path: Path, note_path: Path, note: ReadOnlyJson) -> bool:
     search's.
     """
     try:
-        kept = json.loads(note_path.read_text(encoding="utf-8"))
+        kept = read_json(note_path)
         # What made the kept vectors otherwise: the model, or how texts are pooled and cut.
         changed = []
         for key in note["made_by"]:

@@ -4,7 +4,6 @@ again."""
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from clozelab.runs.record import RUN_FILE, Record, read_record
 from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.formatting import several
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def final_scores(record: Record) -> JsonObject:
     if not record.is_complete:
         return {}
     if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))["scores"]
+        return read_json(path)["scores"]
     return {
         key: value
         for key, value in record.facts.items()

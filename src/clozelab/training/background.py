@@ -26,7 +26,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import Json, ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson, read_json
 
 log = logging.getLogger(__name__)
 
@@ -375,7 +375,7 @@ def note_unsent(folder: Path, label: str, count: int) -> None:
 def unsent(folder: Path) -> dict[str, int]:
     """Tracker -> number of values that it is missing, of a run folder."""
     try:
-        notes = json.loads((folder / UNSENT_FILE).read_text(encoding="utf-8"))
+        notes = read_json(folder / UNSENT_FILE)
         return {str(label): int(number) for label, number in notes.items()}
     except (OSError, ValueError, AttributeError):
         return {}
