@@ -73,7 +73,7 @@ class Instances(ABC):
     `pack` is a pure function of its arguments.
     """
 
-    shortest: ClassVar[int] = 8
+    shortest = 8
 
     def __init__(
         self, layout: object, shards: TokenShards, ids: SpecialIds, seq_length: int
@@ -128,8 +128,8 @@ class InputFormat:
     With `has_pairs` they carry a next_sentence_label; each has `num_segments`, 1 or 2.
     """
 
-    has_pairs: ClassVar[bool] = False
-    num_segments: ClassVar[int] = 2
+    has_pairs = False
+    num_segments = 2
     copies: int = 1  # ways to cut the corpus that one epoch holds
     instances: ClassVar[type[Instances]]
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
 SHOWN_CHARACTERS = 60  # of a wrong value
+Columns = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Texts:
 def read_texts(
     given: object,
     act: str = "classify",
-    columns: str | Sequence[str] | None = None,
+    columns: Columns = None,
 ) -> Texts:
     """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
@@ -203,7 +204,7 @@ def _column_names(table: Any) -> list[Any]:
     return list(table.columns)
 
 
-def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
+def _of_columns(given: Any, act: str, columns: Columns) -> Texts:
     """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
     # a `datasets.DatasetDict`
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
@@ -236,7 +237,7 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
 def _of_records(
     records: Sequence[ReadOnlyJson],
     act: str,
-    columns: str | Sequence[str] | None,
+    columns: Columns,
 ) -> Texts:
     """One dictionary a text; each is read by its own keys."""
     items = []
@@ -267,7 +268,7 @@ def _rows_of(
 def _roles(
     names: list[object],
     act: str,
-    columns: str | Sequence[str] | None,
+    columns: Columns,
     where: str,
 ) -> dict[str, str]:
     if isinstance(columns, str):

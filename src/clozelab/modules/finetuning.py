@@ -78,7 +78,7 @@ class FineTuning(TrainingModule):
 
     classifier: nn.Module
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
-    scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
+    scores_are_shares = True  # whether its scorer's 1 stands for 100 percent
     # arguments that a subclass gives, never a configuration
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
 

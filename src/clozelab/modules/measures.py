@@ -48,7 +48,7 @@ class Measurement(LightningModule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
-    scores_are_shares: ClassVar[bool] = True
+    scores_are_shares = True
     total_steps = 0
     history = ()
     result_files = FineTuning.result_files

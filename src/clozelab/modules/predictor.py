@@ -31,6 +31,7 @@ from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
+    Columns,
     Texts,
     Unreadable,
     UnreadableText,
@@ -104,7 +105,7 @@ class Predictor(ModelRunner):
         texts: object,
         top_k: int = 5,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """The `top_k` most probable tokens of each mask, as `Filled`.
@@ -148,7 +149,7 @@ class Predictor(ModelRunner):
         texts: object,
         stride: int | None = None,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """The most probable label of each text, as `Classified`.
@@ -174,7 +175,7 @@ class Predictor(ModelRunner):
         self,
         pairs: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """`Classified` as "next" or "other": whether the second text follows the first."""
@@ -193,7 +194,7 @@ class Predictor(ModelRunner):
         layer: int | None = None,
         stride: int | None = None,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """float32 [N, H]; [H] for one text. A text that cannot be read is a row of NaN.
@@ -263,7 +264,7 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """The log-probability of each text and of its tokens, as `Scored`.
@@ -284,7 +285,7 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """float32 [L + 1, tokens, H] of each text: the embeddings, and the output of each layer."""
@@ -321,7 +322,7 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """float32 [L, heads, tokens, tokens] of each text: attention probabilities.
@@ -371,7 +372,7 @@ class Predictor(ModelRunner):
         *,
         top_k: int = 1,
         null_answer: bool | None = None,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """Answers to many questions by the rules of SQuAD's released code (modules/spans.py).
@@ -412,7 +413,7 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """A tag for every word, and the entities that B- and I- tags make, as `Tagged`.

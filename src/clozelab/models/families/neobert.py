@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -33,31 +33,31 @@ class Neobert(RenamedFamily):
     class_name = "NeoBERT"
     prefix = "model."
     layer_prefix = "transformer_encoder.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention.qkv": "qkv",
         "attention.output.dense": "wo",
         "feed_forward_norm": "ffn_norm",
         "intermediate.dense": "ffn.w12",
         "output.dense": "ffn.w3",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.word_embeddings": "encoder",
         "final_norm": "layer_norm",
     }
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "decoder",
         "classification.dense": "dense",
         "classification.out_proj": "classifier",
     }
     decoder = "decoder"
     pretraining = ((frozenset({"lm"}), "LMHead"),)
-    renamed: ClassVar[Mapping[str, str]] = {
+    renamed = {
         "layer_norm_eps": "norm_eps",
         "initializer_range": "embedding_init_range",
         "max_position_embeddings": "max_length",
     }
     converted = ("intermediate_size",)
-    parts: ClassVar[Mapping[str, object]] = {
+    parts = {
         "type_vocab_size": 0,
         "hidden_act": "silu",
         "block": BLOCK,
@@ -66,7 +66,7 @@ class Neobert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, object]] = {
+    defaults = {
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "position_embedding_init": "normal",
@@ -74,7 +74,7 @@ class Neobert(RenamedFamily):
         "norm_eps": 1e-6,
         "pad_token_id": 0,
     }
-    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
+    dense_heads = {"classification": "tanh"}
     num_heads = 1
 
     def of(self, config: EncoderConfig) -> Neobert:
