@@ -295,18 +295,18 @@ class Composed:
     def values(self) -> JsonObject:
         """Everything but Hydra's own node as plain values, resolved."""
         with self._resolving() as node:
-            return _plain(node, resolve=True)
+            return to_plain(node)
 
     @cached_property
     def unresolved(self) -> JsonObject:
         """The same as it was composed, with its interpolations."""
         with hydra_left_out(self.node) as node:
-            return _plain(node, resolve=False)
+            return to_plain(node, resolve=False)
 
     @cached_property
     def unresolved_hydra(self) -> JsonObject:
         """Hydra's own node below its name, with its interpolations."""
-        return {"hydra": _plain(self.node.hydra, resolve=False)}
+        return {"hydra": to_plain(self.node.hydra, resolve=False)}
 
     @cached_property
     def recorded(self) -> JsonObject:
@@ -346,23 +346,23 @@ class Composed:
     def get(self, key: str) -> Json:
         """Return the plain value of a dotted key, resolved by itself; None where there is none."""
         with self._resolving() as node:
-            return _plain_value(OmegaConf.select(node, key))
+            return to_plain(OmegaConf.select(node, key))
 
     def of_hydra(self, key: str) -> Json:
         """Return the plain value of one of Hydra's own keys, resolved."""
         with self._known_to_hydra():
-            return _plain_value(OmegaConf.select(self.node, f"hydra.{key}"))
+            return to_plain(OmegaConf.select(self.node, f"hydra.{key}"))
 
     def partly_resolved(self) -> JsonObject:
         """Return everything with Hydra's own node as plain values.
 
         A part in which something means nothing yet, or a value is missing, is as it is written.
         """
-        plain = _plain(self.node, resolve=False)
+        plain = to_plain(self.node, resolve=False)
         with self._known_to_hydra():
             for key in plain:
                 with suppress(OmegaConfBaseException, ValueError, TypeError):
-                    plain[key] = _plain_value(self.node[key])
+                    plain[key] = to_plain(self.node[key])
         return plain
 
     def resolved_texts(self, texts: Collection[str]) -> list[tuple[str, str, str]]:
@@ -403,15 +403,11 @@ class Composed:
         return alone
 
 
-def _plain_value(value: object) -> Json:
+def to_plain(value: object, *, resolve: bool = True) -> Json:
+    """Return a node as plain values; any other value as it is."""
     if isinstance(value, Container):
-        return OmegaConf.to_container(value, resolve=True)
+        return OmegaConf.to_container(value, resolve=resolve)
     return value
-
-
-def _plain(node: DictConfig, *, resolve: bool) -> JsonObject:
-    plain: Json = OmegaConf.to_container(node, resolve=resolve)
-    return plain
 
 
 def canonical(config: DictConfig | ReadOnlyJson) -> JsonObject:

@@ -33,11 +33,11 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from clozelab import hydra_compat
-from clozelab.config import RESOLVERS
+from clozelab.config import RESOLVERS, to_plain
 from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
@@ -224,8 +224,7 @@ def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
             before.append(f"/{group}/{value}@{package}")
         else:
             before.append({f"/{group}": value})
-    plain: Json = OmegaConf.to_container(body)
-    return {"defaults": [*before, "_self_", *after], **plain}
+    return {"defaults": [*before, "_self_", *after], **to_plain(body, resolve=False)}
 
 
 FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
@@ -250,7 +249,7 @@ INTERPOLATED: set[str] = set()
 
 def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     """ValueError where a file of an experiment says what only the user may say."""
-    plain: Json = OmegaConf.to_container(result.config, resolve=False)
+    plain = to_plain(result.config, resolve=False)
     defaults: list[object] = []
     if isinstance(plain, dict):
         defaults = plain.pop("defaults", None) or []

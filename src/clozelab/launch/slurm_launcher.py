@@ -18,7 +18,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from clozelab.config import Composed
+from clozelab.config import Composed, to_plain
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
@@ -77,8 +77,7 @@ class SlurmLauncher(SweepLauncher):
         self.jobs_at_once = jobs_at_once
         self.poll_seconds = float(poll_seconds)
         self.grace_seconds = float(grace_seconds)
-        plain: Json = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
-        self.parameters: JsonObject = plain
+        self.parameters: JsonObject = to_plain(OmegaConf.create(parameters))
         self.queue: SlurmQueue | None = None  # of the real Slurm
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:

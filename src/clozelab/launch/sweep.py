@@ -26,7 +26,7 @@ from omegaconf.errors import ConfigKeyError
 
 from clozelab import hydra_compat
 from clozelab.analysis.grouping import group_by
-from clozelab.config import Composed
+from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.redaction import redacted_words
@@ -110,8 +110,7 @@ def _named_objective(name: str, cfg: PretrainConfig) -> JsonObject:
     of_run = asdict(cfg)
     composed.merge_with({key: of_run[key] for key in ("scale", "fidelity", "fidelities")})
     composed.objective.dupe_factor = cfg.objective.dupe_factor
-    node: Json = OmegaConf.to_container(composed.objective, resolve=True)
-    return node
+    return to_plain(composed.objective)
 
 
 def _changed_objective(changes: ReadOnlyJson, run_objective: JsonObject, number: int) -> JsonObject:
@@ -127,8 +126,7 @@ def _changed_objective(changes: ReadOnlyJson, run_objective: JsonObject, number:
             f"phases.{number}.objective.{error.full_key}: the run's objective has"
             f" {', '.join(map(str, siblings))} there"
         ) from error
-    node: Json = OmegaConf.to_container(merged)
-    return node
+    return to_plain(merged, resolve=False)
 
 
 class Sweep:
