@@ -58,7 +58,7 @@ def run(tmp_path: Path, **changes: Any) -> Path:
         "validation_fraction": 0.2,
     }
     share = changes.pop("max_unknown_share", 0.5)
-    return prepare_corpus(plan_corpus(**(arguments | changes)), max_unknown_share=share)
+    return prepare_corpus(plan_corpus(**(arguments | changes)), share)
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         "validation_fraction": 0.3,
     }
     corpus = PreparedCorpus.open(
-        prepare_corpus(plan_corpus(sources=[Source(**one) for one in SOURCES], **common))
+        prepare_corpus(plan_corpus(sources=[Source(**one) for one in SOURCES], **common), 0.5)
     )
 
     def read(words: Any) -> Any:

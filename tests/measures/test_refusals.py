@@ -69,7 +69,7 @@ def text_prepared_with_another_tokenizer(folder: Path, tmp_path: Path) -> None:
         tokenizer=TokenizerSettings("wordpiece", 300, True),
         validation_fraction=0.3,
     )
-    corpus = PreparedCorpus.open(prepare_corpus(plan))
+    corpus = PreparedCorpus.open(prepare_corpus(plan, 0.5))
     tokenizer = WordPieceTokenizer(corpus.tokenizer.vocabulary[:-1], lowercase=True)
     inputs = TaskInputs("text", folder, tmp_path, tokenizer, 64, corpus=corpus.fingerprint)
     settings = test_held_out.TOGETHER | test_held_out.TEXT

@@ -55,7 +55,7 @@ MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
 log = logging.getLogger(__name__)
 
 
-def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
+def refuse_unknown(text: str, unknown: float, max_unknown_share: float) -> None:
     """Warn of a text whose share `unknown` of [UNK] is not small.
 
     ValueError where it is above the limit.

@@ -117,7 +117,7 @@ def text_lines(
             yield number, None
 
 
-def plain_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, bytes]]:
+def plain_lines(path: Path, advance: Advance) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, line) without a byte order mark and NULs; a warning counts these."""
     num_nuls = 0
     with path.open("rb") as file:

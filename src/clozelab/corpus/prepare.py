@@ -38,7 +38,7 @@ from clozelab.corpus.documents import (
     TextSample,
     read_documents,
 )
-from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
+from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import (
     CorpusCounts,
     Shard,
@@ -89,7 +89,7 @@ class CorpusPlan:
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
 
 
-def prepare_corpus(plan: CorpusPlan, *, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> Path:
+def prepare_corpus(plan: CorpusPlan, max_unknown_share: float) -> Path:
     """Prepare a corpus unless the cache has it, and return its folder.
 
     It is `cache_dir/corpora/<name>-<hash>`. ValueError: a binary or damaged file, too many unusable
@@ -287,7 +287,7 @@ def _sentences_of(documents: Iterable[Document]) -> list[str]:
 def check_spaces(
     sentences: Sequence[str],
     lowercase: bool,
-    max_unknown_share: float = MAX_UNKNOWN_SHARE,
+    max_unknown_share: float,
 ) -> None:
     """ValueError where most of a text stands in words that are longer than WordPiece reads.
 

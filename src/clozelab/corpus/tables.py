@@ -471,8 +471,8 @@ def _unreadable(path: Path, file_format: str, error: Exception) -> str:
 
 def find_text_column(
     table: Table,
-    name: str = DEFAULT_TEXT_COLUMN,
-    key: str = "text_field",
+    name: str,
+    key: str,
 ) -> str:
     """The column `name`, or the only one that looks like text.
 

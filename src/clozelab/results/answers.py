@@ -329,7 +329,7 @@ def _questions(
 # -- scoring again ---------------------------------------------------------------------------------
 
 
-def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
+def rescored(run: Record, data_dir: str | None) -> dict[str, float]:
     """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
 
     ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here.

@@ -103,7 +103,7 @@ class RunArchive:
         return self.folder / EXPERIMENT / self.manifest.experiment
 
 
-def run_files(folder: Path, left_out: Collection[str] = (WEIGHTS,)) -> list[Path]:
+def run_files(folder: Path, left_out: Collection[str]) -> list[Path]:
     """List the files of a run's folder that an archive takes.
 
     `left_out` are some of RUN_PATTERNS, and endings of names.

@@ -46,7 +46,7 @@ def prepared_corpus(
     if generate is not None:
         generate(output_dir=cfg.data_dir)
     plan = plan_corpus(**arguments)
-    folder = prepare_corpus(plan, max_unknown_share=cfg.max_unknown_share)
+    folder = prepare_corpus(plan, cfg.max_unknown_share)
     corpus = PreparedCorpus.open(folder, verify)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share

@@ -466,7 +466,7 @@ def corpus_facts(
 
 
 def encoder_provenance(
-    cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None = None
+    cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
 ) -> JsonObject:
     """What an encoder folder remembers of its making, without secrets, for it is given away.
 

@@ -197,7 +197,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return load_file(Path(path), map_location or "cpu")
 
 
-def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
+def set_position(trainer: Trainer, step: int, epoch: int) -> None:
     """Makes `trainer` count from optimizer step `step`, while a checkpoint is being restored.
 
     `epoch`: how many are over, for a Trainer that counts them.
