@@ -260,7 +260,7 @@ def parameters_of(target: Callable[..., object]) -> list[str]:
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
-    names: list[str] = []
+    names = []
     for function in functions:
         passes_on = False
         for parameter in inspect.signature(function).parameters.values():

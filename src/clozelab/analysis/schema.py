@@ -70,7 +70,7 @@ def _read_part(entry: object) -> Part:
 
 def _read_parts(entries: object) -> tuple[tuple[Part, ...], ...]:
     """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of two scores of B."""
-    groups: list[tuple[Part, ...]] = []
+    groups = []
     for entry in entries if isinstance(entries, list) else []:
         group = entry if isinstance(entry, list) else [entry]
         groups.append(tuple(_read_part(part) for part in group))

@@ -302,8 +302,8 @@ class Tokenizer:
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
-        plain: list[int] = []
-        all_words: list[str] = []
+        plain = []
+        all_words = []
         for index, text in enumerate(texts):
             if self._cut is None or (self._uncut is not None and self._uncut.search(text)):
                 continue
@@ -331,7 +331,7 @@ class Tokenizer:
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of the words of running text, each by itself."""
-        words_and_ends: list[str] = []
+        words_and_ends = []
         for word in self._cleaned(words):
             if word:
                 words_and_ends.append(word)

@@ -144,13 +144,13 @@ def greedy_chunks(num_sentences: int, following: Callable[[int, int], I64]) -> I
     `following(low, high)` gives, for each sentence of low..high, the one that begins the next chunk
     if a chunk begins at this one.
     """
-    blocks: list[I64] = [np.zeros(0, dtype=np.int64)]
+    blocks = [np.zeros(0, dtype=np.int64)]
     sentence = 0
     # In blocks, so that a large corpus does not become one list of Python numbers.
     for low in range(0, num_sentences, _BLOCK_SENTENCES):
         high = min(low + _BLOCK_SENTENCES, num_sentences)
         next_start = following(low, high).tolist()
-        starts: list[int] = []
+        starts = []
         while sentence < high:
             starts.append(sentence)
             sentence = next_start[sentence - low]

@@ -78,7 +78,7 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
     ValueError for a binary or damaged file.
     """
-    unfinished: list[bytes] = []
+    unfinished = []
     for chunk in chunks_of(path, raw):
         # The first piece of a chunk ends the line that the last chunk left unfinished.
         head, *lines = chunk.split(b"\n")

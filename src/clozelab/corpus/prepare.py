@@ -133,7 +133,7 @@ def plan_corpus(
     names = [source.name for source in sources]
     if not 1 <= len(set(names)) == len(names) <= 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-    shards: list[Shard] = []
+    shards = []
     for index, source in enumerate(sources):
         shards += source.shards(index, Path(data_dir))
     for shard in shards:
@@ -189,7 +189,7 @@ def _write_shards(
 ) -> dict[str, ShardWriter]:
     """Tokenise all files into the shards of both sides; `written` counts what went into them."""
     names = [source["name"] for source in plan.settings["sources"]]
-    writers: dict[str, ShardWriter] = {}
+    writers = {}
     for side in SPLITS:
         writers[side] = ShardWriter(
             folder / side, vocab_size=tokenizer.vocab_size, source_names=names
@@ -278,7 +278,7 @@ def _check_beginning(plan: CorpusPlan, max_unknown_share: float) -> None:
 
 
 def _sentences_of(documents: Iterable[Document]) -> list[str]:
-    sentences: list[str] = []
+    sentences = []
     for document in documents:
         sentences += document.sentences
     return sentences
@@ -376,7 +376,7 @@ def _refuse_small(counts: CorpusCounts) -> NoReturn:
 
 
 def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[list[Document]]:
-    batch: list[Document] = []
+    batch = []
     size = 0
     for document in documents:
         batch.append(document)
@@ -407,7 +407,7 @@ def _write_batch(
     """
     ids, lengths = tokenizer.encode_flat(_sentences_of(batch))
     document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])
-    sides: list[bool] = []
+    sides = []
     for document in batch:
         sides += split.held_out(document)
     is_held_out = np.array(sides)

@@ -308,7 +308,7 @@ def _is_quoted(path: Path) -> bool:
     the very same file of what it reads there. Benchmarks have quotation marks that are characters
     like any other, and most have some that no writer would have left so.
     """
-    raw: list[str] = []
+    raw = []
     for _, line in text_lines(path):
         if line is None:
             return False

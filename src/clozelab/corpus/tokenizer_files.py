@@ -214,7 +214,7 @@ def _with_added_tokens(
     added = library.get_added_tokens_decoder().values()
     present = set(map(repr, added))
     names = {token.content for token in added}
-    to_add: list[AddedToken] = []
+    to_add = []
     by_id = config.get("added_tokens_decoder") or {}
     for _, flags in sorted(by_id.items(), key=lambda item: int(item[0])):
         token = _added_token(flags)

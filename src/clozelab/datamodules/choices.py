@@ -70,7 +70,7 @@ class ChoiceFormat:
         examples = table.read(path, has_labels, names=self.label_names)
         # cells: context, [start], ending, ending, ... -> context, start + ending, ...
         first_ending = 1 + len(start_columns)
-        texts: list[tuple[str, ...]] = []
+        texts = []
         for cells in examples.texts:
             choices = []
             for ending in cells[first_ending:]:
@@ -195,8 +195,8 @@ class ChoiceDataModule(FinetuningDataModule):
         examples = self._read(path, role)
         selected = examples.limited(self.limit(role))
         # (context, a, b), (other, c, d): context context other other | a b c d
-        contexts: list[str] = []
-        endings: list[str] = []
+        contexts = []
+        endings = []
         for context, *choices in selected.texts:
             contexts += [context] * len(choices)
             endings += choices
@@ -230,8 +230,8 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def preview_of(self, path: Path, role: str) -> Preview:
         examples = self._read(path, role)
-        contexts: list[str] = []
-        endings: list[str] = []
+        contexts = []
+        endings = []
         for context, *choices in examples.texts:
             contexts.append(context)
             endings += choices

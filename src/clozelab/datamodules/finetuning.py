@@ -485,7 +485,7 @@ class TrainingBatches(IterableDataset[Batch]):
             first = worker.id
             stride = worker.num_workers
         batches: list[Ints] = []
-        batches_epoch: int | None = None
+        batches_epoch = None
         for epoch, position, sequences in self.places[first::stride]:
             if epoch != batches_epoch:
                 # The sequences that come first (epoch -1) share the first epoch's number: they are

@@ -25,7 +25,7 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, Shard, Source, file_sha256
+from clozelab.corpus.files import CorpusCounts, Source, file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
@@ -138,7 +138,7 @@ class HeldOutMeasure(MeasureDataModule):
                 "measure.data.sources: two sources have one name, and a score each; give each"
                 " its own"
             )
-        shards: list[Shard] = []
+        shards = []
         for number, source in enumerate(sources):
             shards += source.shards(number, self.inputs.data_dir)
         for shard in shards:
@@ -221,7 +221,7 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
 
     def make_questions(self) -> Questions:
         pieces: list[np.ndarray] = []
-        sources: list[int] = []  # of each piece
+        sources = []  # of each piece
         for source, document in self.documents:
             for piece in windows(document, self.max_seq_length - 2):
                 pieces.append(piece)

@@ -138,8 +138,8 @@ class TableFormat:
         label_column = LabelColumn(path, names, expected, listed=listed)
         named_classes = self._named_classes(table, listed if names is None else names, expected)
         examples = TextExamples()
-        labels: list[str] = []
-        damaged: list[str] = []
+        labels = []
+        damaged = []
         num_rows = 0
         for row, (line, record) in enumerate(table.rows(columns)):
             num_rows += 1
@@ -466,7 +466,7 @@ class LabelledDataModule(FinetuningDataModule):
         return sequences
 
     def splits(self) -> list[tuple[str, Path, Split]]:
-        extra: list[tuple[str, Path, Split]] = []
+        extra = []
         for name, split in self.validation.extra.items():
             extra.append((name, self.extra_paths[name], split))
         return super().splits() + extra
@@ -511,7 +511,7 @@ class LabelledDataModule(FinetuningDataModule):
     ) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = self._read(path, role, names)
-        label_names: list[str] = []
+        label_names = []
         if not self.numeric_labels:
             label_names = list(names or sorted(set(examples.labels or [])))
         selected = examples.limited(self.limit(role))
@@ -574,7 +574,7 @@ class LabelledDataModule(FinetuningDataModule):
         validation = {}
         for prefix, path in paths.items():
             validation[prefix] = self._read(path, "validation", names)
-        validation_pairs: list[tuple[str, str]] = []
+        validation_pairs = []
         for examples in validation.values():
             validation_pairs += _pairs(examples)
         # All sets are guessed at once, behind each other: the words are learnt once.

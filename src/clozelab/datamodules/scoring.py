@@ -277,8 +277,8 @@ class MinimalPairs(ScoringDataModule):
 
     def _read_pairs(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""
-        rows: list[tuple[str, ...]] = []
-        groups: list[str] = []
+        rows = []
+        groups = []
         self.facts["bad_rows"] = 0
         try:
             tables = [

@@ -608,7 +608,7 @@ class SquadDataModule(FinetuningDataModule):
 
         A question for which no phrase is known gets no answer, in 2.0 as well.
         """
-        train: list[SquadQuestion] = []
+        train = []
         for path in (*self.extra_paths, self.train_path):
             examples = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
             selection = subset(len(examples), self.limit("training"))
@@ -617,8 +617,8 @@ class SquadDataModule(FinetuningDataModule):
             [question.text for question in train], [question.answers for question in train]
         )
         validation = self.validation.examples
-        guesses: dict[str, str] = {}
-        golds: dict[str, tuple[str, ...]] = {}
+        guesses = {}
+        golds = {}
         for question in validation.questions:
             passage = validation.passages[question.passage]
             guesses[question.id] = guesser.guess(passage, question.text)

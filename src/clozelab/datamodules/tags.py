@@ -160,14 +160,14 @@ def read_conll(
     """
     sentences = TaggedSentences(tags=[])
     # Where tags are not required they are taken as they are.
-    tag_labels: LabelColumn | None = None
+    tag_labels = None
     if require_tags:
         tag_labels = LabelColumn(path, None, expected, is_tag=True)
     # Conllu has ten columns, another file as many as its first undamaged sentence.
-    width: int | None = None
+    width = None
     if layout.is_conllu:
         width = CONLLU_COLUMNS
-    damaged: list[str] = []
+    damaged = []
     num_sentences = 0
     for document, block in _numbered_blocks(path, layout, sentences):
         num_sentences += 1
@@ -178,7 +178,7 @@ def read_conll(
             damaged.append(f"{path}:{damage}")
             continue
         width = expected_width
-        tags: list[str] | None = None
+        tags = None
         if layout.has_tags(width):
             tags = _tags_of(block, layout, tag_labels)
         elif require_tags:
@@ -344,7 +344,7 @@ def build_sequences(
     cls, sep = boundary_tokens(tokenizer)
     sequences: list[Int32s] = []
     positions: list[Int32s] = []
-    num_words: list[int] = []
+    num_words = []
     for sentence in selection:
         document = int(document_begins[sentence]), int(document_ends[sentence])
         runs = _runs(
@@ -587,7 +587,7 @@ class TagDataModule(FinetuningDataModule):
         words = itertools.chain.from_iterable(sentences.words[i] for i in selection)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
         counts.update(sentences.counts)
-        facts: Facts = {
+        facts = {
             "available": len(sentences),
             "has_documents": sentences.has_documents,
             "tag_scheme": scheme,
@@ -663,7 +663,7 @@ def _label_indices(
 ) -> Ints:
     """[W] of the selected sentences, into `names`; ValueError for a tag that is none of them."""
     index = {name: number for number, name in enumerate(names)}
-    labels: list[int] = []
+    labels = []
     for sentence in selection:
         for tag in tags[sentence]:
             if tag not in index:

@@ -149,7 +149,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         made.
         """
         composer = hydra_compat.JobComposer(self.context.config_loader, self.master)
-        composed: list[Composed] = []
+        composed = []
         planned: list[PlannedJob] = []
         pulse = Pulse(
             console,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 
 import torch
-from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
@@ -51,8 +50,8 @@ def build_adamw(
     named = dict(named_parameters)
     matches = match_groups(named, groups)
     # With a rate of their own the matrices of layers are another optimizer's.
-    matrices: dict[str, nn.Parameter] = {}
-    remaining: list[tuple[str, nn.Parameter]] = []
+    matrices = {}
+    remaining = []
     for name, parameter in named.items():
         is_matrix = parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
         if matrix_learning_rate is not None and is_matrix:

@@ -104,7 +104,7 @@ def measured_speeds(
         "threads": threads,
     }
     paths = []
-    missing: dict[Path, Request] = {}  # each once, though several shapes may ask it
+    missing = {}  # each once, though several shapes may ask it
     speeds: dict[Path, Speed | None] = {}
     for request in requests:
         key = digest({"machine": machine, "request": dict(request.question)})[:16]

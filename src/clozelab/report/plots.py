@@ -174,7 +174,7 @@ def _common_entries(
     columns: Sequence[DataColumn], rows: Iterable[str], table: ResultTable
 ) -> list[Line2D]:
     """What a legend of these rows and data sets has to explain, where it occurs."""
-    entries: list[Line2D] = []
+    entries = []
     if any(column.trivial is not None for column in columns):
         entries.append(
             _entry(label="best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED)
@@ -344,7 +344,7 @@ def draw_curves(table: ResultTable) -> Picture | None:
     figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
     axes.set(xlabel="tokens seen", ylabel="held-out loss (nats a predicted token)")
     axes.xaxis.set_major_formatter(EngFormatter())
-    entries: list[Line2D] = []
+    entries = []
     for index, arm in enumerate(arms):
         colour = _colour_of(index)
         of_arm = [run for run in runs if run.name == arm]
@@ -368,13 +368,13 @@ def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
 
 def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
     """Draw what frequencies alone reach, and what no model can be below, where that is known."""
-    heights: dict[str, float] = {}
+    heights = {}
     unigram_losses = [run.facts["unigram_loss"] for run in runs if "unigram_loss" in run.facts]
     if unigram_losses:
         loss = fmean(unigram_losses)
         heights[f"frequencies alone ({loss:.2f})"] = loss
     bounds = known_heights(runs)
-    entries: list[Line2D] = []
+    entries = []
     for label, height in (heights | bounds).items():
         style: JsonObject = {"color": plt.rcParams[INK], "linewidth": 1.2}
         style["linestyle"] = DOTTED if label in bounds else DASHED
@@ -385,7 +385,7 @@ def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
 
 def known_heights(runs: Iterable[Record]) -> dict[str, float]:
     """Label -> loss that no model can be below, for every kind of model whose bound is known."""
-    heights: dict[str, float] = {}
+    heights = {}
     for run in runs:
         bound = LossBound.of(run)
         if bound is not None:
@@ -424,7 +424,7 @@ def draw_lines(table: ResultTable) -> Picture | None:
     if not lines or not columns:
         return None
     heights = [SCORES_HEIGHT]
-    contrasts: dict[str, dict[float, Contrast]] = {}
+    contrasts = {}
     if len(lines) == 2:
         heights.append(DIFFERENCES_HEIGHT)
         contrasts = {column.key: _differences(lines, column, table) for column in columns}
@@ -470,12 +470,12 @@ def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
     """
     series = table.checkpoint_series
     first_rows = {row.arm: row for row in reversed(table.experiment.rows)}
-    amounts: list[dict[float, float]] = []
+    amounts = []
     for one_arm in series:
         percents = {fraction: 100.0 * fraction for fraction in one_arm.rows}
         amounts.append(one_arm.reached(one_arm.rows) if has_tokens else percents)
     furthest = max((max(known.values()) for known in amounts), default=0.0)
-    lines: list[_Line] = []
+    lines = []
     for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
         shift = APART * furthest * (index - (len(series) - 1) / 2)
         places = {}
@@ -490,7 +490,7 @@ def _differences(
 ) -> dict[float, Contrast]:
     """Fraction -> first line - second, where both have points that may be compared."""
     first, second = (line.series.rows for line in lines)
-    contrasts: dict[float, Contrast] = {}
+    contrasts = {}
     for fraction in first.keys() & second.keys():
         contrast = contrast_rows(table, first[fraction], second[fraction], column)
         if contrast.obstacles.incomparability is None:
@@ -507,7 +507,7 @@ def _significant(contrasts: Iterable[Mapping[float, Contrast]]) -> set[ContrastK
 
 def _draw_line(axes: Axes, line: _Line, table: ResultTable, column: DataColumn) -> None:
     """Draw a line through its points; the floor, before any step, is a hollow one."""
-    means: dict[float, float] = {}
+    means = {}
     for fraction, row in line.rows.items():
         cell = table.cells[row, column.key]
         if cell.estimate is None:

@@ -94,7 +94,7 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
 
     Of a kind that the older declaration does not know there is nothing to say.
     """
-    changes: list[str] = []
+    changes = []
     for kind, entries in after.items():
         if kind != "seeds" and kind in before:
             changes += _changed_entries(kind, before[kind], entries)
@@ -107,7 +107,7 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
 
 
 def _changed_entries(kind: str, before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
-    changes: list[str] = []
+    changes = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
             continue

@@ -235,7 +235,7 @@ def own_experiments() -> list[Path]:
 
     These are folders with a paper.yaml, and files that have a table's columns.
     """
-    experiments: set[Path] = set()
+    experiments = set()
     for pattern in ("*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"):
         for path in Path().glob(pattern):
             if not path.is_file() or not os.access(path, os.R_OK):

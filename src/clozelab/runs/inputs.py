@@ -80,7 +80,7 @@ def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
     That is its size, its inode, and the times (ns) of its content and of any change; the last one
     cannot be set.
     """
-    watched: dict[str, tuple[int, ...]] = {}
+    watched = {}
     try:
         for path in _named_files(config):
             status = path.stat()

@@ -80,8 +80,8 @@ def read_launches(root: Path) -> dict[str, Launch]:
 
 def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
     """Return folder of a run -> the launches noted in the nearest folder above it that has any."""
-    launches: dict[Path, dict[str, Launch]] = {}
-    by_root: dict[Path, dict[str, Launch]] = {}
+    launches = {}
+    by_root = {}
     for run in runs:
         for root in run.folder.resolve().parents:
             if root not in by_root:

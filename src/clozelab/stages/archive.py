@@ -108,7 +108,7 @@ def run_files(folder: Path, left_out: Collection[str]) -> list[Path]:
 
     `left_out` are some of RUN_PATTERNS, and endings of names.
     """
-    files: set[Path] = set()
+    files = set()
     for pattern in set(RUN_PATTERNS).difference(left_out):
         files |= set(folder.glob(pattern))
     return sorted(

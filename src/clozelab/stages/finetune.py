@@ -241,7 +241,7 @@ def predict_splits(
 
     Returns the files. `splits`: name -> (sequences, split) of `load_test`.
     """
-    written: list[Path] = []
+    written = []
     for name, (sequences, split) in splits.items():
         batches: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
         if writes:

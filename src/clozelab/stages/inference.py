@@ -315,7 +315,7 @@ def count_unanswered(answered: Answered) -> Answered:
     ValueError where none was.
     """
     total = 0
-    problems: list[tuple[str, str]] = []  # (place, reason)
+    problems = []  # (place, reason)
     for row, answer in answered:
         total += 1
         if isinstance(answer, Unanswered):

@@ -227,7 +227,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
 
     Where one spoils the batch, each is asked alone.
     """
-    rows: list[Row] = []
+    rows = []
     for request in batch:
         rows += request.rows
     try:

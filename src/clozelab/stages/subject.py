@@ -58,7 +58,7 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
     """
     # (arm=a, scale=demo) and (arm=b, scale=demo) are told apart by arm=a and arm=b.
     groups = sweep.groups(lambda key: key not in SEED_KEYS)
-    common: set[str] = set()
+    common = set()
     if len(groups) > 1:
         common = set.intersection(*map(set, groups))
     jobs_of = {}
@@ -444,7 +444,7 @@ class Gathering:
         """Look at a task on the arms' encoders, or on a given one."""
         task = settings["task"]
         name = task["name"]
-        stored_label_names: list[str] = []
+        stored_label_names = []
         if "pretrain" in self.steps:
             # A corpus that is not prepared yet has no tokenizer.
             tokenizers = [arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer]

@@ -63,7 +63,7 @@ def run_folders(names: Sequence[str]) -> list[Path]:
     """
     from clozelab.training.background import UNSENT_FILE
 
-    folders: list[Path] = []
+    folders = []
     for path in map(Path, names):
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give the folder of a run")

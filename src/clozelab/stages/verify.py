@@ -301,7 +301,7 @@ def check_scores(archive: RunArchive, data_dir: str) -> CheckResult:
     The files are metrics.csv of a pre-training, scores.json of other runs.
     """
     wrong: list[str] = []
-    not_checked: list[str] = []
+    not_checked = []
     num_rescored = 0
     for record in archive.records:
         if not record.is_complete:
@@ -344,7 +344,7 @@ def pretraining_mismatches(record: Record) -> Iterator[str]:
     """Say which facts and scores of a pre-training are not those that end its metrics.csv."""
     rows = list(read_rows(record.folder / "metrics.csv"))
     logged = {row.key: row.value for row in rows}  # a later row wins
-    final: dict[str, float] = {}
+    final = {}
     if rows:
         final = {
             "steps": rows[-1].step,

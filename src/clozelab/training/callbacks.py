@@ -390,7 +390,7 @@ def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, in
 
     First step of the phase -> (positions trained so far, positions that it needs).
     """
-    growth: dict[int, tuple[int, int]] = {}
+    growth = {}
     first_step = 0
     longest = 0
     for phase in phases:

@@ -135,7 +135,7 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
     It is the last or, where that is damaged, the one before or the best. Rank zero puts a damaged
     one aside, so that no save keeps it as the one before. ValueError where all are damaged.
     """
-    damaged: dict[Path, Exception] = {}
+    damaged = {}
     for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
         if not path.exists():
             continue

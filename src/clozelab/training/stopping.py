@@ -62,7 +62,7 @@ def taken_signals(act: Callable[[int], object] = lambda _: None) -> Iterator[lis
     passed on by `clozelab reproduce`, counts once. What is ignored stays so (nohup; a Slurm job's
     child), but for Ctrl-C and SIGTERM.
     """
-    received: list[int] = []
+    received = []
     last = -math.inf
 
     def note(number: int, _frame: FrameType | None) -> None:
