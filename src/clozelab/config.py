@@ -264,8 +264,9 @@ class Composed:
         return cls(str(whole.hydra.job.name), whole, whole)
 
     @classmethod
-    def of_task(cls, stage: str, node: DictConfig) -> Composed:
+    def of_task(cls, stage: str, node: object) -> Composed:
         """Return the views of what `hydra.main` gives its function."""
+        assert isinstance(node, DictConfig)
         from hydra.core.hydra_config import HydraConfig
 
         hydra: Any = HydraConfig.instance().cfg

@@ -331,7 +331,7 @@ class Tokenizer:
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of the words of running text, each by itself."""
-        words_and_ends = []
+        words_and_ends: list[str] = []
         for word in self._cleaned(words):
             if word:
                 words_and_ends.append(word)

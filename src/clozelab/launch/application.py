@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import hydra
 
@@ -35,7 +34,7 @@ def run_application(
     experiments.register()
     argv = sys.argv
 
-    def task(cfg: Any) -> None:
+    def task(cfg: object) -> None:
         sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
         run_job(Composed.of_task(verb, cfg))
 

@@ -10,6 +10,7 @@ Letters: T tokens in the stream, E embedding size, N heads, D head dimension.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +43,8 @@ class Positions(nn.Module):
     weights are as wide as the layers, or one a head.
     """
 
-    counts_slots = False
-    has_layers_shape = False
+    counts_slots: ClassVar[bool] = False
+    has_layers_shape: ClassVar[bool] = False
 
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
@@ -91,7 +92,7 @@ class BucketedPositions(LearnedPositions):
     the others grow with the distance, and the last one has no end. It begins below `max_distance`.
     """
 
-    has_layers_shape = True
+    has_layers_shape: ClassVar[bool] = True
     buckets: Tensor
 
     def __init__(

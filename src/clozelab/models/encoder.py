@@ -11,7 +11,7 @@ dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -130,8 +130,8 @@ class Intermediate(nn.Module):
 class Block(nn.Module):
     """What the encoder asks of a layer."""
 
-    needs_final_norm = False  # behind the last one
-    reads_neighbours = False  # beside attention: padding slots are then zero
+    needs_final_norm: ClassVar[bool] = False  # behind the last one
+    reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
     embedding_norm: bool = True  # behind the embeddings
 
 
@@ -170,7 +170,7 @@ class PreNorm(Block):
     `embedding_norm` False: none behind the embeddings.
     """
 
-    needs_final_norm = True
+    needs_final_norm: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ def _make_blocks(config: EncoderConfig) -> list[nn.Module]:
 
 
 def _make_final_norm(config: EncoderConfig, blocks: nn.ModuleList) -> nn.Module:
-    needs_norm: object = blocks[0].needs_final_norm
+    needs_norm: Any = blocks[0].needs_final_norm
     return layer_norm(config) if needs_norm else nn.Identity()
 
 

@@ -48,7 +48,7 @@ class Layout:
     # Of a rectangle, bool [B, S, S]: which slots (last axis) each slot may see, itself among them
     # or not, beside what the layers' masks say. None: all of its sequence.
     visibility: Tensor | None = None
-    _cache: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def rectangle(
@@ -151,7 +151,7 @@ class Layout:
         slots = torch.arange(self.row_slots, device=self.lengths.device)
         return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
 
-    def remember(self, key: object, make: Callable[[], object]) -> Any:
+    def remember(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""
         if key not in self._cache:
             self._cache[key] = make()

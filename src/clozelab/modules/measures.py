@@ -30,6 +30,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
+from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Probe(Measurement):
 
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)
-        self.solver: Any = {"strength": strength, "max_iterations": max_iterations}
+        self.solver: JsonObject = {"strength": strength, "max_iterations": max_iterations}
         self.splits = (self.data.train, self.data.validation)
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)

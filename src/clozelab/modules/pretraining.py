@@ -29,7 +29,7 @@ from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.text.plain import JsonObject, ReadOnlyJson
-from clozelab.training.checkpoints import count_step, seed_forward
+from clozelab.training.checkpoints import Checkpoint, count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
 from clozelab.training.runtime import uncompiled, widest_float
 from clozelab.training.stopping import TERMINATED
@@ -395,7 +395,7 @@ class PretrainingModule(TrainingModule):
             "spikes": self.spikes.state(),
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
         self.spikes.load(checkpoint["spikes"])
         if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:

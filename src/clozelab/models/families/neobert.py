@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ class Neobert(RenamedFamily):
         "norm_eps": 1e-6,
         "pad_token_id": 0,
     }
-    dense_heads = {"classification": "tanh"}
+    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
     num_heads = 1
 
     def of(self, config: EncoderConfig) -> Neobert:
