@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -324,7 +324,6 @@ def build_module(
     if settings.get("pooling") == "auto":
         pooling["pooling"] = trained_pooling(folder)
     if cfg.measure.module is None:
-        assert isinstance(data, FinetuningDataModule)
         module = _build_task_module(cfg, task, folder, encoder, data, pooling)
         heads = module.heads()
     else:
@@ -348,9 +347,9 @@ def _build_task_module(
     task: ReadOnlyJson,
     folder: Path,
     encoder: Encoder,
-    data: FinetuningDataModule,
+    data: Any,
     pooling: Mapping[str, str],
-) -> FineTuning:
+) -> Any:
     """A task's module for scoring: what it would train with is 0."""
     seed_initialisation(cfg.pretrain_seed)
     provenance = folders.read_config_dict(folder).get("clozelab", {})
