@@ -29,7 +29,7 @@ from tests.composing import composed
 from tests.runs.test_pretrain_run import overrides, rows, state, tensors, write_text
 
 from clozelab import cli
-from clozelab.config import Composed, copied
+from clozelab.config import Composed
 from clozelab.runs.code import code_of_results
 from clozelab.stages.rerun import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
@@ -142,7 +142,7 @@ class Trial:
 
 def changed(config: Composed, changes: dict[str, Any], is_new: bool = False) -> Composed:
     """The same configuration with other values; `is_new`: of keys that it may lack."""
-    node = copied(config.node)
+    node = config.node.copy()
     for key, value in changes.items():
         OmegaConf.update(node, key, value, force_add=is_new)
     return Composed.of(node)

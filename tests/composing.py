@@ -6,6 +6,7 @@ instead of 100.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -14,7 +15,8 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import Composed, copied, hydra_left_out
+from clozelab.config import Composed, hydra_left_out
+from clozelab.hydra_compat import JobComposer
 from clozelab.launch import plugins, sweep
 
 
@@ -35,10 +37,11 @@ def given(stage: str, settings: Mapping[str, Any] | DictConfig) -> Given:
 
 
 @cache
-def composer(stage: str) -> sweep.JobComposer:
+def composer(stage: str) -> JobComposer:
     plugins.register()
     loader = sweep.make_loader()
-    return sweep.JobComposer(loader, loader.load_configuration(stage, [], run_mode=RunMode.RUN))
+    master = loader.load_configuration(stage, [], run_mode=RunMode.RUN)
+    return JobComposer(loader, Composed.of(master))
 
 
 def run_stage(main: Callable[..., Any], composed: Composed) -> None:
@@ -59,7 +62,7 @@ def whole(name: str, words: Sequence[str] = (), **options: Any) -> DictConfig:
 def without_hydra(node: DictConfig) -> DictConfig:
     """A copy of a composed configuration without its `hydra` node."""
     with hydra_left_out(node) as stage_part:
-        config: DictConfig = copied(stage_part)
+        config: DictConfig = pickle.loads(pickle.dumps(stage_part))
     return config
 
 

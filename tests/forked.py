@@ -220,7 +220,6 @@ def preload() -> None:
     """What jobs import, once; a fork takes along no thread, so there must be none."""
     if "clozelab" in sys.modules:
         return
-    from clozelab import config
     from clozelab.training.host import import_torchmetrics_quickly
 
     import_torchmetrics_quickly()
@@ -237,7 +236,6 @@ def preload() -> None:
     from clozelab.runs.code import code_of_results
     from clozelab.training import runtime
 
-    config.register()
     Plugins.instance()
     for stage in ("prepare", "pretrain", "finetune", "evaluate"):
         compose(stage)  # so that its files are parsed

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.version import __version__ as __version__
 
@@ -60,7 +60,7 @@ PLAIN_TEXT = re.compile(r"[A-Za-z_/.][\w./-]*", re.ASCII)
 """A text that Hydra's grammar takes without quotes."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'clozelab' has no attribute {name!r}")
     return getattr(import_module(f"clozelab.{_PLACES[name]}"), name)
@@ -73,7 +73,8 @@ def prepare(*words: str, **overrides: object) -> Path:
 
     composed = _composed("prepare", words, overrides)
     job(composed)
-    folder: Any = find_corpus(composed.config)  # None only where nothing is prepared
+    folder = find_corpus(composed.config)
+    assert folder is not None  # it has just been prepared
     return folder
 
 
@@ -124,8 +125,7 @@ def compose(
     composed = _composed(verb, words, overrides)
     check_targets(composed.values)
     stage = import_module(f"clozelab.stages.{verb}")
-    objects: Any = stage.training_objects(composed.config)
-    return objects
+    return stage.training_objects(composed.config)
 
 
 def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Record:
@@ -134,7 +134,8 @@ def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Re
 
     composed = _composed(verb, words, overrides)
     job(composed)
-    record: Any = read_record(Path(composed.values["run_dir"]))
+    record = read_record(Path(composed.values["run_dir"]))
+    assert record is not None  # the job has just written it
     return record
 
 

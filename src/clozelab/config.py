@@ -2,8 +2,8 @@
 
 `Composed` validates what Hydra has composed, resolves it and works out what a run of it is known
 by, each once. The stages get its `config`, a dataclass of schema.py, and `runs` its other views;
-nobody below knows Hydra or OmegaConf. `register()` puts the schemas and the resolvers where Hydra
-finds them; it must run before anything is composed.
+nobody below knows Hydra or OmegaConf. `hydra_compat.register()` puts the schemas and the resolvers
+where Hydra finds them; it must run before anything is composed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import pickle
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -36,7 +35,7 @@ from clozelab.schema import (
     meaning_of,
 )
 from clozelab.text.did_you_mean import hint, nearest
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 
 
 def fallback(*values: Json) -> Json:
@@ -106,7 +105,7 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson])
     if float(fraction) == 1.0:
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
-        record = json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))
+        record = read_json(Path(run_dir) / "run.json")
         phases = record["config"]["phases"] or phases
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 
@@ -133,7 +132,7 @@ def listed(*names: str) -> str:
     return ",".join(filter(None, names))
 
 
-RESOLVERS: tuple[Callable[..., Any], ...] = (
+RESOLVERS: tuple[Callable[..., object], ...] = (
     fallback,
     at_least,
     listed,
@@ -141,10 +140,9 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (
     scaled_phases,
     encoder_place,
 )
-"""Known to configurations by their own names (config.register)."""
+"""Known to configurations by their own names (hydra_compat.register)."""
 
 
-T = TypeVar("T")
 MISSING_VALUE = "???"
 UNRESOLVED = re.compile(r"^\?{3}$|\$\{")
 """A value that is missing, or not resolved."""
@@ -215,7 +213,7 @@ def _dotted(mistake: ErrorDetails) -> str:
     return ".".join(map(str, mistake["loc"]))
 
 
-adapter: Callable[[type], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+adapter: Callable[[type], TypeAdapter[object]] = functools.cache(TypeAdapter)
 
 
 class ConfigSource(NamedTuple):
@@ -266,8 +264,9 @@ class Composed:
         return cls(str(whole.hydra.job.name), whole, whole)
 
     @classmethod
-    def of_task(cls, stage: str, node: DictConfig) -> Composed:
+    def of_task(cls, stage: str, node: object) -> Composed:
         """Return the views of what `hydra.main` gives its function."""
+        assert isinstance(node, DictConfig)
         from hydra.core.hydra_config import HydraConfig
 
         hydra: Any = HydraConfig.instance().cfg
@@ -297,18 +296,18 @@ class Composed:
     def values(self) -> JsonObject:
         """Everything but Hydra's own node as plain values, resolved."""
         with self._resolving() as node:
-            return _plain(node, resolve=True)
+            return to_plain(node)
 
     @cached_property
     def unresolved(self) -> JsonObject:
         """The same as it was composed, with its interpolations."""
         with hydra_left_out(self.node) as node:
-            return _plain(node, resolve=False)
+            return to_plain(node, resolve=False)
 
     @cached_property
     def unresolved_hydra(self) -> JsonObject:
         """Hydra's own node below its name, with its interpolations."""
-        return {"hydra": _plain(self.node.hydra, resolve=False)}
+        return {"hydra": to_plain(self.node.hydra, resolve=False)}
 
     @cached_property
     def recorded(self) -> JsonObject:
@@ -348,23 +347,23 @@ class Composed:
     def get(self, key: str) -> Json:
         """Return the plain value of a dotted key, resolved by itself; None where there is none."""
         with self._resolving() as node:
-            return _plain_value(OmegaConf.select(node, key))
+            return to_plain(OmegaConf.select(node, key))
 
     def of_hydra(self, key: str) -> Json:
         """Return the plain value of one of Hydra's own keys, resolved."""
         with self._known_to_hydra():
-            return _plain_value(OmegaConf.select(self.node, f"hydra.{key}"))
+            return to_plain(OmegaConf.select(self.node, f"hydra.{key}"))
 
     def partly_resolved(self) -> JsonObject:
         """Return everything with Hydra's own node as plain values.
 
         A part in which something means nothing yet, or a value is missing, is as it is written.
         """
-        plain = _plain(self.node, resolve=False)
+        plain = to_plain(self.node, resolve=False)
         with self._known_to_hydra():
             for key in plain:
                 with suppress(OmegaConfBaseException, ValueError, TypeError):
-                    plain[key] = _plain_value(self.node[key])
+                    plain[key] = to_plain(self.node[key])
         return plain
 
     def resolved_texts(self, texts: Collection[str]) -> list[tuple[str, str, str]]:
@@ -405,15 +404,11 @@ class Composed:
         return alone
 
 
-def _plain_value(value: object) -> Json:
+def to_plain(value: object, *, resolve: bool = True) -> Json:
+    """Return a node as plain values; any other value as it is."""
     if isinstance(value, Container):
-        return OmegaConf.to_container(value, resolve=True)
+        return OmegaConf.to_container(value, resolve=resolve)
     return value
-
-
-def _plain(node: DictConfig, *, resolve: bool) -> JsonObject:
-    plain: Json = OmegaConf.to_container(node, resolve=resolve)
-    return plain
 
 
 def canonical(config: DictConfig | ReadOnlyJson) -> JsonObject:
@@ -551,23 +546,3 @@ def _resolved_texts(
                 value = node[name]
                 if isinstance(value, str):
                     yield key, content, value
-
-
-def copied(value: T) -> T:
-    """Return a copy, in a fifth of the time that OmegaConf's own takes."""
-    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-
-
-@functools.cache
-def register() -> None:
-    """Make the root schemas and the resolvers known to Hydra, once."""
-    # lazy: the schema alone does not need Hydra
-    from hydra.core.config_store import ConfigStore
-
-    from clozelab import hydra_compat
-
-    for stage, schema in SCHEMAS.items():
-        ConfigStore.instance().store(name=f"{stage}_schema", node=schema, provider="clozelab")
-    for resolver in RESOLVERS:
-        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
-    hydra_compat.compose_quickly()

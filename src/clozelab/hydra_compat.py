@@ -3,17 +3,18 @@
 pyproject.toml keeps hydra-core at 1.3 and omegaconf at 2.3, whose insides these are. Importing this
 module imports all of Hydra, so whoever has to begin quickly imports it inside a function.
 
-Used as they are: the loader of configurations, the source of files, the repository of a search
-path, the sweepers. Changed: `running_application` and `compose_quickly`, a comment a patch.
+Used as they are: the sources of files, a search path and its repository, the sweepers. Extended:
+the loader of configurations. Changed: `running_application` and `compose_quickly`, a comment a
+patch.
 """
 
 from __future__ import annotations
 
 import functools
 import pickle
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import omegaconf
@@ -27,17 +28,189 @@ from hydra._internal.core_plugins import basic_sweeper
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
-from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
-from hydra.core.default_element import ResultDefault
-from hydra.core.override_parser.types import Override
+from hydra.core.default_element import InputDefault, ResultDefault
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.plugins.plugin import Plugin
 from hydra.plugins.sweeper import Sweeper
-from hydra.types import RunMode
-from omegaconf import DictConfig, grammar_parser
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, grammar_parser
+from omegaconf.errors import OmegaConfBaseException
 
-__all__ = ["ConfigLoaderImpl", "ConfigRepository", "FileConfigSource", "get_overrides_dirname"]
+from clozelab.config import RESOLVERS, Composed
+from clozelab.schema import SCHEMAS
+
+__all__ = ["ConfigRepository", "SourcesRegistry", "create_config_search_path"]
+
+
+class VersionedSource(FileConfigSource):
+    """A source of YAML files that says when one has changed."""
+
+    def version(self, config_path: str) -> tuple[object, ...]:
+        """Return what is another value when the file, or what stands for it, has changed."""
+        raise NotImplementedError
+
+
+class MergingOnce(ConfigLoaderImpl):
+    """Hydra's loader, which merges the same files once in a process.
+
+    Merging takes half of the time to compose. Jobs and trials mostly differ in overrides of single
+    keys, which are set on a copy.
+    """
+
+    _merged: ClassVar[dict[tuple[object, ...], bytes]] = {}
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        key: list[object] = []
+        for default in defaults:
+            assert default.config_path is not None
+            key += [default.config_path, default.package, default.parent, default.is_self]
+            for source in repo.get_sources():
+                if isinstance(source, VersionedSource):
+                    key.append(source.version(default.config_path))
+        merged = self._merged.get(tuple(key))
+        if merged is None:
+            whole = super()._compose_config_from_defaults_list(defaults, repo)
+            self._merged[tuple(key)] = pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
+            return whole
+        return pickle.loads(merged)
+
+
+class CheckingLoader(MergingOnce):
+    """It shows `check` all that it composes before anybody else sees it."""
+
+    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
+        whole = super().load_configuration(*args, **options)
+        self.check(Composed("", whole, whole))
+        return whole
+
+    @abstractmethod
+    def check(self, composed: Composed) -> None:
+        """ValueError for what must not be run."""
+
+
+class JobComposer:
+    """Composes a sweep's jobs as Hydra does.
+
+    It does so once for all that differ in plain values: `seed=2` is set on a copy.
+    """
+
+    def __init__(self, loader: ConfigLoader, master: Composed) -> None:
+        self.loader = loader
+        self.master = master.node
+        self._parser = OverridesParser.create(config_loader=loader)
+        self._names_group = functools.cache(
+            lambda key: bool(loader.get_group_options(key))
+        )  # reads folders
+        self._templates: dict[tuple[str, ...], bytes] = {}
+
+    def compose(self, overrides: Sequence[str]) -> Composed:
+        """Compose a job's configuration."""
+        return Composed.of(self._compose(overrides))
+
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        """Return it with its `hydra` node."""
+        parsed = self._parser.parse_overrides(list(overrides))
+        # Jobs whose overrides are equal but for the values of plain ones share a template:
+        # ("objective=mlm", "seed").
+        plain = []
+        signature = []
+        for text, override in zip(overrides, parsed, strict=True):
+            if self._is_plain(override, parsed):
+                plain.append(override)
+                signature.append(override.key_or_group)
+            else:
+                signature.append(text)
+        template = tuple(signature)
+        if template not in self._templates:
+            loaded = self.loader.load_sweep_config(self.master, list(overrides))
+            # OmegaConf's own copy takes five times as long
+            self._templates[template] = pickle.dumps(loaded, pickle.HIGHEST_PROTOCOL)
+        config: DictConfig = pickle.loads(self._templates[template])
+        try:
+            for override in plain:
+                OmegaConf.update(config, override.key_or_group, override.value())
+        except OmegaConfBaseException:
+            # Hydra says what is wrong, as anywhere
+            return self.loader.load_sweep_config(self.master, list(overrides))
+        # What resolvers such as `now:` have given the master is the job's as well.
+        OmegaConf.copy_cache(from_config=self.master, to_config=config)
+        self._note_overrides(config, parsed)
+        return config
+
+    @staticmethod
+    def _note_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:
+        """Let the `hydra` node say of this job what the template's says of its own."""
+        of_task = [override for override in overrides if not override.is_hydra_override()]
+        dirname = config.hydra.job.config.override_dirname
+        OmegaConf.set_readonly(config.hydra, False)
+        config.hydra.overrides.task = [override.input_line for override in of_task]
+        config.hydra.job.override_dirname = get_overrides_dirname(
+            of_task,
+            kv_sep=dirname.kv_sep,
+            item_sep=dirname.item_sep,
+            exclude_keys=dirname.exclude_keys,
+        )
+
+    def _is_plain(self, override: Override, all_of_job: Sequence[Override]) -> bool:
+        """Say whether an override may be set on a copy.
+
+        It gives one existing key a number or a text, chooses nothing, and overlaps no other
+        override.
+        """
+        if self.master.hydra.searchpath:  # more groups than the loader knows of
+            return False
+        if override.type != OverrideType.CHANGE or override.package is not None:
+            return False
+        if not isinstance(override.value(), int | float | str):
+            return False
+        if "_target_" in override.key_or_group:  # for the gate to see
+            return False
+        if override.is_hydra_override() or self._names_group(override.key_or_group):
+            return False
+        key = f"{override.key_or_group}."
+        for other in all_of_job:
+            other_key = f"{other.key_or_group}."
+            overlaps = key.startswith(other_key) or other_key.startswith(key)
+            if overlaps and other is not override:
+                return False
+        return True
+
+
+class SweepPlugin(Plugin):
+    """What a launcher and a sweeper of ours are told of their sweep."""
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.context = hydra_context
+        self.task = task_function
+        self.master = Composed.of(config)
+        self.verb: str = getattr(task_function, "clozelab_verb", self.master.stage)
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Take from `context`, `task`, `master` and `verb` what the sweep needs."""
+
+    def set_up_same(self, plugin: Sweeper) -> None:
+        """Tell a sweeper of Hydra's the same."""
+        plugin.setup(hydra_context=self.context, task_function=self.task, config=self.master.node)
+
+
+@functools.cache
+def register() -> None:
+    """Make the root schemas and the resolvers known to Hydra, once."""
+    for stage, schema in SCHEMAS.items():
+        ConfigStore.instance().store(name=f"{stage}_schema", node=schema, provider="clozelab")
+    for resolver in RESOLVERS:
+        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
+    compose_quickly()
 
 
 @contextmanager
@@ -49,7 +222,7 @@ def running_application(loader: type[ConfigLoaderImpl], *, is_one_job: bool) -> 
         is_one_job: the command line says `hydra.mode=RUN`.
     """
     application: Any = hydra_application
-    # `Any`, because mypy lets nobody assign to a method of a class.
+    # mypy lets nobody assign to a method of a class
     hydra_class: Any = hydra_application.Hydra
     before = (application.ConfigLoaderImpl, hydra_utils.run_and_report, hydra_class.get_mode)
 
@@ -94,53 +267,14 @@ def compose_quickly() -> None:
     make_choices = defaults_list._create_interpolation_map
 
     @functools.wraps(make_choices)
-    def choices(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+    def choices(
+        overrides: defaults_list.Overrides, defaults: list[InputDefault], self_added: bool
+    ) -> object:
         if not any(default.is_interpolation() for default in defaults):
             return None
         return make_choices(overrides, defaults, self_added)
 
     defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
-
-
-class VersionedSource(FileConfigSource):
-    """A source of YAML files that says when one has changed."""
-
-    def version(self, config_path: str) -> tuple[object, ...]:
-        """Return what is another value when the file, or what stands for it, has changed."""
-        raise NotImplementedError
-
-
-class MergingOnce(ConfigLoaderImpl):
-    """Hydra's loader, which merges the same files once in a process.
-
-    Merging takes half of the time to compose. Jobs and trials mostly differ in overrides of single
-    keys, which are set on a copy.
-    """
-
-    _merged: ClassVar[dict[tuple[object, ...], bytes]] = {}
-
-    def _compose_config_from_defaults_list(
-        self, defaults: list[ResultDefault], repo: IConfigRepository
-    ) -> DictConfig:
-        key: list[object] = []
-        for default in defaults:
-            assert default.config_path is not None
-            key += [default.config_path, default.package, default.parent, default.is_self]
-            for source in repo.get_sources():
-                if isinstance(source, VersionedSource):
-                    key.append(source.version(default.config_path))
-        merged = self._merged.get(tuple(key))
-        if merged is None:
-            whole = super()._compose_config_from_defaults_list(defaults, repo)
-            self._merged[tuple(key)] = pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
-            return whole
-        copy: DictConfig = pickle.loads(merged)
-        return copy
-
-
-def search_path_from(folder: Path) -> ConfigSearchPath:
-    """Return Hydra's search path with `folder` as the application's, and what plugins add."""
-    return create_config_search_path(str(folder))
 
 
 def config_repository(places: Sequence[tuple[str, str]]) -> ConfigRepository:
@@ -166,11 +300,6 @@ def register_plugins(package: str, classes: Sequence[type[Plugin]]) -> None:
         plugins.class_name_to_class[f"{package}.{plugin_class.__name__}"] = plugin_class
 
 
-def register_file_source(source: type[FileConfigSource]) -> None:
-    """Let Hydra read `file://` places of a search path with this class."""
-    SourcesRegistry.instance().types["file"] = source
-
-
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
     """Return every combination of a sweep's values, as words, in Hydra's order."""
     (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)
@@ -179,9 +308,9 @@ def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
 
 def make_grid_sweeper(
     max_batch_size: int | None,
-    params: Any,
+    params: dict[str, str] | None,
     rename_jobs: Callable[[list[tuple[str, ...]]], Sequence[tuple[str, ...]]],
-) -> Any:
+) -> Sweeper:
     """Return Hydra's basic sweeper, whose jobs pass through `rename_jobs`."""
     # Looked up now and not subclassed: Hydra's search for plugins runs that module's code anew, and
     # an older class of it no longer works.
@@ -192,20 +321,9 @@ def make_grid_sweeper(
     sweeper.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
 
     # It has no place between the making of its jobs and their launch, where ours get names.
-    def split_and_rename(overrides: list[Override], batch_size: int | None) -> list[Any]:
+    def split_and_rename(overrides: list[Override], batch_size: int | None) -> list[object]:
         jobs = rename_jobs(expand_grid(overrides))
         return list(sweeper.split_overrides_to_chunks(jobs, batch_size or len(jobs)))
 
     sweeper.split_arguments = split_and_rename
-    return sweeper
-
-
-def make_search_sweeper(**arguments: Any) -> Sweeper:
-    """Return hydra-optuna-sweeper's search.
-
-    The class around it would make the sampler from settings of its own.
-    """
-    from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
-
-    sweeper: Sweeper = OptunaSweeperImpl(**arguments)
     return sweeper

@@ -14,7 +14,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -94,8 +94,7 @@ A value of the configuration would lose against it without a word.
 @cache
 def allowed() -> Mapping[str, list[str]]:
     """Return place of a `_target_` -> the addresses that may stand there."""
-    addresses: dict[str, list[str]] = yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
-    return addresses
+    return yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
 
 
 def parse_allow_targets(words: Iterable[str]) -> list[str]:
@@ -251,7 +250,7 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
 
 
-def parameters_of(target: Any) -> list[str]:
+def parameters_of(target: Callable[..., object]) -> list[str]:
     """Return the names that a function or class takes.
 
     Those of a class's bases are among them for as long as they pass on `**rest`.
@@ -261,7 +260,7 @@ def parameters_of(target: Any) -> list[str]:
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
-    names: list[str] = []
+    names = []
     for function in functions:
         passes_on = False
         for parameter in inspect.signature(function).parameters.values():

@@ -23,7 +23,7 @@ from tokenizers import models, pre_tokenizers, processors, trainers
 
 from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, Rows, Shard, Source, TableFile
-from clozelab.corpus.prepare import prepare_corpus
+from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings, WordPieceTokenizer
 
@@ -57,7 +57,8 @@ def run(tmp_path: Path, **changes: Any) -> Path:
         ),
         "validation_fraction": 0.2,
     }
-    return prepare_corpus(**(arguments | changes))
+    share = changes.pop("max_unknown_share", 0.5)
+    return prepare_corpus(plan_corpus(**(arguments | changes)), share)
 
 
 @pytest.fixture

@@ -73,5 +73,5 @@ def test_a_machines_threads_do_not_reach_every_job(
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, given)
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
-    pool.config = composing.given("pretrain", {"trainer": {"accelerator": "cpu"}})
+    pool.master = composing.given("pretrain", {"trainer": {"accelerator": "cpu"}})
     assert pool._environment(8) == dict.fromkeys(THREAD_VARIABLES, expected)

@@ -129,8 +129,8 @@ def test_wrong_settings(tmp_path: Path, screen: Screens) -> None:
 
 @pytest.mark.skipif(not has_optuna, reason="the extra optuna is missing")
 def test_a_search_does_not_maximise_a_loss(screen: Screens) -> None:
-    task = SimpleNamespace(clozelab_verb="pretrain")
-    config: Any = OmegaConf.create({"hydra": {"sweep": {"dir": "x"}}})
+    task = SimpleNamespace()
+    config: Any = OmegaConf.create({"hydra": {"job": {"name": "pretrain"}}})
     with screen.refuses(ValueError):
         OptunaSweeper(**SETTINGS).setup(hydra_context=None, task_function=task, config=config)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.screens import Screens
 
 from clozelab.corpus.files import Source, file_sha256
-from clozelab.corpus.prepare import prepare_corpus
+from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
@@ -208,7 +208,7 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         "validation_fraction": 0.3,
     }
     corpus = PreparedCorpus.open(
-        prepare_corpus(sources=[Source(**one) for one in SOURCES], **common)
+        prepare_corpus(plan_corpus(sources=[Source(**one) for one in SOURCES], **common), 0.5)
     )
 
     def read(words: Any) -> Any:

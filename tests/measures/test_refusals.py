@@ -13,7 +13,7 @@ from tests.calling import call_with_fixtures
 from tests.measures import test_evaluate_run, test_held_out, test_minimal_pairs
 
 from clozelab.corpus.files import Source
-from clozelab.corpus.prepare import prepare_corpus
+from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import TokenizerSettings, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
@@ -61,7 +61,7 @@ def a_column_says_its_measure_and_its_score(tmp_path: Path, column: str) -> None
 
 
 def text_prepared_with_another_tokenizer(folder: Path, tmp_path: Path) -> None:
-    made = prepare_corpus(
+    plan = plan_corpus(
         sources=[Source(**source) for source in test_held_out.SOURCES],
         name="mine",
         data_dir=folder,
@@ -69,7 +69,7 @@ def text_prepared_with_another_tokenizer(folder: Path, tmp_path: Path) -> None:
         tokenizer=TokenizerSettings("wordpiece", 300, True),
         validation_fraction=0.3,
     )
-    corpus = PreparedCorpus.open(made)
+    corpus = PreparedCorpus.open(prepare_corpus(plan, 0.5))
     tokenizer = WordPieceTokenizer(corpus.tokenizer.vocabulary[:-1], lowercase=True)
     inputs = TaskInputs("text", folder, tmp_path, tokenizer, 64, corpus=corpus.fingerprint)
     settings = test_held_out.TOGETHER | test_held_out.TEXT

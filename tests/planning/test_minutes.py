@@ -177,6 +177,6 @@ def test_a_plan_has_the_threads_of_the_runs(
     pool = Pool.of(step)
     assert (pool.at_once, pool.threads) == (2, threads)
     launcher = ProcessLauncher(2, 1.0, fork=False)
-    launcher.config = step.sweep.master
+    launcher.master = step.sweep.master
     environment = launcher._environment(len(step.sweep.jobs))
     assert environment["OMP_NUM_THREADS"] == str(pool.threads)

@@ -378,7 +378,7 @@ def _differences(
     What one side does not have is NO_VALUE; a value among the `unknown` ones is no difference.
     """
     common = sorted(first.keys() & second.keys())
-    differences: dict[str, str] = {}
+    differences = {}
     for key in sorted(set(chain.from_iterable((*first.values(), *second.values())))):
         ours = [first[seeds].get(key, NO_VALUE) for seeds in common]
         theirs = [second[seeds].get(key, NO_VALUE) for seeds in common]

@@ -66,7 +66,7 @@ class ContrastKey:
         every added seed, so there only their sign counts: +0.5 each. The margin does not count:
         whoever has seen a difference knows which margins hold it.
         """
-        terms: list[tuple[float, str, str]] = []
+        terms = []
         for weight, row, key in self.terms:
             sign_only = math.copysign(0.5, weight) if weight % 1 else weight
             terms.append((sign_only, row, key))
@@ -173,7 +173,7 @@ class Contrast:
             return None
         if self.rests_on_collapsed:
             return 1.0
-        p_values: list[float] = []
+        p_values = []
         for estimate in self._with_and_without_collapsed():
             # Against zero, or the end of the margin that is nearer to the mean.
             p_value = estimate.p_value(math.copysign(self.margin, estimate.mean))
@@ -193,7 +193,7 @@ class Contrast:
         if not self.interim:
             return None
         is_low = self._is_on_low_side(self.decided_on)
-        p_values: list[float] = []
+        p_values = []
         for analysis in self.interim:
             is_other_side = self._is_on_low_side(analysis.difference) != is_low
             if analysis.p_value is None or is_other_side:
@@ -214,7 +214,7 @@ class Contrast:
         Within a margin these are both ends. With collapsed runs it is the nearer of the means with
         and without them.
         """
-        candidates: list[list[float]] = []
+        candidates = []
         for estimate in self._with_and_without_collapsed():
             size = abs(estimate.mean)
             gaps = [size - self.margin]
@@ -355,7 +355,7 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
     if len(finetune_seeds) < 2 or is_one_dataset:
         return list(cells)
 
-    averaged: list[Cell] = []
+    averaged = []
     by_dataset = group_by(zip(terms, cells, strict=True), lambda pair: pair[0].column.key)
     for term, cell in zip(terms, cells, strict=True):
         beside = [other for _, other in by_dataset[term.column.key]]
@@ -371,7 +371,7 @@ def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, 
     for others in beside:
         if others:
             common &= others.keys()
-    means: dict[Seeds, float] = {}
+    means = {}
     for pretrain_seed, group in group_by(sorted(common), lambda seeds: seeds[0]).items():
         means[pretrain_seed, 0] = fmean(scores[seeds] for seeds in group)
     return means
@@ -448,7 +448,7 @@ def _other_scores(columns: Sequence[DataColumn]) -> Reason | None:
 
 def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Reason | None:
     """Losses of objectives that predict other tokens."""
-    targets: set[str] = set()
+    targets = set()
     for term in terms:
         if term.column.is_pretraining and term.column.metric.startswith(LOSS_FIGURES):
             targets |= table.prediction_targets(term.row)
@@ -555,7 +555,7 @@ def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
 
 
 def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[str, ...]:
-    cautions: list[str] = []
+    cautions = []
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
         label = table.spec.label(row)
@@ -573,7 +573,7 @@ def _interim(
 ) -> tuple[Contrast, ...]:
     """The contrast over the first seeds, as of each analysis; seeds come in their order."""
     seeds = sorted({pretrain_seed for pretrain_seed, _ in _common_seeds(cells)})
-    analyses: list[Contrast] = []
+    analyses = []
     for count in range(design.first, min(len(seeds), design.most) + 1):
         first_seeds = seeds[:count]
         of_seeds = []

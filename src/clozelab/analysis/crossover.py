@@ -34,7 +34,7 @@ def find_sign_changes(places: Sequence[float], differences: ArrayLike) -> SignCh
         differences: [seeds, places], of two seeds or more; straight lines between the places.
     """
     values = np.asarray(differences, dtype=np.float64)
-    points: list[float] = []
+    points = []
     stretches: list[Interval] = []
     for index, (left, right) in enumerate(pairwise(places)):
         begin = values[:, index]
@@ -131,7 +131,7 @@ def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | Non
         leads = leads.repeat(2, axis=0)
     changes = find_sign_changes(log_amounts.tolist(), leads)
     point = _last_rise(changes.points, log_amounts, means)
-    stretches: list[Interval] = []
+    stretches = []
     if is_tested:
         # The ends are the lines' own numbers, not those that come back from a logarithm.
         ends = {float(log_amounts[0]): start, float(log_amounts[-1]): end}
@@ -156,7 +156,7 @@ def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | Non
 
 
 def _amounts_between(curves: Sequence[LearningCurve], start: float, end: float) -> list[float]:
-    amounts: set[float] = set()
+    amounts = set()
     for curve in curves:
         amounts |= {amount for amount, _ in curve.points if start <= amount <= end}
     return sorted(amounts)
@@ -196,7 +196,7 @@ def _last_rise(
     changes: Sequence[float], log_amounts: NDArray[np.float64], means: NDArray[np.float64]
 ) -> float | None:
     """The last place where the mean goes from below zero to above it, as an amount."""
-    rises: list[float] = []
+    rises = []
     for log_amount in changes:
         before = np.interp(log_amount - 1e-9, log_amounts, means)
         after = np.interp(log_amount + 1e-9, log_amounts, means)

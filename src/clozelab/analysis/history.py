@@ -39,7 +39,7 @@ def read_log(folder: Path) -> list[InterimAnalysis]:
     path = folder / ANALYSIS_LOG
     if not path.is_file():
         return []
-    analyses: list[InterimAnalysis] = []
+    analyses = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line:
             continue
@@ -102,7 +102,7 @@ class History:
     ) -> History:
         """The analyses against the present ones: `seeds` of every tested contrast."""
         rule = rule_of(design)
-        before: list[InterimAnalysis] = []
+        before = []
         for analysis in analyses:
             if analysis.seeds == seeds and analysis.rule == rule:
                 break
@@ -114,7 +114,7 @@ class History:
 
         `seeds` are those of the claim's tested contrasts.
         """
-        breaches: list[str] = []
+        breaches = []
         first = self._first_analysis_of(seeds)
         if first is not None:
             day = first.time[:10]

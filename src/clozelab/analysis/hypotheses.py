@@ -74,7 +74,7 @@ def place_claim(claim: BaseClaim, table: ScoreTable) -> list[ClaimOnDataset]:
         return _contrast_claim(claim, table)
     if isinstance(claim, CrossingClaim):
         return [_crossing_claim(claim, dataset, table) for dataset in datasets]
-    placed: list[ClaimOnDataset] = []
+    placed = []
     for dataset in datasets:
         contrasts = _row_contrasts(claim, dataset, table)
         placed.append(ClaimOnDataset(claim, dataset, dataset.heading, contrasts))
@@ -84,7 +84,7 @@ def place_claim(claim: BaseClaim, table: ScoreTable) -> list[ClaimOnDataset]:
 def _row_contrasts(
     claim: BaseClaim, dataset: DataColumn, table: ScoreTable, name: str = ""
 ) -> tuple[Contrast, ...]:
-    contrasts: list[Contrast] = []
+    contrasts = []
     for first, second in claim.pairs:
         rows = ""
         if claim.rows != (first, second):
@@ -98,8 +98,8 @@ def _row_contrasts(
 
 def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ClaimOnDataset:
     contrasts: list[Contrast] = []
-    silent: list[str] = []
-    spoken: set[str] = set()
+    silent = []
+    spoken = set()
     for column in table.spec.all_columns:
         datasets = datasets_for_column(column.name, table.with_results)
         if not datasets:
@@ -142,8 +142,8 @@ def _contrast_claim(claim: ContrastClaim, table: ScoreTable) -> list[ClaimOnData
         return [_on_nothing(claim, other_column, table)]
 
     goes_with_all = _is_single(datasets, column) or _is_single(other_datasets, other_column)
-    placed: list[ClaimOnDataset] = []
-    paired: set[str] = set()
+    placed = []
+    paired = set()
     for dataset, other in product(datasets, other_datasets):
         if goes_with_all or _place(dataset, column) == _place(other, other_column):
             placed.append(_contrast_on(claim, dataset, other, table))
@@ -220,7 +220,7 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
         return without("few points", f"{first.name} and {second.name} have less than two points")
 
     unit, amounts = _amounts_at(claim, (first, second), fractions)
-    curves: list[LearningCurve] = []
+    curves = []
     for line, by_fraction in zip((first, second), amounts, strict=True):
         points = tuple((by_fraction[fraction], line.rows[fraction]) for fraction in fractions)
         curves.append(LearningCurve(line.name, unit, points))
@@ -249,14 +249,14 @@ def _common_fractions(
     series = (first.rows, second.rows)
     points = chain.from_iterable(rows.items() for rows in series)
     end = min(fraction for fraction, row in points if row in claim.rows)
-    scored: list[float] = []
+    scored = []
     for fraction in first.rows:
         if fraction <= end and all(
             fraction in rows and table.cells[rows[fraction], dataset.key].scores for rows in series
         ):
             scored.append(fraction)
 
-    usable: list[float] = []
+    usable = []
     for fraction in scored:
         is_end = fraction in (scored[0], scored[-1])
         if is_end or _is_usable(first.rows[fraction], second.rows[fraction], dataset, table):
@@ -304,12 +304,12 @@ def _lead(
     The other one may lie between two rows there; then the row stands against each of both, by
     their weights.
     """
-    weighted_pairs: list[tuple[float, str, str]] = []
+    weighted_pairs = []
     for weight, row in leader.rows_around(amount):
         for other_weight, other_row in other.rows_around(amount):
             weighted_pairs.append((weight * other_weight, row, other_row))
 
-    terms: list[ContrastTerm] = []
+    terms = []
     for weight, row, other_row in weighted_pairs:
         terms.append(ContrastTerm(weight, row, dataset))
         terms.append(ContrastTerm(-weight, other_row, dataset))

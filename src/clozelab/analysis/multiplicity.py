@@ -123,7 +123,7 @@ def _p_of_untested(
 
 def _p_values(contrasts: Mapping[ContrastKey, Contrast]) -> dict[ContrastKey, float]:
     """Of those that have one: neither None nor NaN."""
-    p_values: dict[ContrastKey, float] = {}
+    p_values = {}
     for key, contrast in contrasts.items():
         p_value = contrast.sequentially_adjusted_p
         if p_value is not None and p_value >= 0.0:

@@ -43,7 +43,7 @@ def required_seeds(
     return int(enough[0]) if len(enough) else None
 
 
-def minimum_detectable_difference(sd: float, count: int, confidence: float = CONFIDENCE) -> float:
+def minimum_detectable_difference(sd: float, count: int, confidence: float) -> float:
     """The true difference that `count` paired seeds (2 or more) show with probability POWER.
 
     It is in the unit of `sd`, the standard deviation of the difference between seeds.

@@ -60,7 +60,7 @@ class Part(NamedTuple):
     metric: str = ""
 
 
-def _read_part(entry: Any) -> Part:
+def _read_part(entry: object) -> Part:
     """`A` is column A; `{A: validation/accuracy}` is another score of it."""
     if isinstance(entry, dict) and entry:
         column, metric = next(iter(entry.items()))
@@ -68,9 +68,9 @@ def _read_part(entry: Any) -> Part:
     return Part(str(entry))
 
 
-def _read_parts(entries: Any) -> tuple[tuple[Part, ...], ...]:
+def _read_parts(entries: object) -> tuple[tuple[Part, ...], ...]:
     """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of two scores of B."""
-    groups: list[tuple[Part, ...]] = []
+    groups = []
     for entry in entries if isinstance(entries, list) else []:
         group = entry if isinstance(entry, list) else [entry]
         groups.append(tuple(_read_part(part) for part in group))
@@ -213,7 +213,7 @@ class BaseClaim(Entry):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_compare(cls, entry: Any) -> Any:
+    def _from_compare(cls, entry: object) -> object:
         """`compare: [row, row, column]` and `[row, [row, row], column]` are rows and a column."""
         if not isinstance(entry, dict):
             return entry
@@ -363,7 +363,7 @@ DIRECTIONS: Mapping[str, type[BaseClaim]] = {
 }
 
 
-def _kind_of(entry: Any) -> str:
+def _kind_of(entry: object) -> str:
     """The name of the class that an entry of paper.yaml is one of."""
     if isinstance(entry, BaseClaim):
         return type(entry).__name__

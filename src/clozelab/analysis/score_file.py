@@ -158,7 +158,7 @@ def make_score_table(
         )
         for column in columns
     )
-    cells: dict[tuple[str, str], Cell] = {}
+    cells = {}
     for arm in arms:
         for dataset in datasets:
             cell_scores = scores.get((arm, dataset.key), {})

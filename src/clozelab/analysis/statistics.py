@@ -99,7 +99,7 @@ def estimate(scores: Scores) -> Estimate:
 
     Every pre-training seed weighs the same, however many runs it has. ValueError: no score.
     """
-    groups: dict[int, list[float]] = defaultdict(list)
+    groups = defaultdict(list)
     for (pretrain_seed, _), score in sorted(scores.items()):
         groups[pretrain_seed].append(score)
 
@@ -143,7 +143,7 @@ def estimate_contrast(terms: Sequence[tuple[float, Scores]]) -> Estimate | None:
     if not common:
         return None
 
-    sums: dict[Seeds, float] = {}
+    sums = {}
     for seeds in sorted(common):
         sums[seeds] = sum(weight * scores[seeds] for weight, scores in terms)
     return estimate(sums)

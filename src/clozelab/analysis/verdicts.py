@@ -163,7 +163,7 @@ def judge(table: ScoreTable, analyses: Sequence[InterimAnalysis] = ()) -> list[J
     whatever seeds, if the claim was another one then, or none.
     """
     claims = table.spec.claims
-    placed_claims: list[ClaimOnDataset] = []
+    placed_claims = []
     for claim in claims:
         placed_claims += place_claim(claim, table)
     correction = fallback_procedure(families_of(placed_claims))
@@ -212,7 +212,7 @@ def judge_claim(
 
 def tested_seeds(claims: Sequence[ClaimOnDataset]) -> dict[str, str]:
     """Tested contrast, as the analysis log calls it -> the seeds that it is over."""
-    seeds: dict[str, str] = {}
+    seeds = {}
     for placed in claims:
         for contrast in placed.contrasts:
             if contrast.is_tested:
@@ -337,7 +337,7 @@ def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list
     """The inconclusive contrasts of a claim; none where more seeds alone could not decide it."""
     if not placed.is_whole or Verdict.NOT_COMPARABLE in verdicts:
         return []
-    contrasts: list[Contrast] = []
+    contrasts = []
     for contrast, verdict in zip(placed.contrasts, verdicts, strict=True):
         if verdict is Verdict.INCONCLUSIVE:
             contrasts.append(contrast)
@@ -382,7 +382,7 @@ def _seeds_that_decide(
     ]
     ways = against
     if not ways:
-        all_effects: list[float] = []
+        all_effects = []
         for contrast in placed.contrasts:
             all_effects += contrast.standardized_effects
         ways = [all_effects]

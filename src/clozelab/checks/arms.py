@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -700,7 +700,10 @@ def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("own label", name, "does not see what it predicts", figure, case)
 
 
-def _of_spec(spec: VisibilitySpec, values: Any) -> Any:
+Values = TypeVar("Values", I64, Tensor)
+
+
+def _of_spec(spec: VisibilitySpec, values: Values) -> Values:
     """Of values for all predictions of a batch those that the spec speaks of."""
     return values if spec.numbers is None else values[spec.numbers]
 

@@ -347,7 +347,7 @@ def flops(rate: float) -> str:
 def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
     """Groups of facts as they come, and the versions."""
     lines = []
-    named: set[str] = set()  # a group is named once
+    named = set()  # a group is named once
     of_versions = [Fact("versions", name, version) for name, version in versions.items()]
     for fact in [*facts, *of_versions]:
         group = ""

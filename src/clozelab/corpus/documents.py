@@ -104,7 +104,7 @@ def read_documents(
             texts = _paragraphs(texts)
             split_line = _whole_line
         for text in texts:
-            sentences: list[str] = []
+            sentences = []
             for line in clean(text):
                 sentences += split_line(line)
             document = Document(shard.source, sentences, hash_of("\n".join(sentences)))

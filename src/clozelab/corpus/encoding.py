@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
 log = logging.getLogger(__name__)
 
 
-def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
+def refuse_unknown(text: str, unknown: float, max_unknown_share: float) -> None:
     """Warn of a text whose share `unknown` of [UNK] is not small.
 
     ValueError where it is above the limit.
@@ -178,7 +178,7 @@ class Tokenizer:
                 self._spaced |= not value
             self._caches[value] = WordCache(library)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """A special token that is missing is missed where it is needed."""
         if name in MISSING:
             raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING[name]}")
@@ -349,8 +349,8 @@ class Tokenizer:
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
-        plain: list[int] = []
-        all_words: list[str] = []
+        plain = []
+        all_words = []
         for index, text in enumerate(texts):
             if self._cut is None or (self._uncut is not None and self._uncut.search(text)):
                 continue

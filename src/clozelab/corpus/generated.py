@@ -1,6 +1,6 @@
 """What a generator says of the files that it wrote: `generated.json` in `data_dir`.
 
-Any generator may leave one.
+Every generator may leave one.
 
     {"generator": "microworld",
      "sha256": {"glue/RTE/dev.tsv": "9f86d0...", ...},
@@ -19,7 +19,6 @@ Other keys are the generator's own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 
 MANIFEST = "generated.json"
 # what simple methods score on a task's validation files; lies beside them
@@ -111,7 +110,7 @@ def _manifest(data_dir: str | Path) -> JsonObject:
     if not path.is_file():
         return {"generator": None, "sha256": {}, "known_loss": []}
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
         return {
             "generator": str(manifest["generator"]),
             "sha256": dict(manifest["sha256"]),

@@ -34,7 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class Instances(ABC):
     `pack` is a pure function of its arguments.
     """
 
-    shortest: ClassVar[int] = 8
+    shortest = 8
 
     def __init__(
         self, layout: object, shards: TokenShards, ids: SpecialIds, seq_length: int
@@ -103,7 +103,7 @@ class Instances(ABC):
     def _find(self) -> None:
         """Find the instances; ValueError where there are none."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """A worker process that is not forked finds the instances again.
 
         So no memory map is copied.
@@ -128,8 +128,8 @@ class InputFormat:
     With `has_pairs` they carry a next_sentence_label; each has `num_segments`, 1 or 2.
     """
 
-    has_pairs: ClassVar[bool] = False
-    num_segments: ClassVar[int] = 2
+    has_pairs = False
+    num_segments = 2
     copies: int = 1  # ways to cut the corpus that one epoch holds
     instances: ClassVar[type[Instances]]
 
@@ -144,13 +144,13 @@ def greedy_chunks(num_sentences: int, following: Callable[[int, int], I64]) -> I
     `following(low, high)` gives, for each sentence of low..high, the one that begins the next chunk
     if a chunk begins at this one.
     """
-    blocks: list[I64] = [np.zeros(0, dtype=np.int64)]
+    blocks = [np.zeros(0, dtype=np.int64)]
     sentence = 0
     # In blocks, so that a large corpus does not become one list of Python numbers.
     for low in range(0, num_sentences, _BLOCK_SENTENCES):
         high = min(low + _BLOCK_SENTENCES, num_sentences)
         next_start = following(low, high).tolist()
-        starts: list[int] = []
+        starts = []
         while sentence < high:
             starts.append(sentence)
             sentence = next_start[sentence - low]

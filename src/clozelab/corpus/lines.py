@@ -78,7 +78,7 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
     ValueError for a binary or damaged file.
     """
-    unfinished: list[bytes] = []
+    unfinished = []
     for chunk in chunks_of(path, raw):
         # The first piece of a chunk ends the line that the last chunk left unfinished.
         head, *lines = chunk.split(b"\n")
@@ -117,7 +117,7 @@ def text_lines(
             yield number, None
 
 
-def plain_lines(path: Path, advance: Advance = ignore) -> Iterator[tuple[int, bytes]]:
+def plain_lines(path: Path, advance: Advance) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, line) without a byte order mark and NULs; a warning counts these."""
     num_nuls = 0
     with path.open("rb") as file:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from clozelab.corpus.random import integers, uniform01, uniform_u64
 
 if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenStream
+    from clozelab.corpus.tokenizers import Tokenizer
 
 I64 = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -53,12 +54,12 @@ class SpecialIds:
     continues: BoolArray | None = field(default=None, compare=False, repr=False)
     knows_words: bool = True  # False: `continues` cannot be known
     # texts -> the ids of each, for `Masking.units`; None: not at hand
-    encode: Callable[[Sequence[str]], Sequence[Any]] | None = field(
+    encode: Callable[[Sequence[str]], Sequence[np.ndarray]] | None = field(
         default=None, compare=False, repr=False
     )
 
     @classmethod
-    def of(cls, tokenizer: Any) -> SpecialIds:
+    def of(cls, tokenizer: Tokenizer) -> SpecialIds:
         ids = cls(
             cls=tokenizer.cls_id,
             sep=tokenizer.sep_id,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from rich.console import Console
@@ -38,7 +38,7 @@ from clozelab.corpus.documents import (
     TextSample,
     read_documents,
 )
-from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
+from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import (
     CorpusCounts,
     Shard,
@@ -78,7 +78,7 @@ MAX_MEAN_SENTENCE_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class _Plan:
+class CorpusPlan:
     """Where a corpus goes, and what decides it."""
 
     name: str
@@ -89,15 +89,13 @@ class _Plan:
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
 
 
-def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
+def prepare_corpus(plan: CorpusPlan, max_unknown_share: float) -> Path:
     """Prepare a corpus unless the cache has it, and return its folder.
 
-    It is `cache_dir/corpora/<name>-<hash>`; `arguments` are those of `_plan`. ValueError: no files,
-    a binary or damaged file, too many unusable rows, too little text to hold some out, text without
-    spaces for WordPiece, a vocabulary that leaves more of the text unknown than
-    `max_unknown_share`, a cache not writable.
+    It is `cache_dir/corpora/<name>-<hash>`. ValueError: a binary or damaged file, too many unusable
+    rows, too little text to hold some out, text without spaces for WordPiece, a vocabulary that
+    leaves more of the text unknown than `max_unknown_share`, a cache not writable.
     """
-    plan = _plan(**arguments)
     folder = plan.folder
     if not folder.exists():
         _check_beginning(plan, max_unknown_share)
@@ -115,28 +113,18 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
         return temporary.rename(folder)
 
 
-def find_prepared_corpus(**arguments: Any) -> Path | None:
-    """Where `prepare_corpus` put its folder, if it did; writes nothing.
-
-    ValueError as there for files and settings.
-    """
-    folder = _plan(**arguments).folder
-    if not folder.exists():
-        return None
-    return folder
-
-
-def _plan(
+def plan_corpus(
     name: str,
     sources: Sequence[Source],
     data_dir: str | Path,
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
     validation_fraction: float,
-) -> _Plan:
-    """Relative paths of sources start at data_dir.
+) -> CorpusPlan:
+    """Say what `prepare_corpus` would prepare, and where; nothing is written.
 
-    `validation_fraction` is of every source's text, in stretches by hash.
+    Relative paths of sources start at data_dir. `validation_fraction` is of every source's text, in
+    stretches by hash. ValueError: no files, or wrong settings.
     """
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(
@@ -145,7 +133,7 @@ def _plan(
     names = [source.name for source in sources]
     if not 1 <= len(set(names)) == len(names) <= 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-    shards: list[Shard] = []
+    shards = []
     for index, source in enumerate(sources):
         shards += source.shards(index, Path(data_dir))
     for shard in shards:
@@ -159,7 +147,7 @@ def _plan(
         "validation_fraction": validation_fraction,
     }
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
-    return _Plan(name, folder, settings, shards, tokenizer, given_tokenizer)
+    return CorpusPlan(name, folder, settings, shards, tokenizer, given_tokenizer)
 
 
 def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[JsonObject]:
@@ -172,7 +160,7 @@ def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[Js
     return facts
 
 
-def _write_corpus(folder: Path, plan: _Plan) -> None:
+def _write_corpus(folder: Path, plan: CorpusPlan) -> None:
     split = SplitRule(plan.settings["validation_fraction"])
     counts, sample = _survey(plan.shards, split, learn=plan.given_tokenizer is None)
     tokenizer = plan.given_tokenizer or plan.tokenizer.learn(sample)
@@ -197,11 +185,11 @@ def _write_corpus(folder: Path, plan: _Plan) -> None:
 
 
 def _write_shards(
-    folder: Path, plan: _Plan, tokenizer: Tokenizer, split: SplitRule, written: CorpusCounts
+    folder: Path, plan: CorpusPlan, tokenizer: Tokenizer, split: SplitRule, written: CorpusCounts
 ) -> dict[str, ShardWriter]:
     """Tokenise all files into the shards of both sides; `written` counts what went into them."""
     names = [source["name"] for source in plan.settings["sources"]]
-    writers: dict[str, ShardWriter] = {}
+    writers = {}
     for side in SPLITS:
         writers[side] = ShardWriter(
             folder / side, vocab_size=tokenizer.vocab_size, source_names=names
@@ -214,7 +202,7 @@ def _write_shards(
 
 def _manifest_of(
     folder: Path,
-    plan: _Plan,
+    plan: CorpusPlan,
     tokenizer: Tokenizer,
     writers: Mapping[str, ShardWriter],
     written: CorpusCounts,
@@ -267,7 +255,7 @@ def _manifest_of(
     return manifest
 
 
-def _check_beginning(plan: _Plan, max_unknown_share: float) -> None:
+def _check_beginning(plan: CorpusPlan, max_unknown_share: float) -> None:
     """ValueError where the text's beginning is not for this tokenizer.
 
     It cannot be read in words, or a given vocabulary does not know most of it.
@@ -290,7 +278,7 @@ def _check_beginning(plan: _Plan, max_unknown_share: float) -> None:
 
 
 def _sentences_of(documents: Iterable[Document]) -> list[str]:
-    sentences: list[str] = []
+    sentences = []
     for document in documents:
         sentences += document.sentences
     return sentences
@@ -299,7 +287,7 @@ def _sentences_of(documents: Iterable[Document]) -> list[str]:
 def check_spaces(
     sentences: Sequence[str],
     lowercase: bool,
-    max_unknown_share: float = MAX_UNKNOWN_SHARE,
+    max_unknown_share: float,
 ) -> None:
     """ValueError where most of a text stands in words that are longer than WordPiece reads.
 
@@ -388,7 +376,7 @@ def _refuse_small(counts: CorpusCounts) -> NoReturn:
 
 
 def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[list[Document]]:
-    batch: list[Document] = []
+    batch = []
     size = 0
     for document in documents:
         batch.append(document)
@@ -419,7 +407,7 @@ def _write_batch(
     """
     ids, lengths = tokenizer.encode_flat(_sentences_of(batch))
     document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])
-    sides: list[bool] = []
+    sides = []
     for document in batch:
         sides += split.held_out(document)
     is_held_out = np.array(sides)

@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from clozelab.corpus.lines import (
     file_suffix,
@@ -43,7 +42,7 @@ from clozelab.corpus.tables import (
     refuse_twins,
     table_format,
 )
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import Json, JsonObject
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -87,7 +86,7 @@ class RowFile:
         """From the first one on, however often it is asked for."""
         for number, record in self._records():
             problem = None
-            cells: Any = record
+            cells: Json = record
             if isinstance(record, DamagedRow):
                 problem = str(record)
                 cells = record.cells
@@ -269,7 +268,9 @@ def _open_table(path: Path, form: str) -> RowFile:
     delimiter = ","
     is_quoted = False
     if form == "csv":
-        delimiter = _delimiter_of(path)
+        # in some countries a semicolon
+        _, header = next(iter(text_lines(path)), (0, ""))
+        delimiter = max(DELIMITERS, key=(header or "").count)
         is_quoted = True
     elif form == "tsv":
         delimiter = TAB
@@ -300,12 +301,6 @@ def _read_through(table: Table) -> None:
         pass
 
 
-def _delimiter_of(path: Path) -> str:
-    """What stands between the cells of a csv file: in some countries a semicolon."""
-    _, header = next(iter(text_lines(path)), (0, ""))
-    return max(DELIMITERS, key=(header or "").count)
-
-
 def _is_quoted(path: Path) -> bool:
     """Whether a tsv file was written by a csv writer.
 
@@ -313,7 +308,7 @@ def _is_quoted(path: Path) -> bool:
     the very same file of what it reads there. Benchmarks have quotation marks that are characters
     like any other, and most have some that no writer would have left so.
     """
-    raw: list[str] = []
+    raw = []
     for _, line in text_lines(path):
         if line is None:
             return False

@@ -28,7 +28,7 @@ import numpy as np
 
 from clozelab.corpus.files import digest, file_facts, file_sha256
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
@@ -161,7 +161,7 @@ def _read_facts(path: Path) -> JsonObject:
     ValueError where it is unusable, or one of them is not whole.
     """
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
     except FileNotFoundError:
         raise ValueError(
             f"{path.parent} is no corpus: {path.name} is missing; run the prepare stage"

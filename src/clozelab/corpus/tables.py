@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clozelab.corpus.lines import (
     COMPRESSIONS,
@@ -42,6 +42,13 @@ from clozelab.corpus.lines import (
 )
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import RecordBatch
+    from pyarrow.ipc import RecordBatchFileReader, RecordBatchStreamReader
+
+    ArrowReader: TypeAlias = RecordBatchFileReader | RecordBatchStreamReader
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +105,7 @@ class Table:
 
     path: Path
     columns: list[str]  # in file order; of jsonl those of the first object
-    types: dict[str, Any] = field(default_factory=dict)  # of the columns of Parquet and Arrow
+    types: dict[str, object] = field(default_factory=dict)  # of the columns of Parquet and Arrow
     # of Parquet and Arrow: what a column's 0, 1, ... mean
     class_names: dict[str, list[str]] = field(default_factory=dict)
     _rows: Callable[[list[str] | None, Advance], Iterator[Row]] = lambda *_: iter(())
@@ -363,7 +370,7 @@ def _open_columnar(path: Path, file_format: str) -> Table:
     )
 
 
-def _class_names(schema: Any) -> dict[str, list[str]]:
+def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
     """Column -> the names of its numbers.
 
     The datasets library notes them in a schema's metadata.
@@ -382,7 +389,7 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
     return names
 
 
-def _columnar_schema(path: Path, file_format: str) -> tuple[Any, int | None]:
+def _columnar_schema(path: Path, file_format: str) -> tuple[pyarrow.Schema, int | None]:
     """The schema, and the number of rows where the file says it."""
     import pyarrow  # takes a third of a second: only who reads such a file pays
     from pyarrow import parquet
@@ -397,7 +404,7 @@ def _columnar_schema(path: Path, file_format: str) -> tuple[Any, int | None]:
         raise ValueError(_unreadable(path, file_format, error)) from error
 
 
-def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[Any]:
+def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
     """Record batches of BATCH_ROWS rows at most."""
     import pyarrow
     from pyarrow import parquet
@@ -418,7 +425,7 @@ def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterato
         raise ValueError(_unreadable(path, file_format, error)) from error
 
 
-def _arrow_reader(source: Any) -> Any:
+def _arrow_reader(source: pyarrow.NativeFile) -> ArrowReader:
     """A reader of Arrow's two layouts: a file (feather), or a stream (as `datasets` caches it)."""
     from pyarrow import ipc
 
@@ -433,7 +440,7 @@ def _arrow_reader(source: Any) -> Any:
     return ipc.open_stream(source)
 
 
-def _arrow_batches(reader: Any) -> Iterator[Any]:
+def _arrow_batches(reader: ArrowReader) -> Iterator[RecordBatch]:
     if hasattr(reader, "num_record_batches"):
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
@@ -441,7 +448,7 @@ def _arrow_batches(reader: Any) -> Iterator[Any]:
         yield from reader
 
 
-def _is_text(column_type: Any) -> bool:
+def _is_text(column_type: pyarrow.DataType) -> bool:
     from pyarrow import types
 
     if types.is_dictionary(column_type):
@@ -464,8 +471,8 @@ def _unreadable(path: Path, file_format: str, error: Exception) -> str:
 
 def find_text_column(
     table: Table,
-    name: str = DEFAULT_TEXT_COLUMN,
-    key: str = "text_field",
+    name: str,
+    key: str,
 ) -> str:
     """The column `name`, or the only one that looks like text.
 
@@ -534,7 +541,7 @@ def _plausible_columns(table: Table) -> list[str]:
         return list(texts)
     plausible = []
     for name, values in texts.items():
-        num_with_words = sum(map(_has_words, values))
+        num_with_words = sum(len(text.split()) > 1 for text in values)
         if 2 * num_with_words > len(values):
             plausible.append(name)
     return plausible
@@ -551,10 +558,6 @@ def _sampled(table: Table, columns: list[str]) -> dict[str, list[str]]:
             if isinstance(cell, str) and cell.strip():
                 values[name].append(cell.strip())
     return values
-
-
-def _has_words(text: str) -> bool:
-    return len(text.split()) > 1
 
 
 def _is_number(text: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -53,7 +53,7 @@ def read_text(path: Path, expected: str) -> str:
 
 def json_or_empty(path: Path) -> dict:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         return {}
     except ValueError as error:
@@ -214,7 +214,7 @@ def _with_added_tokens(
     added = library.get_added_tokens_decoder().values()
     present = set(map(repr, added))
     names = {token.content for token in added}
-    to_add: list[AddedToken] = []
+    to_add = []
     by_id = config.get("added_tokens_decoder") or {}
     for _, flags in sorted(by_id.items(), key=lambda item: int(item[0])):
         token = _added_token(flags)

@@ -19,10 +19,10 @@ import logging
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
@@ -115,7 +115,7 @@ class VocabularyTokenizer(Tokenizer):
         library.post_processor = self._template()
         return library.to_str(pretty=True) + "\n"
 
-    def _rule_files(self, **config: Any) -> dict[str, bytes]:
+    def _rule_files(self, **config: object) -> dict[str, bytes]:
         """tokenizer.json and tokenizer_config.json."""
         config |= {"model_max_length": 512, **self._roles()}
         return {TOKENIZER_FILE: self.rules().encode(), CONFIG_FILE: json_bytes(config)}
@@ -249,7 +249,7 @@ class MpnetTokenizer(WordPieceTokenizer):
         super().__init__(vocabulary, lowercase=lowercase)
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.usual_tokens))
 
-    def _template(self) -> Any:
+    def _template(self) -> processors.PostProcessor:
         return processors.RobertaProcessing(
             ("</s>", self._ids["</s>"]), ("<s>", self._ids["<s>"]), add_prefix_space=False
         )
@@ -528,8 +528,7 @@ class TokenizerSettings:
             return None
         path = resolve_path(self.vocab_file, data_dir)
         if path.name != TOKENIZER_FILE:
-            tokenizer: Tokenizer = KINDS[self.kind].from_vocab(path, **self._rules)
-            return tokenizer
+            return KINDS[self.kind].from_vocab(path, **self._rules)
         if not path.is_file():
             raise ValueError(
                 f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers"
@@ -712,7 +711,7 @@ def _compare_vocabularies(folder: Path, model: ReadOnlyJson) -> None:
             )
 
 
-def _has(node: ReadOnlyJson, **values: Any) -> bool:
+def _has(node: ReadOnlyJson, **values: object) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 
@@ -724,7 +723,12 @@ def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
     return entries
 
 
-def _or_none(cls: Any, rules: ReadOnlyJson, *merges: Any, **settings: Any) -> Any:
+T = TypeVar("T")
+
+
+def _or_none(
+    cls: Callable[..., T], rules: ReadOnlyJson, *merges: object, **settings: object
+) -> T | None:
     """A tokenizer of this class, or None where the vocabulary is not one of it."""
     try:
         return cls(_entries_by_id(rules["model"]["vocab"]), *merges, **settings)

@@ -75,7 +75,7 @@ def guess_choices(train: Choices, labels: Ints, test: Choices) -> Ints:
 
 def _ending_pairs(choices: Choices) -> list[tuple[str, str]]:
     """Each ending with its context."""
-    pairs: list[tuple[str, str]] = []
+    pairs = []
     for context, endings in choices:
         pairs += [(context, ending) for ending in endings]
     return pairs
@@ -258,7 +258,7 @@ def most_frequent_tags(
     for words, tags in train:
         for word, tag in zip(words, tags, strict=True):
             counts[word.lower()][tag] += 1
-    best: dict[str, str] = {}
+    best = {}
     for word, tag_counts in counts.items():
         tag, _ = tag_counts.most_common(1)[0]
         best[word] = tag

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from clozelab.datamodules.examples import (
     encode_examples,
 )
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
 from clozelab.datamodules.labels import warn_of_lacking_classes
@@ -70,7 +70,7 @@ class ChoiceFormat:
         examples = table.read(path, has_labels, names=self.label_names)
         # cells: context, [start], ending, ending, ... -> context, start + ending, ...
         first_ending = 1 + len(start_columns)
-        texts: list[tuple[str, ...]] = []
+        texts = []
         for cells in examples.texts:
             choices = []
             for ending in cells[first_ending:]:
@@ -108,7 +108,7 @@ class ChoiceDataModule(FinetuningDataModule):
         start_column: str | None,
         ending_columns: Sequence[str],
         label_column: str,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         if columns:
@@ -195,8 +195,8 @@ class ChoiceDataModule(FinetuningDataModule):
         examples = self._read(path, role)
         selected = examples.limited(self.limit(role))
         # (context, a, b), (other, c, d): context context other other | a b c d
-        contexts: list[str] = []
-        endings: list[str] = []
+        contexts = []
+        endings = []
         for context, *choices in selected.texts:
             contexts += [context] * len(choices)
             endings += choices
@@ -230,8 +230,8 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def preview_of(self, path: Path, role: str) -> Preview:
         examples = self._read(path, role)
-        contexts: list[str] = []
-        endings: list[str] = []
+        contexts = []
+        endings = []
         for context, *choices in examples.texts:
             contexts.append(context)
             endings += choices

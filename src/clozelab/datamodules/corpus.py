@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
@@ -23,7 +22,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
-from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
+from clozelab.corpus.shards import PreparedCorpus
+from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
 from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
@@ -125,9 +125,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         return to_torch(batch | {"phase": bound.number, "contents": contents})
 
 
-def contents_of(
-    batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]
-) -> int:
+def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64]) -> int:
     """40 bits of which instances a batch holds and of their tokens, for `update_batch_digest`.
 
     The tokens are those that the encoder sees. It is the sum of its instances' own, so that a step
@@ -227,7 +225,7 @@ class CorpusDataModule(LightningDataModule):
 
     def __init__(
         self,
-        prepared_corpus: Any,
+        prepared_corpus: PreparedCorpus,
         objectives: Sequence[Objective],
         *,
         phases: Sequence[ReadOnlyJson],

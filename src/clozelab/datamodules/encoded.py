@@ -127,7 +127,7 @@ def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None
 def _encode_sides(texts: Sequence[object], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
     """The ids of each text, of each side of a pair; none of what is unreadable."""
     # All sides are encoded at once; then each text takes as many of the encoded as it has sides.
-    flat: list[str] = []
+    flat = []
     for text in texts:
         flat += _sides_of(text)
     encode = tokenizer.encode_masked if has_masks else tokenizer.encode_batch

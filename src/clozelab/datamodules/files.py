@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,9 +30,11 @@ from clozelab.corpus.lines import COMPRESSIONS
 from clozelab.corpus.lines import text_lines as text_lines
 from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from clozelab.datamodules.label_kinds import LabelKind
 
 log = logging.getLogger(__name__)
@@ -119,7 +121,7 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
     if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
         return {}
     try:
-        content = json.loads(listed.read_text(encoding="utf-8"))
+        content = read_json(listed)
         baselines: Scores = {}
         for name, scores in content.get(path.name, {}).items():
             baselines[name] = {metric: float(value) for metric, value in scores.items()}
@@ -216,7 +218,7 @@ def _write_meta(folder: Path, facts: Facts) -> None:
 def _checked_facts(folder: Path) -> Facts | None:
     """None where the folder is missing or does not match its checksums."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = read_json(folder / "meta.json")
         for name, checksum in meta["checksums"].items():
             if file_sha256(folder / name) != checksum:
                 return None
@@ -337,7 +339,7 @@ def _write_hub_file(source: HubSource, config_and_split: str, file: str, folder:
     )
 
 
-def _fetch(source: HubSource, config: str | None, split: str) -> Any:
+def _fetch(source: HubSource, config: str | None, split: str) -> Dataset:
     import datasets  # takes a second: only who asks for the hub pays
 
     try:
@@ -353,7 +355,7 @@ def _fetch(source: HubSource, config: str | None, split: str) -> Any:
         ) from problem
 
 
-def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
+def _write_table(path: Path, rows: Dataset, source: HubSource, split: str) -> None:
     """Write rows as TSV or CSV, with the columns of the official files."""
     is_test = split.startswith("test")
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
@@ -369,7 +371,7 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     has_header = is_test or not source.headerless
     if not has_header:
         frame = frame.reindex(columns=source.headerless, fill_value="")
-    line_of: Callable[[Iterable[Any]], str] = csv_line
+    line_of: Callable[[Iterable[str]], str] = csv_line
     if source.format == "tsv":
         line_of = _tsv_line
         # TSV is not CSV: what would break a field becomes a space, as the originals have none.

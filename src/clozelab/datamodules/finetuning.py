@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -98,6 +98,39 @@ class TrainingPlan:
     num_workers: int
 
 
+class TaskArguments(TypedDict):
+    """What every task's data module takes, beside what its format needs."""
+
+    inputs: TaskInputs
+    plan: TrainingPlan
+    train_file: str
+    validation_file: str
+    test_files: Mapping[str, str] | None
+    how_to_get: str
+    max_seq_length: int
+    evaluation_tokens: int
+
+
+class Split(Protocol):
+    """What the splits of all formats have."""
+
+    @property
+    def sequences(self) -> Sequences: ...
+
+    @property
+    def num_available(self) -> int:
+        """Examples of the file, before it was cut."""
+
+    @property
+    def num_bad_rows(self) -> int: ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What is unusual about the examples in use."""
+
+    def __len__(self) -> int: ...
+
+
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
@@ -106,10 +139,10 @@ class FinetuningDataModule(LightningDataModule):
     evaluation batches are cut to `evaluation_tokens`.
     """
 
-    train: Any  # the training split, of the same kind as `validation`
+    train: Split  # of the same kind as `validation`
     train_sequences: Sequences
     train_targets: dict[str, Ints]
-    validation: Any  # the validation split as the task's module wants it: texts, labels, names
+    validation: Split  # as the task's module wants it: texts, labels, names
     validation_sequences: Sequences
 
     def __init__(
@@ -244,13 +277,9 @@ class FinetuningDataModule(LightningDataModule):
 
     @abstractmethod
     def read_splits(self) -> None:
-        """Fill `train`, `validation`, their sequences and targets.
+        """Fill `train`, `validation`, their sequences and targets."""
 
-        A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of
-        what is unusual.
-        """
-
-    def splits(self) -> list[tuple[str, Path, Any]]:
+    def splits(self) -> list[tuple[str, Path, Split]]:
         return [
             ("training", self.train_path, self.train),
             ("validation", self.validation_path, self.validation),
@@ -263,7 +292,7 @@ class FinetuningDataModule(LightningDataModule):
         return None
 
     def cached(
-        self, path: Path, role: str, build: Callable[..., tuple[Arrays, Facts]], **settings: Any
+        self, path: Path, role: str, build: Callable[..., tuple[Arrays, Facts]], **settings: object
     ) -> tuple[Arrays, Facts, str]:
         """What `build(path, role, **settings)` gives of one file, built once, and its key.
 
@@ -348,7 +377,7 @@ class FinetuningDataModule(LightningDataModule):
         paths = self._test_paths()
         return fingerprint_of({name: file_sha256(path) for name, path in paths.items()})
 
-    def load_test(self) -> dict[str, tuple[Sequences, Any]]:
+    def load_test(self) -> dict[str, tuple[Sequences, Split]]:
         """The test sets by name, as `read_test` gives them; a damaged row is an error here."""
         test_sets = {name: self.read_test(path) for name, path in self._test_paths().items()}
         # Every row of a test file wants a prediction, so a damaged one is no dirt here.
@@ -362,13 +391,13 @@ class FinetuningDataModule(LightningDataModule):
         return test_sets
 
     @abstractmethod
-    def read_test(self, path: Path) -> tuple[Sequences, Any]:
+    def read_test(self, path: Path) -> tuple[Sequences, Split]:
         """One test file, after `setup`.
 
         Its sequences are for batches, its split is as the task's module wants it.
         """
 
-    def _warn_of_lost_text(self, name: str, split: Any) -> None:
+    def _warn_of_lost_text(self, name: str, split: Split) -> None:
         """Warn of text of a split that did not fit, or that is [UNK].
 
         ValueError where too much is [UNK].
@@ -380,9 +409,7 @@ class FinetuningDataModule(LightningDataModule):
         if lost:
             message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
             log.warning("%s, %s: %s", self.inputs.name, name, message)
-        # A split of questions has its sequences in its features.
-        sequences = getattr(split, "features", split).sequences
-        share = self._unknown_share(sequences)
+        share = self._unknown_share(split.sequences)
         self.unknown_shares[name] = round(share, 4)
         refuse_unknown(
             f"task {self.inputs.name}, {name} file,", share, self.inputs.max_unknown_share
@@ -458,23 +485,19 @@ class TrainingBatches(IterableDataset[Batch]):
             first = worker.id
             stride = worker.num_workers
         batches: list[Ints] = []
-        batches_epoch: int | None = None
+        batches_epoch = None
         for epoch, position, sequences in self.places[first::stride]:
             if epoch != batches_epoch:
-                batches = self._batches_of(epoch, sequences)
+                # The sequences that come first (epoch -1) share the first epoch's number: they are
+                # other sequences. All are numbered from the slice's beginning.
+                batches = bucketed_batches(
+                    self.sequences.lengths[sequences],
+                    batch_size=self.plan.global_batch_size,
+                    seed=self.plan.seed,
+                    epoch=max(0, epoch),
+                )
                 batches_epoch = epoch
             yield self._local_batch(epoch, batches[position] + sequences.start)
-
-    def _batches_of(self, epoch: int, sequences: slice) -> list[Ints]:
-        """An epoch's batches; the sequences are numbered from the slice's beginning."""
-        # The sequences that come first (epoch -1) share the first epoch's number: they are other
-        # sequences.
-        return bucketed_batches(
-            self.sequences.lengths[sequences],
-            batch_size=self.plan.global_batch_size,
-            seed=self.plan.seed,
-            epoch=max(0, epoch),
-        )
 
     def _local_batch(self, epoch: int, index: Ints) -> Batch:
         """This rank's examples of the global batch at `index`."""

@@ -13,26 +13,26 @@ Letters: V entries of the vocabulary, P tokens that are asked for.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, Shard, Source, file_sha256
+from clozelab.corpus.files import CorpusCounts, Source, file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.datamodules.baselines import Floats, Ints
 from clozelab.datamodules.examples import assemble
 from clozelab.datamodules.scoring import (
+    MeasureArguments,
     MeasureDataModule,
     Questions,
     ScoringDataModule,
@@ -40,7 +40,7 @@ from clozelab.datamodules.scoring import (
     token_ranges,
 )
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -56,11 +56,22 @@ LATER_PARTS = re.compile("[\u1160-\u11ff]")
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")
 
 
+class HeldOutArguments(MeasureArguments):
+    """What every measure of held-out text takes."""
+
+    sources: Sequence[Mapping[str, str]] | None
+    max_sentences: int
+
+
 class HeldOutMeasure(MeasureDataModule):
     """Base: `sources` None is the encoder's own corpus; `max_sentences` of the text are read."""
 
     def __init__(
-        self, *, sources: Sequence[Mapping[str, str]] | None, max_sentences: int, **common: Any
+        self,
+        *,
+        sources: Sequence[Mapping[str, str]] | None,
+        max_sentences: int,
+        **common: Unpack[MeasureArguments],
     ) -> None:
         super().__init__(**common)
         if isinstance(sources, str) or not all(isinstance(one, Mapping) for one in sources or ()):
@@ -127,7 +138,7 @@ class HeldOutMeasure(MeasureDataModule):
                 "measure.data.sources: two sources have one name, and a score each; give each"
                 " its own"
             )
-        shards: list[Shard] = []
+        shards = []
         for number, source in enumerate(sources):
             shards += source.shards(number, self.inputs.data_dir)
         for shard in shards:
@@ -167,7 +178,7 @@ class HeldOutMeasure(MeasureDataModule):
         if not self.inputs.corpus:
             return None
         for path in sorted(self.inputs.cache_dir.glob("corpora/*/manifest.json")):
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifest = read_json(path)
             if manifest.get("fingerprint") == self.inputs.corpus:
                 return path.parent, manifest
         return None
@@ -193,7 +204,9 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
     pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
     """
 
-    def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
+    def __init__(
+        self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Unpack[HeldOutArguments]
+    ) -> None:
         super().__init__(**common)
         if mask_parts < 1:
             raise ValueError(f"measure.data.mask_parts={mask_parts}: a text is read once or more")
@@ -208,7 +221,7 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
 
     def make_questions(self) -> Questions:
         pieces: list[np.ndarray] = []
-        sources: list[int] = []  # of each piece
+        sources = []  # of each piece
         for source, document in self.documents:
             for piece in windows(document, self.max_seq_length - 2):
                 pieces.append(piece)
@@ -309,7 +322,12 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
     SIDES = ("left", "right", "both")
 
     def __init__(
-        self, *, sides: Sequence[str] | None, max_words: int, min_tokens: int, **common: Any
+        self,
+        *,
+        sides: Sequence[str] | None,
+        max_words: int,
+        min_tokens: int,
+        **common: Unpack[HeldOutArguments],
     ) -> None:
         readable: tuple[str, ...] = self.SIDES
         if common["is_causal"]:
@@ -443,7 +461,7 @@ class SentencePairs(HeldOutMeasure):
         sentences: int,
         max_train_pairs: int,
         max_validation_pairs: int,
-        **common: Any,
+        **common: Unpack[HeldOutArguments],
     ) -> None:
         check_choice("measure.data.question", question, self.QUESTIONS)
         if sentences < 1:

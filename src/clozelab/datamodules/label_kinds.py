@@ -155,7 +155,7 @@ class Number(LabelKind):
     def shown(self, value: Any) -> float:
         return float(value)
 
-    def record(self, prediction: Any, label: Any, logits: Values) -> JsonObject:  # noqa: ARG002
+    def record(self, prediction: Any, label: object, logits: Values) -> JsonObject:  # noqa: ARG002
         return {"prediction": round(float(prediction), 5), "label": self.shown(label)}
 
     def majority(self, labels: Values) -> None:  # noqa: ARG002

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from clozelab.datamodules.files import (
     Scores,
     refuse_wrong_file,
 )
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, Split, TaskArguments
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, kind_of
 from clozelab.datamodules.labels import (
     ANY,
@@ -138,8 +138,8 @@ class TableFormat:
         label_column = LabelColumn(path, names, expected, listed=listed)
         named_classes = self._named_classes(table, listed if names is None else names, expected)
         examples = TextExamples()
-        labels: list[str] = []
-        damaged: list[str] = []
+        labels = []
+        damaged = []
         num_rows = 0
         for row, (line, record) in enumerate(table.rows(columns)):
             num_rows += 1
@@ -334,6 +334,9 @@ class LabelledDataModule(FinetuningDataModule):
     prediction. Args: as conf/task/format/labelled.yaml says of each.
     """
 
+    train: LabelledSplit
+    validation: LabelledSplit
+
     def __init__(
         self,
         *,
@@ -350,7 +353,7 @@ class LabelledDataModule(FinetuningDataModule):
         long_documents: str,
         window_stride: int,
         window_pooling: str,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         text_columns = list(text_columns)
@@ -436,6 +439,7 @@ class LabelledDataModule(FinetuningDataModule):
         # An error names the line, which only reading the file again can tell.
         least, largest = number_range
         for _, path, split in self.splits():
+            assert isinstance(split, LabelledSplit)
             if len(split) and not least <= split.labels.min() <= split.labels.max() <= largest:
                 self._refuse_outside(path, least, largest)
 
@@ -461,7 +465,7 @@ class LabelledDataModule(FinetuningDataModule):
             return GroupedSequences(sequences, 2)
         return sequences
 
-    def splits(self) -> list[tuple[str, Path, Any]]:
+    def splits(self) -> list[tuple[str, Path, Split]]:
         extra = []
         for name, split in self.validation.extra.items():
             extra.append((name, self.extra_paths[name], split))
@@ -507,7 +511,7 @@ class LabelledDataModule(FinetuningDataModule):
     ) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = self._read(path, role, names)
-        label_names: list[str] = []
+        label_names = []
         if not self.numeric_labels:
             label_names = list(names or sorted(set(examples.labels or [])))
         selected = examples.limited(self.limit(role))
@@ -570,7 +574,7 @@ class LabelledDataModule(FinetuningDataModule):
         validation = {}
         for prefix, path in paths.items():
             validation[prefix] = self._read(path, "validation", names)
-        validation_pairs: list[tuple[str, str]] = []
+        validation_pairs = []
         for examples in validation.values():
             validation_pairs += _pairs(examples)
         # All sets are guessed at once, behind each other: the words are learnt once.

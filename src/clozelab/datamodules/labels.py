@@ -16,9 +16,8 @@ import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
 
 from clozelab.metrics import glue
 from clozelab.text.formatting import shortened
@@ -272,7 +271,7 @@ def refuse_one_class(path: Path, names: Sequence[str], key: str) -> None:
         )
 
 
-def warn_of_lacking_classes(path: Path, labels: NDArray[Any], names: Sequence[str]) -> None:
+def warn_of_lacking_classes(path: Path, labels: np.ndarray, names: Sequence[str]) -> None:
     """Say which classes a training file has no example of. `labels` [N]: indices into `names`."""
     present = set(labels.tolist())
     lacking = [name for number, name in enumerate(names) if number not in present]

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 import pandas
 from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
 
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import file_sha256, matching_files
@@ -41,7 +42,7 @@ from clozelab.datamodules.examples import (
     ragged_positions,
 )
 from clozelab.datamodules.files import fingerprint_of
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.finetuning import Batch, FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
@@ -130,12 +131,22 @@ def ask(
     return Questions(sequences, offsets_of(num_asked), position - shift, answers, text[question])
 
 
+class MeasureArguments(TypedDict):
+    """What every measure's data module takes."""
+
+    inputs: TaskInputs
+    is_causal: bool
+    evaluation_tokens: int
+    max_seq_length: int
+
+
 class MeasureDataModule(LightningDataModule):
     """Base of a data module that a measure has of its own."""
 
-    content: Any  # names what is read: where it is equal, runs of different encoders are comparable
+    # names what is read: where it is equal, runs of different encoders are comparable
+    content: object
     synthetic: str | None  # name of the generator that wrote the texts; None for real ones
-    evaluation_loader: Any = FinetuningDataModule.evaluation_loader
+    evaluation_loader: Callable[..., DataLoader[Batch]] = FinetuningDataModule.evaluation_loader
 
     def __init__(
         self, *, inputs: TaskInputs, is_causal: bool, evaluation_tokens: int, max_seq_length: int
@@ -220,7 +231,7 @@ class MinimalPairs(ScoringDataModule):
         masking: str,
         max_pairs: int | None,
         how_to_get: str,
-        **common: Any,
+        **common: Unpack[MeasureArguments],
     ) -> None:
         super().__init__(**common)
         check_choice("measure.data.masking", masking, ("token", "word"))
@@ -266,8 +277,8 @@ class MinimalPairs(ScoringDataModule):
 
     def _read_pairs(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""
-        rows: list[tuple[str, ...]] = []
-        groups: list[str] = []
+        rows = []
+        groups = []
         self.facts["bad_rows"] = 0
         try:
             tables = [

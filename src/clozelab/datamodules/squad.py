@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ from clozelab.datamodules.examples import (
     window_ranges,
 )
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.metrics.squad import score_v1, score_v2
 from clozelab.text.plain import Json, JsonObject
 
@@ -481,6 +481,10 @@ class SquadSplit:
     def __len__(self) -> int:
         return self.num_questions
 
+    @property
+    def sequences(self) -> TokenSequences:
+        return self.features.sequences
+
 
 class SquadDataModule(FinetuningDataModule):
     """Questions and passages, as conf/task/squad_v1.yaml says.
@@ -489,6 +493,8 @@ class SquadDataModule(FinetuningDataModule):
     learned as the span [CLS]..[CLS]. The schedule of rates covers `train_extra` too.
     """
 
+    validation: SquadSplit
+
     def __init__(
         self,
         *,
@@ -496,7 +502,7 @@ class SquadDataModule(FinetuningDataModule):
         with_unanswerable: bool,
         doc_stride: int,
         max_query_length: int,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
@@ -602,7 +608,7 @@ class SquadDataModule(FinetuningDataModule):
 
         A question for which no phrase is known gets no answer, in 2.0 as well.
         """
-        train: list[SquadQuestion] = []
+        train = []
         for path in (*self.extra_paths, self.train_path):
             examples = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
             selection = subset(len(examples), self.limit("training"))
@@ -611,8 +617,8 @@ class SquadDataModule(FinetuningDataModule):
             [question.text for question in train], [question.answers for question in train]
         )
         validation = self.validation.examples
-        guesses: dict[str, str] = {}
-        golds: dict[str, tuple[str, ...]] = {}
+        guesses = {}
+        golds = {}
         for question in validation.questions:
             passage = validation.passages[question.passage]
             guesses[question.id] = guesser.guess(passage, question.text)

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ from clozelab.datamodules.files import (
     refuse_wrong_file,
     text_lines,
 )
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
 from clozelab.metrics.entities import (
@@ -160,14 +160,14 @@ def read_conll(
     """
     sentences = TaggedSentences(tags=[])
     # Where tags are not required they are taken as they are.
-    tag_labels: LabelColumn | None = None
+    tag_labels = None
     if require_tags:
         tag_labels = LabelColumn(path, None, expected, is_tag=True)
     # Conllu has ten columns, another file as many as its first undamaged sentence.
-    width: int | None = None
+    width = None
     if layout.is_conllu:
         width = CONLLU_COLUMNS
-    damaged: list[str] = []
+    damaged = []
     num_sentences = 0
     for document, block in _numbered_blocks(path, layout, sentences):
         num_sentences += 1
@@ -178,7 +178,7 @@ def read_conll(
             damaged.append(f"{path}:{damage}")
             continue
         width = expected_width
-        tags: list[str] | None = None
+        tags = None
         if layout.has_tags(width):
             tags = _tags_of(block, layout, tag_labels)
         elif require_tags:
@@ -344,7 +344,7 @@ def build_sequences(
     cls, sep = boundary_tokens(tokenizer)
     sequences: list[Int32s] = []
     positions: list[Int32s] = []
-    num_words: list[int] = []
+    num_words = []
     for sentence in selection:
         document = int(document_begins[sentence]), int(document_ends[sentence])
         runs = _runs(
@@ -495,6 +495,7 @@ class TagDataModule(FinetuningDataModule):
     Args: as conf/task/format/conll.yaml says of each.
     """
 
+    train: TaggedSplit
     validation: TaggedSplit
 
     def __init__(
@@ -505,7 +506,7 @@ class TagDataModule(FinetuningDataModule):
         tag_column: int,
         entity_tags: bool,
         document_context: bool,
-        **common: Any,
+        **common: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**common)
         self.layout = ColumnFormat(file_format, word_column, tag_column)
@@ -586,7 +587,7 @@ class TagDataModule(FinetuningDataModule):
         words = itertools.chain.from_iterable(sentences.words[i] for i in selection)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
         counts.update(sentences.counts)
-        facts: Facts = {
+        facts = {
             "available": len(sentences),
             "has_documents": sentences.has_documents,
             "tag_scheme": scheme,
@@ -662,7 +663,7 @@ def _label_indices(
 ) -> Ints:
     """[W] of the selected sentences, into `names`; ValueError for a tag that is none of them."""
     index = {name: number for number, name in enumerate(names)}
-    labels: list[int] = []
+    labels = []
     for sentence in selection:
         for tag in tags[sentence]:
             if tag not in index:

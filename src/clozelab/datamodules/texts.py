@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from clozelab.corpus.tables import refuse_twins
 from clozelab.datamodules.columns import (
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
 SHOWN_CHARACTERS = 60  # of a wrong value
+Columns = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class Texts:
 
     items: list[Any]
     is_single: bool = False  # one text was given by itself
-    table: Any = None  # the table whose rows they are
+    table: object = None  # the table whose rows they are
 
 
 def read_texts(
     given: object,
     act: str = "classify",
-    columns: str | Sequence[str] | None = None,
+    columns: Columns = None,
 ) -> Texts:
     """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
@@ -97,7 +98,7 @@ def read_texts(
     return Texts(items)
 
 
-def read_item(value: Any, number: int, act: str) -> Any:
+def read_item(value: object, number: int, act: str) -> object:
     """One text of a list, as `act` takes it; ValueError names its number."""
     if isinstance(value, bytes):
         raise ValueError(f"text {number} is bytes: a string was expected; decode it (.decode())")
@@ -130,7 +131,7 @@ def read_item(value: Any, number: int, act: str) -> Any:
     return str(strings[0]), str(strings[1])
 
 
-def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> Any:
+def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> object:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
     `roles` says which column is what (datamodules/columns.py).
@@ -170,7 +171,7 @@ def is_table(given: object) -> bool:
     return is_frame or is_dataset or has_frame
 
 
-def with_columns(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
+def with_columns(table: Any, columns: Mapping[str, Sequence[object]]) -> object:
     """A copy of a table with further columns.
 
     One of the same name is replaced, and a warning says so.
@@ -203,7 +204,7 @@ def _column_names(table: Any) -> list[Any]:
     return list(table.columns)
 
 
-def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Texts:
+def _of_columns(given: Any, act: str, columns: Columns) -> Texts:
     """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
     # a `datasets.DatasetDict`
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
@@ -236,7 +237,7 @@ def _of_columns(given: Any, act: str, columns: str | Sequence[str] | None) -> Te
 def _of_records(
     records: Sequence[ReadOnlyJson],
     act: str,
-    columns: str | Sequence[str] | None,
+    columns: Columns,
 ) -> Texts:
     """One dictionary a text; each is read by its own keys."""
     items = []
@@ -251,7 +252,9 @@ def _of_records(
     return Texts(items)
 
 
-def _rows_of(cells: Mapping[str, Sequence[Any]], roles: Mapping[str, str], act: str) -> list[Any]:
+def _rows_of(
+    cells: Mapping[str, Sequence[object]], roles: Mapping[str, str], act: str
+) -> list[object]:
     number = len(next(iter(cells.values())))
     if not number:
         raise ValueError("there is no text to read: the table has no row")
@@ -263,9 +266,9 @@ def _rows_of(cells: Mapping[str, Sequence[Any]], roles: Mapping[str, str], act: 
 
 
 def _roles(
-    names: list[Any],
+    names: list[object],
     act: str,
-    columns: str | Sequence[str] | None,
+    columns: Columns,
     where: str,
 ) -> dict[str, str]:
     if isinstance(columns, str):
@@ -278,14 +281,14 @@ def _roles(
     )
 
 
-def _refuse_unreadable(item: object, number: int) -> Any:
+def _refuse_unreadable(item: object, number: int) -> object:
     """What a program has written down is refused where it is no text, as in a list."""
     if isinstance(item, Unreadable):
         raise ValueError(f"text {number} {item.reason}")
     return item
 
 
-def _from_cells(cells: ReadOnlyJson, act: str) -> Any:
+def _from_cells(cells: ReadOnlyJson, act: str) -> object:
     """The text that checked cells make."""
     if act == "answer":
         if "question" not in cells:  # in lines of two texts the question stands first
@@ -300,7 +303,7 @@ def _from_cells(cells: ReadOnlyJson, act: str) -> Any:
     return cells["text"]
 
 
-def _wrong_cell(value: Any, column: str, role: str) -> str:
+def _wrong_cell(value: object, column: str, role: str) -> str:
     """What is wrong with a cell; empty where nothing is."""
     if role not in LISTS:
         if isinstance(value, str):
@@ -317,7 +320,7 @@ def _is_missing(value: object) -> bool:
     return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _question(items: list[Any], number: int) -> tuple[str, list[str]]:
+def _question(items: list[object], number: int) -> tuple[str, list[str]]:
     """A question with its passage, or its passages."""
     if len(items) != 2 or not isinstance(items[0], str):
         raise ValueError(
@@ -326,7 +329,7 @@ def _question(items: list[Any], number: int) -> tuple[str, list[str]]:
     return str(items[0]), read_passages(items[1], f"question {number}")
 
 
-def read_passages(given: Any, where: str) -> list[str]:
+def read_passages(given: object, where: str) -> list[str]:
     """One passage, or many."""
     if isinstance(given, str):
         return [str(given)]
@@ -343,8 +346,8 @@ def read_passages(given: Any, where: str) -> list[str]:
     return [str(passage) for passage in passages]
 
 
-def _listed(given: Any) -> list[Any]:
-    """Any iterable with an order, as a list."""
+def _listed(given: object) -> list[Any]:
+    """An iterable with an order, as a list."""
     if isinstance(given, bytes):
         raise ValueError("bytes were given: a string was expected; decode them (.decode())")
     if isinstance(given, set | frozenset):
@@ -359,17 +362,17 @@ def _listed(given: Any) -> list[Any]:
     return values
 
 
-def _is_iterable(given: object) -> bool:
+def _is_iterable(given: object) -> TypeGuard[Iterable[object]]:
     # An array of numpy without an axis has the method and cannot be gone through.
     return isinstance(given, Iterable) and getattr(given, "ndim", 1) != 0
 
 
-def _is_sequence(value: object) -> bool:
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
     """A list, a tuple or an array of one axis."""
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
-def _is_single(role: str, value: Any) -> bool:
+def _is_single(role: str, value: object) -> bool:
     """Whether a dictionary's value is that of one text, rather than a list of them for many."""
     if role not in LISTS:
         return isinstance(value, str)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import hydra
 
-from clozelab import config, hydra_compat
+from clozelab import hydra_compat
 from clozelab.config import Composed
 from clozelab.launch import experiments, plugins
 from clozelab.launch.sweep import GatedLoader
@@ -30,12 +29,12 @@ def run_application(
             "a pickled job is not run again, because reading it may run any code; give its command"
             " line"
         )
-    config.register()
+    hydra_compat.register()
     plugins.register()
     experiments.register()
     argv = sys.argv
 
-    def task(cfg: Any) -> None:
+    def task(cfg: object) -> None:
         sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
         run_job(Composed.of_task(verb, cfg))
 

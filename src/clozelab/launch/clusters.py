@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from clozelab.launch.launcher import THREAD_VARIABLES
 from clozelab.launch.processes import Job
@@ -101,7 +100,7 @@ class RemoteJob:
             while time.monotonic() < deadline and not _has_ended(self._child.pid):
                 time.sleep(POLL_SECONDS)
 
-    def checkpoint(self) -> Any:
+    def checkpoint(self) -> object:
         """Stop cleanly, and tell submitit to put this same job in line again.
 
         submitit asks for it before a time limit or a preemption.

@@ -33,11 +33,11 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from clozelab import hydra_compat
-from clozelab.config import RESOLVERS
+from clozelab.config import RESOLVERS, to_plain
 from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
@@ -58,7 +58,7 @@ SEEDS = {
 def inline_configs(experiment: Path) -> dict[str, JsonObject]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
-    Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Any other folder
+    Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Another folder
     of YAML files has nothing inline.
     """
     paper = _read_paper(experiment)
@@ -212,10 +212,11 @@ def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
     after: list[object] = []
     body = OmegaConf.create()
     for key, value in delta.items():
-        group, _, package = key.lstrip("+").partition("@")
-        is_choice = isinstance(value, str) and _is_group(key.lstrip("+"), experiment)
-        if "/" not in key and not is_choice:
-            OmegaConf.update(body, key.lstrip("+"), value, merge=False)
+        name = key.lstrip("+")
+        group, _, package = name.partition("@")
+        is_group = (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
+        if "/" not in key and not (isinstance(value, str) and is_group):
+            OmegaConf.update(body, name, value, merge=False)
         elif not key.startswith("+"):
             after.append({f"override /{key}": value})
         elif package:
@@ -223,12 +224,7 @@ def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
             before.append(f"/{group}/{value}@{package}")
         else:
             before.append({f"/{group}": value})
-    plain: Json = OmegaConf.to_container(body)
-    return {"defaults": [*before, "_self_", *after], **plain}
-
-
-def _is_group(name: str, experiment: Path) -> bool:
-    return (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
+    return {"defaults": [*before, "_self_", *after], **to_plain(body, resolve=False)}
 
 
 FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
@@ -253,7 +249,7 @@ INTERPOLATED: set[str] = set()
 
 def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     """ValueError where a file of an experiment says what only the user may say."""
-    plain: Json = OmegaConf.to_container(result.config, resolve=False)
+    plain = to_plain(result.config, resolve=False)
     defaults: list[object] = []
     if isinstance(plain, dict):
         defaults = plain.pop("defaults", None) or []
@@ -422,8 +418,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
             if not self.is_trusted:
                 own_text(self._file(config_path), Path(self.path))
             PARSED[key] = pickle.dumps(super().load_config(config_path), pickle.HIGHEST_PROTOCOL)
-        result: ConfigResult = pickle.loads(PARSED[key])
-        return result
+        return pickle.loads(PARSED[key])
 
 
 def sweeps_in(experiment: Path) -> dict[str, str]:
@@ -463,4 +458,4 @@ def take_one_file(arguments: list[str]) -> list[str]:
 def register() -> None:
     """Let Hydra read folders of files in this way; harmless when called again."""
     Plugins.instance().register(OneFile)
-    hydra_compat.register_file_source(ExperimentSource)
+    hydra_compat.SourcesRegistry.instance().types["file"] = ExperimentSource

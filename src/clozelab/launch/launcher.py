@@ -18,21 +18,19 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
-from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab import hydra_compat
 from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
-from clozelab.launch.sweep import JobComposer, refuse_repeated
+from clozelab.launch.sweep import refuse_repeated
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import ending, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
@@ -58,7 +56,7 @@ SHOWN_FAILURES = 12  # different reasons that a summary prints
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
-class SweepLauncher(Launcher):
+class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
     """Plans the jobs, skips what is complete, and reports what failed; a subclass runs them."""
 
     stopped_words = "stopped; the same command goes on where it was"
@@ -94,16 +92,10 @@ class SweepLauncher(Launcher):
             outlook=self.outlook,
         ).run()
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.context = hydra_context
-        self.config = Composed.of(config)
-        self.verb = str(getattr(task_function, "clozelab_verb", self.config.stage))
-        self.sweep_dir = Path(str(self.config.of_hydra("sweep.dir")))
+    def prepare(self) -> None:
+        self.sweep_dir = Path(str(self.master.of_hydra("sweep.dir")))
         self.outlook = Outlook()
-        # `track` shows a sweep as a whole to its jobs' tracker; `rows` is what it shows so far.
-        self.track: Any = getattr(task_function, "clozelab_track", None)
+        # what its jobs' tracker shows of the sweep so far
         self.rows: list[dict[str, object]] = []
         # How many jobs a search, which launches several times, has gone on without.
         self.failed = 0
@@ -139,7 +131,7 @@ class SweepLauncher(Launcher):
         returned = []
         for job, plan in zip(jobs, planned, strict=True):
             returned.append(_job_return(job, plan))
-        if composed and self.track is not None:
+        if composed:
             self._track(composed[0], jobs, returned)
         self._print_results(jobs, returned, console)
         command = sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)])
@@ -156,8 +148,8 @@ class SweepLauncher(Launcher):
         ValueError for jobs that cannot be meant, or that must not go on with what other code has
         made.
         """
-        composer = JobComposer(self.context.config_loader, self.config.node)
-        composed: list[Composed] = []
+        composer = hydra_compat.JobComposer(self.context.config_loader, self.master)
+        composed = []
         planned: list[PlannedJob] = []
         pulse = Pulse(
             console,
@@ -189,10 +181,10 @@ class SweepLauncher(Launcher):
             name = str(Path(plan.run_dir).relative_to(runs_dir))
         # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
         search_paths = []
-        for word in self.config.of_hydra("overrides.hydra"):
+        for word in self.master.of_hydra("overrides.hydra"):
             if word.startswith("hydra.searchpath="):
                 search_paths.append(word)
-        arguments = [self.verb, *configuration_options(self.config), *plan.overrides]
+        arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
         arguments += [*search_paths, "hydra.mode=RUN"]
         state = JobState.WAITING
         if plan.status == "complete":
@@ -218,11 +210,11 @@ class SweepLauncher(Launcher):
         # For `clozelab status`, which then knows how many jobs there are to be. A search does not.
         if self.verb in TRAININGS and not _is_part_of_reproduction():
             names = None
-            if is_grid(self.config):
+            if is_grid(self.master):
                 names = names_of(composed)
             write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], {self.verb: names})
         num_left = sum(plan.status != "complete" for plan in planned)
-        run_preflight(self.verb, self.config, planned[0].overrides, num_left, self.sweep_dir)
+        run_preflight(self.verb, self.master, planned[0].overrides, num_left, self.sweep_dir)
 
     def _read_outlook(self, jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
         """Take the planned seconds of each job from the pre-flight's plan."""
@@ -241,6 +233,9 @@ class SweepLauncher(Launcher):
 
     def _track(self, config: Composed, jobs: Sequence[Job], returned: Sequence[JobReturn]) -> None:
         """Show the sweep so far to the jobs' tracker: a row a job."""
+        track = getattr(self.task, "clozelab_track", None)
+        if track is None:
+            return
         for job, result in zip(jobs, returned, strict=True):
             value = None
             if job.state != JobState.FAILED:  # the value of a failed one raises what it failed of
@@ -249,13 +244,13 @@ class SweepLauncher(Launcher):
             pairs = [word.partition("=") for word in result.overrides or ()]
             choices = {key: choice for key, _, choice in pairs}
             self.rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
-        self.track(config, self.verb, self.sweep_dir, self.rows)
+        track(config, self.verb, self.sweep_dir, self.rows)
 
     def _print_results(
         self, jobs: Sequence[Job], returned: Sequence[JobReturn], console: Console
     ) -> None:
         """Print a grid's table of scores and the next command, or a line a trial of a search."""
-        if is_grid(self.config):
+        if is_grid(self.master):
             self._print_scores(jobs, console)
             return
         for job, result in zip(jobs, returned, strict=True):
@@ -289,7 +284,7 @@ class SweepLauncher(Launcher):
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
         root = self.sweep_dir.parent
-        options = configuration_options(self.config)
+        options = configuration_options(self.master)
         # An experiment with claims: its folder is what `report` takes. Its runs are in
         # runs_dir/EXPERIMENT/SCALE.
         is_judged = options[0] == "--config-dir" and Path(options[1], "paper.yaml").is_file()
@@ -305,7 +300,7 @@ class SweepLauncher(Launcher):
     def _count_failed(self, jobs: Sequence[Job]) -> None:
         """Raise SystemExit for a grid with failed jobs; a search gets them as failed trials."""
         num_failed = sum(job.state == JobState.FAILED for job in jobs)
-        if num_failed and is_grid(self.config):
+        if num_failed and is_grid(self.master):
             raise SystemExit(1)
         self.failed += num_failed
 

@@ -202,7 +202,7 @@ class ProcessPool:
     def _stop_all(self, signals: Sequence[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
-        processes: list[AnyProcess] = []
+        processes = []
         begun = [job for job in self.jobs if job.state == JobState.RUNNING]
         for job in begun:
             if isinstance(job.process, RemoteProcess) and job.process.survives:

@@ -7,7 +7,7 @@ import signal
 
 from hydra.core.plugins import Plugins
 
-from clozelab import config
+from clozelab import hydra_compat
 from clozelab.runs.code import code_of_results
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import SIGNALS, die_with_parent
@@ -18,7 +18,7 @@ for number in SIGNALS:
     signal.signal(number, signal.SIG_IGN)
 die_with_parent(signal.SIGKILL)
 
-config.register()
+hydra_compat.register()
 Plugins.instance()  # looks for all that are installed
 # a job runs the code that is loaded now, whatever is checked out when it records its commit
 host_facts()

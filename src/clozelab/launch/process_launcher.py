@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -46,7 +45,7 @@ class ProcessLauncher(SweepLauncher):
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
         # The server was given its thread counts when it started; new processes get them here.
-        at_once, _ = share_cores(self.jobs_at_once, self.config, len(jobs))
+        at_once, _ = share_cores(self.jobs_at_once, self.master, len(jobs))
         environment = self._environment(len(jobs))
         for job, config in zip(jobs, composed, strict=True):
             job.environment = environment
@@ -60,7 +59,7 @@ class ProcessLauncher(SweepLauncher):
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
         """Return how many threads a job's process may have, as environment variables."""
-        _, share = share_cores(self.jobs_at_once, self.config, num_jobs)
+        _, share = share_cores(self.jobs_at_once, self.master, num_jobs)
         return {name: str(allowed_threads(share, name)) for name in THREAD_VARIABLES}
 
 
@@ -102,7 +101,7 @@ def is_one_cpu_process(config: Composed) -> bool:
     return bool(trainer["accelerator"] == "cpu" and trainer["devices"] * trainer["num_nodes"] == 1)
 
 
-def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:
+def share_cores(jobs_at_once: int | str, config: Composed, num_jobs: int) -> tuple[int, int]:
     """Return how many jobs run at a time, and the threads of each job's processes.
 
     They share the cores that this process may use.

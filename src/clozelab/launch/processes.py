@@ -258,7 +258,7 @@ def send_to_groups(processes: Sequence[AnyProcess], number: int) -> None:
 
 def run_verb(
     arguments: Sequence[str],
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None,
 ) -> int:
     """Run `clozelab ARGUMENTS` and return its exit status; it stops when we end.
 

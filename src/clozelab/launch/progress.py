@@ -10,7 +10,6 @@ Where nobody watches a terminal, a Pulse prints such a line at least every 30 se
 from __future__ import annotations
 
 import heapq
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from rich.console import Console
 from clozelab.launch.processes import Job, JobState
 from clozelab.runs.record import write_json
 from clozelab.text.formatting import duration
+from clozelab.text.plain import read_json
 
 PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names
@@ -70,7 +70,7 @@ class Outlook:
         if is_part:
             file = plan_file(None)
         try:
-            plan = json.loads((folder / file).read_text(encoding="utf-8"))
+            plan = read_json(folder / file)
             stage_plans = [Part(**stage_plan) for stage_plan in plan["parts"]]
             index = [stage_plan.name for stage_plan in stage_plans].index(stage)
         except (OSError, ValueError, KeyError, TypeError):

@@ -9,7 +9,8 @@ import os
 import signal
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,6 +20,9 @@ from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.text.plain import JsonObject
 from clozelab.training.host import require_package, usable_cores
+
+if TYPE_CHECKING:
+    from ray.remote_function import RemoteFunction
 
 
 class RayLauncher(SweepLauncher):
@@ -85,7 +89,7 @@ class RayTask(RemoteProcess):
 
     ask_seconds = 0.2
 
-    def __init__(self, ray: Any, task: Any, remote: RemoteJob) -> None:
+    def __init__(self, ray: ModuleType, task: RemoteFunction, remote: RemoteJob) -> None:
         remote.log.unlink(missing_ok=True)
         self.ray = ray
         self.reference = task.remote(remote)

@@ -6,28 +6,31 @@ again. `cluster: local` (`hydra/launcher=slurm_local`) goes the same way without
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from clozelab.config import Composed
+from clozelab.config import Composed, to_plain
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 from clozelab.training.host import require_package
+
+if TYPE_CHECKING:
+    from submitit import Job as SubmititJob
+    from submitit.core.core import PicklingExecutor
 
 # that a file system shared by the nodes may need to show the result of a job that has ended
 RESULT_SECONDS = 15.0
@@ -53,7 +56,7 @@ class SlurmLauncher(SweepLauncher):
         jobs_at_once: int,
         poll_seconds: float,
         grace_seconds: float,
-        **parameters: Any,
+        **parameters: Json,
     ) -> None:
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
@@ -74,8 +77,7 @@ class SlurmLauncher(SweepLauncher):
         self.jobs_at_once = jobs_at_once
         self.poll_seconds = float(poll_seconds)
         self.grace_seconds = float(grace_seconds)
-        plain: Json = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
-        self.parameters: JsonObject = plain
+        self.parameters: JsonObject = to_plain(OmegaConf.create(parameters))
         self.queue: SlurmQueue | None = None  # of the real Slurm
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
@@ -123,7 +125,7 @@ class SlurmLauncher(SweepLauncher):
         with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
             notes: JsonObject = {}
             if notes_file.exists():
-                notes = json.loads(notes_file.read_text(encoding="utf-8"))
+                notes = read_json(notes_file)
             earlier = self._earlier_job(notes.get(key))
             if earlier is None:
                 submitted = self._submit(remote, resources)
@@ -144,16 +146,16 @@ class SlurmLauncher(SweepLauncher):
             job.is_resumed = True
             return SubmittedJob(earlier, self.queue)
 
-    def _submit(self, remote: RemoteJob, resources: ReadOnlyJson) -> Any:
+    def _submit(self, remote: RemoteJob, resources: ReadOnlyJson) -> SubmititJob[int]:
         """Let submitit hand a job over; returns its job."""
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
 
-        executor_class: Any = LocalExecutor
-        if self.cluster == "slurm":
-            executor_class = SlurmExecutor
+        folder = self.folder / "%j"
         max_num_timeout = int(self.parameters["max_num_timeout"])
-        executor = executor_class(self.folder / "%j", max_num_timeout=max_num_timeout)
+        executor: PicklingExecutor = LocalExecutor(folder, max_num_timeout=max_num_timeout)
+        if self.cluster == "slurm":
+            executor = SlurmExecutor(folder, max_num_timeout=max_num_timeout)
         executor.update_parameters(**resources)
         remote.log.unlink(missing_ok=True)
         submitted = executor.submit(remote)
@@ -163,7 +165,7 @@ class SlurmLauncher(SweepLauncher):
             result.unlink(missing_ok=True)
         return submitted
 
-    def _earlier_job(self, note: ReadOnlyJson | None) -> Any:
+    def _earlier_job(self, note: ReadOnlyJson | None) -> SubmititJob[int] | None:
         """Return submitit's job for a note, if Slurm still has it; None otherwise.
 
         ValueError where Slurm does not answer.
@@ -243,7 +245,7 @@ def _slurm_resources(asked: JsonObject, gpus: int | None, trainer: ReadOnlyJson)
     return resources
 
 
-def result_paths(job: Any) -> list[Path]:
+def result_paths(job: SubmititJob[int]) -> list[Path]:
     """Return the files into which the tasks of a job of submitit's write their results."""
     return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
 
@@ -254,7 +256,7 @@ class SubmittedJob(RemoteProcess):
     `queue` is of the real Slurm, None for processes of this machine.
     """
 
-    def __init__(self, job: Any, queue: SlurmQueue | None) -> None:
+    def __init__(self, job: SubmititJob[int], queue: SlurmQueue | None) -> None:
         self.job = job
         self.queue = queue
         self.survives = queue is not None

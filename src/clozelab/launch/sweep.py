@@ -12,24 +12,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigKeyError
 
-from clozelab import config as schema
 from clozelab import hydra_compat
 from clozelab.analysis.grouping import group_by
-from clozelab.config import Composed, copied
+from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.redaction import redacted_words
@@ -46,11 +43,11 @@ LONGEST_VALUE = 40  # characters of a value that a run folder's name shows
 
 def make_loader(folder: Path | None = None) -> ConfigLoader:
     """Return Hydra's loader over conf/ and, before it, an experiment's folder."""
-    schema.register()
+    hydra_compat.register()
     experiments.register()
     setup_globals()
     # An experiment's files come before those of conf/, which may have the same names.
-    search_path = hydra_compat.search_path_from(CONF_DIR)
+    search_path = hydra_compat.create_config_search_path(str(CONF_DIR))
     if folder is not None:
         if not folder.exists():
             raise ValueError(f"{folder} is no folder")
@@ -61,19 +58,16 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
     return GatedLoader(config_search_path=search_path)
 
 
-class GatedLoader(hydra_compat.MergingOnce):
+class GatedLoader(hydra_compat.CheckingLoader):
     """Hydra's loader, whose configurations have passed the gate.
 
     They have passed it before Hydra or anybody makes anything of them.
     """
 
-    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
-        whole: DictConfig = super().load_configuration(*args, **options)
-        composed = Composed("", whole, whole)
+    def check(self, composed: Composed) -> None:
         plain = composed.partly_resolved()
         validate_config_security(plain)
         experiments.check_values(plain, composed.resolved_texts(experiments.INTERPOLATED))
-        return whole
 
 
 def compose(
@@ -116,8 +110,7 @@ def _named_objective(name: str, cfg: PretrainConfig) -> JsonObject:
     of_run = asdict(cfg)
     composed.merge_with({key: of_run[key] for key in ("scale", "fidelity", "fidelities")})
     composed.objective.dupe_factor = cfg.objective.dupe_factor
-    node: Json = OmegaConf.to_container(composed.objective, resolve=True)
-    return node
+    return to_plain(composed.objective)
 
 
 def _changed_objective(changes: ReadOnlyJson, run_objective: JsonObject, number: int) -> JsonObject:
@@ -133,8 +126,7 @@ def _changed_objective(changes: ReadOnlyJson, run_objective: JsonObject, number:
             f"phases.{number}.objective.{error.full_key}: the run's objective has"
             f" {', '.join(map(str, siblings))} there"
         ) from error
-    node: Json = OmegaConf.to_container(merged)
-    return node
+    return to_plain(merged, resolve=False)
 
 
 class Sweep:
@@ -149,7 +141,7 @@ class Sweep:
         loader = make_loader(folder)
         master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
         self.master = Composed.of(master)
-        self.composer = JobComposer(loader, master)
+        self.composer = hydra_compat.JobComposer(loader, self.master)
         self._settings: dict[tuple[str, ...], JsonObject] = {}
 
     @cached_property
@@ -289,87 +281,3 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
                     f"{forced[key]} stands beside the sweep's own {word}: write {key}= to replace"
                     " its values"
                 )
-
-
-class JobComposer:
-    """Composes a sweep's jobs as Hydra does.
-
-    It does so once for all that differ in plain values: `seed=2` is set on a copy.
-    """
-
-    def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
-        self.loader = loader
-        self.master = master
-        self._parser = OverridesParser.create(config_loader=loader)
-        self._names_group = cache(lambda key: bool(loader.get_group_options(key)))  # reads folders
-        self._templates: dict[tuple[str, ...], DictConfig] = {}
-
-    def compose(self, overrides: Sequence[str]) -> Composed:
-        """Compose a job's configuration."""
-        return Composed.of(self._compose(overrides))
-
-    def _compose(self, overrides: Sequence[str]) -> DictConfig:
-        """Return it with its `hydra` node."""
-        parsed = self._parser.parse_overrides(list(overrides))
-        # Jobs whose overrides are equal but for the values of plain ones share a template:
-        # ("objective=mlm", "seed").
-        plain = []
-        signature = []
-        for text, override in zip(overrides, parsed, strict=True):
-            if self._is_plain(override, parsed):
-                plain.append(override)
-                signature.append(override.key_or_group)
-            else:
-                signature.append(text)
-        template = tuple(signature)
-        if template not in self._templates:
-            self._templates[template] = self.loader.load_sweep_config(self.master, list(overrides))
-        config: DictConfig = copied(self._templates[template])
-        try:
-            for override in plain:
-                OmegaConf.update(config, override.key_or_group, override.value())
-        except OmegaConfBaseException:
-            # Hydra says what is wrong, as anywhere
-            return self.loader.load_sweep_config(self.master, list(overrides))
-        # What resolvers such as `now:` have given the master is the job's as well.
-        OmegaConf.copy_cache(from_config=self.master, to_config=config)
-        self._note_overrides(config, parsed)
-        return config
-
-    @staticmethod
-    def _note_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:
-        """Let the `hydra` node say of this job what the template's says of its own."""
-        of_task = [override for override in overrides if not override.is_hydra_override()]
-        dirname = config.hydra.job.config.override_dirname
-        OmegaConf.set_readonly(config.hydra, False)
-        config.hydra.overrides.task = [override.input_line for override in of_task]
-        config.hydra.job.override_dirname = hydra_compat.get_overrides_dirname(
-            of_task,
-            kv_sep=dirname.kv_sep,
-            item_sep=dirname.item_sep,
-            exclude_keys=dirname.exclude_keys,
-        )
-
-    def _is_plain(self, override: Override, all_of_job: Sequence[Override]) -> bool:
-        """Say whether an override may be set on a copy.
-
-        It gives one existing key a number or a text, chooses nothing, and overlaps no other
-        override.
-        """
-        if self.master.hydra.searchpath:  # more groups than the loader knows of
-            return False
-        if override.type != OverrideType.CHANGE or override.package is not None:
-            return False
-        if not isinstance(override.value(), int | float | str):
-            return False
-        if "_target_" in override.key_or_group:  # for the gate to see
-            return False
-        if override.is_hydra_override() or self._names_group(override.key_or_group):
-            return False
-        key = f"{override.key_or_group}."
-        for other in all_of_job:
-            other_key = f"{other.key_or_group}."
-            overlaps = key.startswith(other_key) or other_key.startswith(key)
-            if overlaps and other is not override:
-                return False
-        return True

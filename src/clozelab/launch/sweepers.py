@@ -7,41 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from clozelab import hydra_compat
-from clozelab.config import Composed
 from clozelab.launch.sweep import named_jobs
 from clozelab.terminal import say
 from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.host import require_package
 
 
-class GridSweeper(Sweeper):
+class GridSweeper(hydra_compat.SweepPlugin, Sweeper):
     """`hydra/sweeper=grid`: every combination of a sweep's values.
 
     Hydra's basic sweeper does the work, with its arguments; ours gives the jobs their names.
     """
 
-    def __init__(self, max_batch_size: int | None, params: DictConfig | None) -> None:
+    def __init__(self, max_batch_size: int | None, params: dict[str, str] | None) -> None:
         self.max_batch_size = max_batch_size
         self.params = params
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
+    def prepare(self) -> None:
         self.grid = hydra_compat.make_grid_sweeper(
-            self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, Composed.of(config))
+            self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, self.master)
         )
-        self.grid.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.set_up_same(self.grid)
 
-    def sweep(self, arguments: list[str]) -> Any:
+    def sweep(self, arguments: list[str]) -> object:
         return self.grid.sweep(arguments)
 
 
-class OptunaSweeper(Sweeper):
+class OptunaSweeper(hydra_compat.SweepPlugin, Sweeper):
     """`hydra/sweeper=search`: Optuna's search over `params`; see conf/hydra/sweeper/search.yaml.
 
     hydra-optuna-sweeper does the work. There is no study file: the sampler is seeded and complete
@@ -55,15 +51,14 @@ class OptunaSweeper(Sweeper):
         direction: str,
         num_trials: int,
         trials_at_once: int,
-        params: DictConfig | None,
+        params: Any,
     ) -> None:
         require_package("hydra_plugins.hydra_optuna_sweeper", "optuna", "hydra/sweeper=search")
         import optuna
+        from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
 
         optuna.logging.set_verbosity(logging.WARNING)
-        settings = {}
-        for key, value in dict(sampler).items():
-            settings[str(key)] = value
+        settings = dict(sampler)
         sampler_class: Any = getattr(optuna.samplers, str(settings.pop("name")), None)
         # The name comes from a command line: of all that the module has, only samplers are classes
         # to make.
@@ -77,7 +72,8 @@ class OptunaSweeper(Sweeper):
                 f" {direction=!s} maximize or minimize, {num_trials=} and {trials_at_once=}"
                 " positive"
             )
-        self.search: Any = hydra_compat.make_search_sweeper(
+        # The class around it would make the sampler from settings of its own.
+        self.search = OptunaSweeperImpl(
             sampler=sampler_class(**settings),
             direction=direction,
             n_trials=num_trials,
@@ -90,21 +86,18 @@ class OptunaSweeper(Sweeper):
             custom_search_space=None,
         )
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.folder = Path(str(config.hydra.sweep.dir))
-        verb = getattr(task_function, "clozelab_verb", "")
-        if verb == "pretrain" and self.search.direction == "maximize":
+    def prepare(self) -> None:
+        if self.verb == "pretrain" and self.search.direction == "maximize":
             raise ValueError(
                 "a pre-training's value is its loss: say hydra.sweeper.direction=minimize"
             )
-        self.search.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.set_up_same(self.search)
 
     def sweep(self, arguments: list[str]) -> None:
         self.search.sweep(arguments)
         # The plugin leaves the best trial in this file.
-        best = OmegaConf.load(self.folder / "optimization_results.yaml")
+        folder = Path(self.master.of_hydra("sweep.dir"))
+        best = OmegaConf.load(folder / "optimization_results.yaml")
         words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
         say(Console(stderr=True), f"best of this search: {best.best_value:.6g} with {words}")
         if getattr(self.search.launcher, "failed", 0):

@@ -43,7 +43,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of one sentence, in order."""
-    result: list[Entity] = []
+    result = []
     start = 0
     previous_prefix = OUTSIDE
     previous_type = ""

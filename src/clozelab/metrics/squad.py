@@ -105,7 +105,7 @@ def score_v2(
         "NoAns_": [question for question in answers if not answers[question]],
     }
     no_answer = no_answer_scores or dict.fromkeys(answers, 0.0)
-    result: dict[str, float] = {}
+    result = {}
     for prefix, questions in groups.items():
         if questions:
             for name, scores in raw_scores.items():

@@ -555,7 +555,7 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: Mask) -> Tens
     kernel, parameters = loaded
     # torch 2.10 spells the causal mask is_causal, later ones spell it as a window that ends at the
     # query.
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if "is_causal" in parameters:
         options["is_causal"] = mask.is_causal
     if mask.window is not None or (mask.is_causal and not options):

@@ -54,7 +54,7 @@ class ModuleSpec:
         """As YAML and config.json say it."""
         return {"_target_": self.target, **dict(self.options)}
 
-    def build(self, config: EncoderConfig, *arguments: Any) -> Any:
+    def build(self, config: EncoderConfig, *arguments: object) -> Any:
         """The module, with further `arguments`; ValueError where there is no such class."""
         module, _, name = self.target.rpartition(".")
         try:

@@ -156,8 +156,8 @@ class Products(TorchFunctionMode):
     flops: int = 0
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> object:
         name = func.__name__
         kwargs = kwargs or {}
         if name in UNCOUNTED:

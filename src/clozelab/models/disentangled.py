@@ -15,7 +15,7 @@ size, W = 2 S - 1 distances.
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,8 +86,8 @@ class DisentangledPositions(Positions):
     are added to the embeddings, too.
     """
 
-    counts_slots: ClassVar[bool] = True
-    has_layers_shape: ClassVar[bool] = True
+    counts_slots = True
+    has_layers_shape = True
 
     def __init__(
         self,
@@ -303,9 +303,9 @@ class EnhancedMaskDecoder(MaskedLMHead):
     own, so that only the positions are further weights.
     """
 
-    is_stock: ClassVar[bool] = False
-    reads_hidden_states: ClassVar[bool] = True
-    passes: ClassVar[int] = 2
+    is_stock = False
+    reads_hidden_states = True
+    passes = 2
 
     def __init__(self, encoder: Encoder, generator: torch.Generator | None = None) -> None:
         config = encoder.config

@@ -457,7 +457,9 @@ class Encoder(nn.Module):
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
         )
 
-    def read(self, batch: Mapping[str, Any], output_hidden_states: bool = False) -> EncoderOutput:
+    def read(
+        self, batch: Mapping[str, object], output_hidden_states: bool = False
+    ) -> EncoderOutput:
         """The forward on a batch, whose keys are called as its arguments."""
         return self(
             batch["input_ids"],
@@ -583,7 +585,7 @@ class Encoder(nn.Module):
         return self.pooler(states)
 
 
-def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
+def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: object) -> None:
     """Compiles `encoder` where it stands, with `options` of torch.compile.
 
     `dynamic` False: one compilation a shape, for batches of few shapes; True: one for all, for

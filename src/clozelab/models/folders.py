@@ -35,7 +35,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.locate import CONFIG_FILE, config_path
 from clozelab.models.registry import family_for, family_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 WEIGHTS_FILE = "model.safetensors"
 CHECKSUMS_FILE = "checksums.json"
@@ -254,7 +254,7 @@ def read_config_dict(folder: Path | str) -> JsonObject:
             " such as a pre-training run's encoder/"
         )
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
@@ -352,7 +352,7 @@ def _without_wrapper(tensors: dict[str, Tensor], family: Family, file: Path) -> 
 def _shards(index: Path) -> list[Path]:
     """The files that an index lists, all of them in its own folder."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(read_json(index)["weight_map"].values()))
         paths = [index.parent / Path(name).name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index} is damaged: it lists no files (weight_map)") from None
@@ -419,7 +419,7 @@ def verify_checksums(folder: Path | str) -> None:
     if not (folder / CHECKSUMS_FILE).is_file():
         return
     try:
-        checksums = dict(json.loads((folder / CHECKSUMS_FILE).read_text(encoding="utf-8")))
+        checksums = dict(read_json(folder / CHECKSUMS_FILE))
     except (ValueError, TypeError):
         raise ValueError(
             f"{folder / CHECKSUMS_FILE} is damaged: copy the whole folder again"

@@ -18,7 +18,7 @@ size of one direction of an LSTM.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +80,8 @@ class VocabularyHead(nn.Module):
     word_embedding_weight: nn.Parameter  # [V, E]
     bias: Tensor  # [V]
     # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
-    reads_hidden_states: ClassVar[bool] = False
-    is_stock: ClassVar[bool] = True  # whether classes of transformers have it
+    reads_hidden_states = False
+    is_stock = True  # whether classes of transformers have it
 
     def vector(self, hidden: Tensor) -> Tensor:
         """[P, inputs] -> [P, E]: what the rows of the vocabulary are multiplied by."""
@@ -255,7 +255,7 @@ class DenseClassificationHead(nn.Module):
     `hidden_act`: the dense layer's own activation.
     """
 
-    reads_token_states: ClassVar[bool] = True
+    reads_token_states = True
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class TransformedHead(nn.Module):
     It begins as the release: the dense matrix is `dense_range` large, the last one width^-1/2.
     """
 
-    reads_token_states: ClassVar[bool] = True
+    reads_token_states = True
 
     def __init__(
         self,

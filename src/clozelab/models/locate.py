@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 CONFIG_FILE = "config.json"
 GOOGLE_CONFIG_FILE = "bert_config.json"
@@ -51,7 +50,7 @@ def _fetch_from_hub(name: str) -> Path:
     import huggingface_hub
 
     try:
-        download: Any = partial(huggingface_hub.snapshot_download, repository, revision=revision)
+        download = partial(huggingface_hub.snapshot_download, repository, revision=revision)
         folder = Path(download(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
         if not any(folder.glob("*.safetensors")):
             folder = Path(download(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))

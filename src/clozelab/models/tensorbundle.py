@@ -207,12 +207,12 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _message(data: bytes) -> dict[int, list[Any]]:
     """Field number -> its values: numbers, or bytes where they have a length or a fixed size."""
-    fields: dict[int, list[Any]] = {}
+    fields: dict[int, list[object]] = {}
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
         wire_type = tag & 7
-        value: Any
+        value: object
         if wire_type == 0:
             value, position = _varint(data, position)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ class Unanswered(Result):
 
     error: str
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         # Only names that it lacks come here; copying and pickling ask for some before it has any.
         if name.startswith("__") or name == "error":
             raise AttributeError(name)
@@ -152,7 +151,7 @@ class Scored(Result):
         return {"prediction": self.log_probability} | tokens
 
 
-def columns_of(results: Sequence[object], array_name: str = "embedding") -> dict[str, list[Any]]:
+def columns_of(results: Sequence[object], array_name: str = "embedding") -> dict[str, list[object]]:
     """The columns that a table gets: name -> a value of each row, None where a row has none.
 
     A result is a `Result`, or an array that stands in the column `array_name`. `error` comes last.

@@ -17,12 +17,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 OptimizerFactory = Callable[..., Optimizer]
 # `LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...).
 ScheduleFactory = Callable[..., LRScheduler]
+M = TypeVar("M", bound="TrainingModule")
 
 
 class TrainingModule(LightningModule):
@@ -81,7 +83,7 @@ class TrainingModule(LightningModule):
         self.latest_metrics_step = -1
         self.latest_validation: dict[str, float] = {}
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.optimizer_factory(self.named_parameters())
         schedule = self.schedule_factory(optimizer, total_steps=self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -255,7 +257,7 @@ class TrainingModule(LightningModule):
         self.latest_validation = dict(checkpoint["latest_validation"])
 
 
-def build_with_hparams(factory: Callable[..., Any], **arguments: Any) -> Any:
+def build_with_hparams(factory: Callable[..., M], **arguments: object) -> M:
     """Builds a module, by its class or a `partial` of it, that keeps its arguments.
 
     It is adapted once: what the optimizer's groups call frozen is so, before a strategy wraps it.
@@ -267,7 +269,7 @@ def build_with_hparams(factory: Callable[..., Any], **arguments: Any) -> Any:
     return module
 
 
-def name_parameters(state: dict[str, Any], optimizer: Optimizer, module: nn.Module) -> None:
+def name_parameters(state: Checkpoint, optimizer: Optimizer, module: nn.Module) -> None:
     """Gives an optimizer's state names for numbers, as a sharded one has: any strategy goes on.
 
     FSDP would count parameters in the module's order, and an optimizer counts them in that of its

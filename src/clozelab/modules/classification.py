@@ -12,7 +12,7 @@ of each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class SequenceClassification(FineTuning):
     `validation` are scored as "validation/NAME_SCORE".
     """
 
-    head_kind: ClassVar[str] = "classification"
+    head_kind = "classification"
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class MultipleChoice(SequenceClassification):
     each as long as it is; none is padded.
     """
 
-    head_kind: ClassVar[str] = "choices"
-    set_by_class: ClassVar[tuple[str, ...]] = (*SequenceClassification.set_by_class, "number_range")
+    head_kind = "choices"
+    set_by_class = (*SequenceClassification.set_by_class, "number_range")
 
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
         super().__init__(encoder=encoder, number_range=None, **classification)

@@ -12,7 +12,7 @@ Letters: B pairs, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class SiameseEncoder(SequenceClassification):
     cosines of 0 to 1.
     """
 
-    head_kind: ClassVar[str] = "siamese"
+    head_kind = "siamese"
 
     def __init__(
         self, *, pooling: str, number_range: Sequence[float] | None, **classification: Any

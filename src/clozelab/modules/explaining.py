@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -60,7 +60,12 @@ def tokens_of(predictor: Predictor, text: object) -> tuple[str, ...]:
 
 
 def attribute(
-    predictor: Predictor, act: str, text: object, *, target: str | None = None, steps: int = 64
+    predictor: Predictor,
+    act: str,
+    text: str | tuple[str, str],
+    *,
+    target: str | None = None,
+    steps: int = 64,
 ) -> Attribution:
     """What each token adds to the model's answer, in fp32.
 
@@ -157,7 +162,12 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
 
 
 def _target(
-    predictor: Predictor, act: str, text: Any, ids: list[int], logits: Tensor, target: str | None
+    predictor: Predictor,
+    act: str,
+    text: str | tuple[str, str],
+    ids: list[int],
+    logits: Tensor,
+    target: str | None,
 ) -> tuple[str, list[int]]:
     """What is explained, in words, and the outputs whose sum it is.
 

@@ -79,7 +79,7 @@ class FineTuning(TrainingModule):
 
     classifier: nn.Module
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
-    scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
+    scores_are_shares = True  # whether its scorer's 1 stands for 100 percent
     # arguments that a subclass gives, never a configuration
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
 
@@ -268,7 +268,7 @@ class FineTuning(TrainingModule):
         self.throughput.add(tokens, flops)
         return loss
 
-    def on_train_batch_end(self, outputs: object, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         if self.trainer.global_step % self.log_interval_steps == 0:
             self._publish_training()
         super().on_train_batch_end(outputs, batch, batch_idx)
@@ -440,7 +440,7 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
 
 
 def save_model(
-    folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any
+    folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: object
 ) -> None:
     """Writes the best checkpoint as a model folder in the Hugging Face layout, with label names.
 

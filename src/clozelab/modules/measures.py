@@ -30,6 +30,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
+from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Measurement(LightningModule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
-    scores_are_shares: ClassVar[bool] = True
+    scores_are_shares = True
     total_steps = 0
     history = ()
     result_files = FineTuning.result_files
@@ -64,7 +65,7 @@ class Measurement(LightningModule):
         self.metric = metric
         self.requires_grad_(False)
         self.best: Evaluation | None = None
-        self._collected: list[Any] = []
+        self._collected: list[object] = []
 
     @abstractmethod
     def evaluate(self, collected: Sequence[Any]) -> Evaluation:
@@ -149,7 +150,7 @@ class Probe(Measurement):
 
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)
-        self.solver: Any = {"strength": strength, "max_iterations": max_iterations}
+        self.solver: JsonObject = {"strength": strength, "max_iterations": max_iterations}
         self.splits = (self.data.train, self.data.validation)
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)

@@ -75,16 +75,16 @@ class Model:
         return int(recorded)
 
 
-def read_model(path: Path | str, token_types: str = "auto") -> Model:
+def read_model(path: Path | str) -> Model:
     """Reads a folder, or the folder of one file of weights.
 
-    `token_types`: see `open_tokenizer`. ValueError says what is wrong, and where.
+    ValueError says what is wrong, and where.
     """
     path = Path(path)
     folder = path.parent if path.is_file() else path
     config = folders.read_config_dict(folder)
     family = family_for(folders.read_config(folder))
-    tokenizer = open_tokenizer(folder, token_types)
+    tokenizer = open_tokenizer(folder)
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
     encoder = folders.load_encoder(folder, stored=stored)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
+    Columns,
     Texts,
     Unreadable,
     UnreadableText,
@@ -69,6 +70,8 @@ THRESHOLD = 0.5
 TEXTS_PER_SCORING = 256
 POOLINGS = ("cls", "mean", "last4")
 log = logging.getLogger(__name__)
+Answers: TypeAlias = Any
+"""The answer to one text, a list of them, or a table with columns of them: as texts were given."""
 
 
 class Predictor(ModelRunner):
@@ -103,9 +106,9 @@ class Predictor(ModelRunner):
         texts: object,
         top_k: int = 5,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """The `top_k` most probable tokens of each mask, as `Filled`.
 
         A mask is the tokenizer's own mask token in the text.
@@ -147,9 +150,9 @@ class Predictor(ModelRunner):
         texts: object,
         stride: int | None = None,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """The most probable label of each text, as `Classified`.
 
         `Labelled` where labels do not exclude each other, `Number` of a regression. With `stride`
@@ -160,7 +163,7 @@ class Predictor(ModelRunner):
         self.require_kind(given.items)
         encoded = self._encode(given, errors, stride=stride)
         logits = self.sequence_logits(head, encoded)
-        results: list[Any]
+        results: Sequence[object]
         if self.model.task == "regression":
             results = [answers.Number(float(values[0])) for values in logits]
         elif self.model.task == "multi_label":
@@ -173,9 +176,9 @@ class Predictor(ModelRunner):
         self,
         pairs: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """`Classified` as "next" or "other": whether the second text follows the first."""
         given = read_texts(pairs, "next", columns)
         if any(isinstance(text, str) for text in given.items):
@@ -192,9 +195,9 @@ class Predictor(ModelRunner):
         layer: int | None = None,
         stride: int | None = None,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """float32 [N, H]; [H] for one text. A text that cannot be read is a row of NaN.
 
         Args:
@@ -268,9 +271,9 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """The log-probability of each text and of its tokens, as `Scored`.
 
         By the chain rule where the encoder is causal, else the pseudo-log-likelihood (Salazar
@@ -279,7 +282,7 @@ class Predictor(ModelRunner):
         head = self.head("lm", "score a text")
         given = read_texts(texts, "score", columns)
         encoded = self._encode(given, errors)
-        results: list[Any] = []
+        results: list[object] = []
         for first in range(0, len(encoded.sequences), TEXTS_PER_SCORING):
             last = min(first + TEXTS_PER_SCORING, len(encoded.sequences))
             results += score_sequences(self, head, encoded.sequences, np.arange(first, last))
@@ -289,9 +292,9 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """float32 [L + 1, tokens, H] of each text: the embeddings, and the output of each layer."""
         given = read_texts(texts, "states", columns)
         encoded = self._encode(given, errors, reads_empty=True)
@@ -326,9 +329,9 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """float32 [L, heads, tokens, tokens] of each text: attention probabilities.
 
         The third axis is the token that looks, the fourth what it looks at. A text of a masked
@@ -381,9 +384,9 @@ class Predictor(ModelRunner):
         *,
         top_k: int = 1,
         null_answer: bool | None = None,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """Answers to many questions by the rules of SQuAD's released code (modules/spans.py).
 
         Args:
@@ -422,9 +425,9 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
-        columns: str | Sequence[str] | None = None,
+        columns: Columns = None,
         errors: str = "mark",
-    ) -> Any:
+    ) -> Answers:
         """A tag for every word, and the entities that B- and I- tags make, as `Tagged`.
 
         A text that is a list of words is taken as it is. Of any other, words are runs of letters
@@ -488,7 +491,7 @@ class Predictor(ModelRunner):
     def _with_masks(self, given: Texts) -> Texts:
         """The same texts; unreadable are those without a mask that the encoder can fill."""
         tokenizer = self.tokenizer
-        items: list[Any] = []
+        items: list[object] = []
         for item in given.items:
             if not isinstance(item, str):
                 items.append(item)
@@ -522,7 +525,7 @@ class Predictor(ModelRunner):
 
     def _returned(
         self, given: Texts, reasons: Sequence[str | None], results: Sequence[object]
-    ) -> Any:
+    ) -> Answers:
         """Results in the form that the texts came in; `results` are those of the readable ones."""
         merged = self._merged(reasons, results)
         if given.is_single:
@@ -534,7 +537,7 @@ class Predictor(ModelRunner):
     def _merged(self, reasons: Sequence[str | None], results: Sequence[object]) -> list[Any]:
         """A result for each text, `Unanswered` for those with a reason; a warning counts these."""
         remaining = iter(results)
-        merged: list[Any] = []
+        merged: list[object] = []
         problems = []
         for number, reason in enumerate(reasons, 1):
             if reason is None:

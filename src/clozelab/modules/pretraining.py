@@ -29,7 +29,7 @@ from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.text.plain import JsonObject, ReadOnlyJson
-from clozelab.training.checkpoints import count_step, seed_forward
+from clozelab.training.checkpoints import Checkpoint, count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
 from clozelab.training.runtime import uncompiled, widest_float
 from clozelab.training.stopping import TERMINATED
@@ -56,7 +56,7 @@ class PretrainingModel(nn.Module):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
-    def _apply(self, *arguments: Any, **options: Any) -> PretrainingModel:
+    def _apply(self, *arguments: object, **options: object) -> PretrainingModel:
         """Models that are not trained move with the others."""
         for model in self.named_models.values():
             if not model.is_trained:
@@ -246,7 +246,7 @@ class PretrainingModule(TrainingModule):
         self.stop_agreed = requested or (TERMINATED if any_requested else 0)
         return reduced[:-2].float()
 
-    def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
+    def _gradient_sync(self, is_last: bool) -> AbstractContextManager[object]:
         """Reduce gradients over ranks in the last micro-batch only."""
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, DistributedDataParallel) and not is_last:
@@ -387,7 +387,7 @@ class PretrainingModule(TrainingModule):
         reduced_work = reduced.pop("")
         return reduced, reduced_work
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
         sums, work = self._reduced_progress()
         checkpoint |= {
@@ -395,7 +395,7 @@ class PretrainingModule(TrainingModule):
             "spikes": self.spikes.state(),
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
         self.spikes.load(checkpoint["spikes"])
         if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:

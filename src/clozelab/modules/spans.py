@@ -17,7 +17,7 @@ import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -228,7 +228,7 @@ class SpanExtraction(FineTuning):
     """
 
     qa_outputs: nn.Module
-    head_kind: ClassVar[str] = "spans"
+    head_kind = "spans"
     scores_are_shares = False
 
     def __init__(

@@ -11,7 +11,7 @@ size, K classes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -32,7 +32,7 @@ TAG_SCORES = ("accuracy",)
 class TokenClassification(FineTuning):
     """Tagging of words; arguments as FineTuning's, and the validation split."""
 
-    head_kind: ClassVar[str] = "tags"
+    head_kind = "tags"
 
     def __init__(self, *, encoder: Encoder, validation: TaggedSplit, **training: Any) -> None:
         super().__init__(encoder=encoder, **training)

@@ -8,8 +8,6 @@ predicted apart: by the left-to-right state at i - 1, and by the right-to-left o
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -61,7 +59,7 @@ class BothDirections(ObjectiveOfParts):
     """The terms are "ltr" and "rtl", of the same weight."""
 
     is_causal = True
-    num_directions: ClassVar[int] = 2
+    num_directions = 2
     name = "ltr"
 
     def __init__(self, *, weight: float) -> None:

@@ -210,12 +210,12 @@ class TokenObjective(_Weighted):
 
     is_causal: bool  # the encoder's attention mask, remembered with its weights
     # whether predicted tokens may see others that are predicted
-    predictions_help: ClassVar[bool] = False
+    predictions_help = False
     # Whether a state predicts the token behind it, though it sees both sides.
     predicts_next: bool = False
-    num_directions: ClassVar[int] = 1  # of the encoder that it trains
+    num_directions = 1  # of the encoder that it trains
     # Whether a row is the text's slots and others behind them, which positions alone tell apart.
-    moves_slots: ClassVar[bool] = False
+    moves_slots = False
 
     @property
     def hides_neighbours(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -88,7 +87,7 @@ def join(parts: Mapping[str, tuple[I64, I64]], width: int) -> Arrays:
 def part_of(batch: TorchBatch, name: str) -> TorchBatch:
     """The batch with the predictions of one part alone."""
     numbers = batch[f"{name}_numbers"]
-    part_batch: dict[str, Any] = dict(batch)
+    part_batch: dict[str, object] = dict(batch)
     # It counted all parts, and padding of their number.
     part_batch.pop("num_predictions", None)
     for key in ("prediction_positions", "prediction_labels"):

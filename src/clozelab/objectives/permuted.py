@@ -24,7 +24,6 @@ Letters: T slots of the stream, B instances, W slots of a row, P predicted posit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,8 +43,8 @@ class PermutedLanguageModel(MaskedLanguageModel):
 
     sees_every_position: bool = field(kw_only=True)
     name = "permuted"
-    predictions_help: ClassVar[bool] = True
-    moves_slots: ClassVar[bool] = True
+    predictions_help = True
+    moves_slots = True
 
     @property
     def hides_neighbours(self) -> bool:

@@ -201,7 +201,7 @@ def separate_gradients(generator: Embeddings, encoder: Embeddings) -> None:
 
 def _refuse_other_widths(generator: EncoderConfig, encoder: Encoder) -> None:
     """ValueError where shared positions would be of two widths, or of two numbers of heads."""
-    has_layers_shape: Any = encoder.embeddings.position_embeddings.has_layers_shape
+    has_layers_shape: object = encoder.embeddings.position_embeddings.has_layers_shape
     if has_layers_shape and generator.hidden_size != encoder.config.hidden_size:
         raise ValueError(
             "objective.token.embedding_sharing=all shares the table of distances, which has the"

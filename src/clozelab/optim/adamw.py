@@ -9,11 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import AdamW, Optimizer
+from torch.optim.optimizer import ParamsT
 
 from clozelab.optim.groups import (
     GroupNodes,
@@ -51,10 +50,11 @@ def build_adamw(
     named = dict(named_parameters)
     matches = match_groups(named, groups)
     # With a rate of their own the matrices of layers are another optimizer's.
-    matrices: dict[str, nn.Parameter] = {}
-    remaining: list[tuple[str, nn.Parameter]] = []
+    matrices = {}
+    remaining = []
     for name, parameter in named.items():
-        if matrix_learning_rate is not None and _is_layer_matrix(name, parameter):
+        is_matrix = parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
+        if matrix_learning_rate is not None and is_matrix:
             matrices[name] = parameter
         else:
             remaining.append((name, parameter))
@@ -76,10 +76,6 @@ def build_adamw(
         matches=matches,
     )
     return CombinedOptimizer(adamw, muon)
-
-
-def _is_layer_matrix(name: str, parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
 
 
 def _adamw(
@@ -149,7 +145,7 @@ def build_torch(
             f"optimizer.library={library} needs pip install 'clozelab[optimizers]'"
         ) from error
     # Every class of the library that is an optimizer may be named.
-    optimizers: dict[str, Any] = {}
+    optimizers: dict[str, Callable[..., Optimizer]] = {}
     for member_name, member in members.items():
         if isinstance(member, type) and issubclass(member, Optimizer):
             optimizers[member_name] = member
@@ -159,7 +155,7 @@ def build_torch(
     named = dict(named_parameters)
     matches = match_groups(named, groups)
     param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
-    arguments: dict[str, Any] = {"lr": learning_rate, **(settings or {})}
+    arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
     if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
         arguments["betas"] = tuple(betas)
     try:
@@ -193,7 +189,7 @@ class UncorrectedAdamW(Optimizer):
     """
 
     def __init__(
-        self, params: Any, *, learning_rate: float, betas: tuple[float, float], eps: float
+        self, params: ParamsT, *, learning_rate: float, betas: tuple[float, float], eps: float
     ) -> None:
         defaults = {"lr": learning_rate, "betas": betas, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, defaults)

@@ -71,8 +71,8 @@ OptimizerGroup = dict[str, Any]
 def decay_groups(
     named_parameters: NamedParameters,
     weight_decay: float,
-    learning_rate: float = 0.0,
-    matches: Mapping[str, ParameterGroup] | None = None,
+    learning_rate: float,
+    matches: Mapping[str, ParameterGroup] | None,
 ) -> list[OptimizerGroup]:
     """An optimizer's groups: matrices, which decay, then vectors; then those of `matches`.
 

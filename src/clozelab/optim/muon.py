@@ -83,7 +83,7 @@ class Muon(Optimizer):
         matches: Mapping[str, ParameterGroup] | None = None,
     ) -> None:
         # A group for parameters that stack as many matrices each, of each group of optim/groups.py.
-        members: dict[tuple[int, ParameterGroup], list[nn.Parameter]] = defaultdict(list)
+        members = defaultdict(list)
         for name, parameter in named_matrices:
             members[fused_matrices(name), (matches or {}).get(name, USUAL)].append(parameter)
         groups: list[OptimizerGroup] = []

@@ -92,7 +92,7 @@ class PowerQuestion:
         for effect_indices in self.claims[self.num_primary :]:
             secondary += effect_indices
         families = []
-        seen: set[int] = set()
+        seen = set()
         for effect_indices in (*self.claims[: self.num_primary], list(dict.fromkeys(secondary))):
             families.append([index for index in effect_indices if index not in seen])
             seen |= set(effect_indices)
@@ -137,10 +137,10 @@ def power_study(experiment: Experiment, tasks: Iterable[str], difference: float)
         difference: the true one of every test against zero, in points.
     """
     planned_tasks = set(tasks)
-    index_of_effect: dict[Hashable, int] = {}
+    index_of_effect = {}
     effects: list[Effect] = []
-    claims: list[list[int]] = []
-    unknown: list[str] = []
+    claims = []
+    unknown = []
     num_primary = 0
     # Primary claims come first, in their order.
     for claim in sorted(experiment.claims, key=lambda claim: not claim.primary):

@@ -182,7 +182,7 @@ class Costing:
         return [*self.arms, *self.tasks, *self.measures]
 
     def of(self, verb: str) -> Sequence[Shape]:
-        shapes_of: dict[str, Sequence[Shape]] = {
+        shapes_of = {
             "pretrain": self.arms,
             "finetune": self.tasks,
             "evaluate": self.measures,
@@ -194,7 +194,7 @@ class Costing:
 
         It is None where a speed is not known.
         """
-        durations: list[float] = []
+        durations = []
         for shape in self.of(verb):
             count = shape.count
             if only_left:
@@ -343,7 +343,7 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
 
     alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
-    passes: set[Words] = set()
+    passes = set()
     num_readers = 0
     for group in groups:
         settings = group.settings

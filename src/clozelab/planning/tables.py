@@ -58,8 +58,8 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
     `parts` has what a reproduction does beside its jobs.
     """
     lines = []
-    seconds_of_all: list[float | None] = []
-    seconds_left: list[float | None] = []
+    seconds_of_all = []
+    seconds_left = []
     for stage, pool in costing.pools.items():
         seconds_of_all.append(costing.wall(stage))
         seconds_left.append(costing.wall(stage, only_left=True))

@@ -11,7 +11,6 @@ of the right lengths. On a frozen encoder's features the BiLSTM alone is trained
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import time
@@ -20,6 +19,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from datetime import timedelta
 from functools import cache
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
@@ -45,7 +45,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -104,7 +104,7 @@ def measured_speeds(
         "threads": threads,
     }
     paths = []
-    missing: dict[Path, Request] = {}  # each once, though several shapes may ask it
+    missing = {}  # each once, though several shapes may ask it
     speeds: dict[Path, Speed | None] = {}
     for request in requests:
         key = digest({"machine": machine, "request": dict(request.question)})[:16]
@@ -131,7 +131,7 @@ def measured_speeds(
 def _kept_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, or a damaged one."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
         return Speed(float(saved["tokens_per_second"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -166,7 +166,7 @@ def start_workers(at_once: int, threads: int) -> Executor:
     return ProcessPoolExecutor(at_once, context, _begin_worker, (context.Barrier(at_once),))
 
 
-def _begin_worker(barrier: Any) -> None:
+def _begin_worker(barrier: Barrier) -> None:
     die_with_parent()
     # What libraries say there is not for the terminal.
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -272,7 +272,17 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
-    tokenizer = _made_up_tokenizer(config.vocab_size)
+    # what the data module asks of a tokenizer: no text is read
+    special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
+    tokenizer = SimpleNamespace(
+        **special_ids,
+        vocab_size=config.vocab_size,
+        pair_separators=1,
+        has_token_types=True,
+        undrawn_ids=(),
+        encode_batch=None,
+        continues=lambda: np.zeros(config.vocab_size, dtype=np.bool_),
+    )
     prepared: Any = SimpleNamespace(
         tokenizer=tokenizer, train=text.train, validation=text.validation
     )
@@ -295,20 +305,6 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     return _fit(module, data, hardware, request)
 
 
-def _made_up_tokenizer(vocab_size: int) -> SimpleNamespace:
-    """What the data module asks of a tokenizer: no text is read."""
-    special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
-    return SimpleNamespace(
-        **special_ids,
-        vocab_size=vocab_size,
-        pair_separators=1,
-        has_token_types=True,
-        undrawn_ids=(),
-        encode_batch=None,
-        continues=lambda: np.zeros(vocab_size, dtype=np.bool_),
-    )
-
-
 def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]:
     """What a module of any stage is told of its training."""
     return {
@@ -321,11 +317,13 @@ def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]
     }
 
 
-def _fit(module: Any, data: Any, hardware: Hardware, request: ReadOnlyJson) -> list[Tick]:
+def _fit(
+    module: LightningModule, data: LightningDataModule, hardware: Hardware, request: ReadOnlyJson
+) -> list[Tick]:
     """The ticks of a training that goes on for `seconds`, and for `ticks` at least."""
     clock = StepClock()
     steps_a_tick = request["steps_a_tick"]
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "max_time": timedelta(seconds=request["seconds"]),
         "min_steps": request["ticks"] * steps_a_tick,
         "min_epochs": 0,  # with least steps Lightning would want a whole epoch, too

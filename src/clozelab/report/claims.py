@@ -189,7 +189,7 @@ def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigu
         paper = f"{paper} (ours)"
     ours = signed(difference.mean if difference else None, decimals)
     interval_text = interval(difference, decimals)
-    marks: Mapping[str, float] = {}
+    marks = {}
     weakest = ""
     if judgement.crossover:
         ours = wording.crossover_place(judgement.crossover)
@@ -225,8 +225,8 @@ def axis_half_width(judgements: Sequence[Judgement]) -> float:
 
     It shows every mean, and cuts an interval that dwarfs them.
     """
-    means: list[float] = []
-    ends: list[float] = []
+    means = []
+    ends = []
     for judgement in judgements:
         if unit_of(judgement) != POINTS:
             continue
@@ -249,7 +249,7 @@ def _axis_marks(judgement: Judgement, axis: float) -> dict[str, float]:
     if difference:
         points |= {"ours": difference.mean, "low": difference.low, "high": difference.high}
 
-    marks: dict[str, float] = {}
+    marks = {}
     for name, value in points.items():
         if value is not None:
             # Zero lies in the middle; what is beyond the axis lies at its end.
@@ -303,7 +303,7 @@ def differences(table: ResultTable) -> list[DifferenceView]:
     pairs = product(table.with_results, others)
     contrasts = [contrast_rows(table, row, first, column) for column, row in pairs]
     corrected = fallback_procedure({"": contrasts}).corrected
-    views: list[DifferenceView] = []
+    views = []
     for contrast in contrasts:
         if contrast.difference:
             p_value = corrected.get(contrast.key)

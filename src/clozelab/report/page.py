@@ -251,7 +251,14 @@ def build_page(
     if analysed.error:
         lost = f"this look could not be noted ({analysed.error}): a later one will not know of it"
         troubles["Looks"] = [lost]
-    overview = _overview(table, analysed, registered)
+    overview = Overview(
+        summary=wording.summarise(analysed.judgements),
+        unlearnt=_unlearnt(table, analysed.judgements),
+        registered=registered,
+        analyses=_analyses(analysed.analyses),
+        setup=_setup(table),
+        runs=_run_counts(table),
+    )
     judged = _claim_section(table, analysed.judgements)
     arms = learnt(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
@@ -325,19 +332,8 @@ def _question(experiment: Experiment) -> str:
 # -- the first screen ------------------------------------------------------------------------------
 
 
-def _overview(table: ResultTable, analysed: AnalysedTable, registered: str) -> Overview:
-    return Overview(
-        summary=wording.summarise(analysed.judgements),
-        unlearnt=_unlearnt(table, analysed.judgements),
-        registered=registered,
-        analyses=_analyses(analysed.analyses),
-        setup=_setup(table),
-        runs=_run_counts(table),
-    )
-
-
 def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlearnt]:
-    lacks: list[Unlearnt] = []
+    lacks = []
     for lack in not_learnt(table):
         claims = []
         for one in judgements:
@@ -404,7 +400,7 @@ def _span_of_fact(runs: Sequence[Record], key: str) -> str:
 def _run_counts(table: ResultTable) -> str:
     """How many runs of each stage are complete, and what is wrong with the others."""
     runs = table.runs
-    complete: list[str] = []
+    complete = []
     for stage, name in STAGE_NAMES.items():
         of_stage = [run.is_complete for run in runs.runs if run.stage == stage]
         if of_stage:
@@ -505,7 +501,7 @@ def _title_apart(table: ResultTable, columns: Sequence[DataColumn], *, has_resul
 
 
 def _column_group(title: str, columns: Sequence[DataColumn], table: ResultTable) -> ColumnGroup:
-    rows: list[RowView] = []
+    rows = []
     for row in table.experiment.rows:
         cells = [_cell_view(row.name, column, table) for column in columns]
         rows.append(RowView(row.label, cells, row.name, is_floor=row.arm is None))
@@ -617,7 +613,7 @@ def _cell_note(row: str, column: DataColumn, table: ResultTable) -> str:
 
 def _scores_by_seed(cell: Cell, decimals: int) -> str:
     """`1/1: 65.7, 1/2: 69.1`, by pre-training and fine-tuning seed; `seed 1: 4.40` of one alone."""
-    scores: dict[str, float] = {}
+    scores = {}
     for (pretrain_seed, finetune_seed), score in cell.scores.items():
         name = f"{pretrain_seed}/{finetune_seed}" if finetune_seed else f"seed {pretrain_seed}"
         scores[name] = score
@@ -639,7 +635,7 @@ def _surface_row(columns: Sequence[DataColumn]) -> RowView | None:
     """The scores of the best simple method on each data set, with the method's name."""
     if not any(column.baseline for column in columns):
         return None
-    cells: list[CellView] = []
+    cells = []
     for column in columns:
         name, score = column.baseline or ("", None)
         cells.append(CellView(_score(score), note=name))

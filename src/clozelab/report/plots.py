@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -23,7 +24,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
 from clozelab.analysis.contrasts import Contrast, ContrastKey, contrast_rows
 from clozelab.analysis.multiplicity import fallback_procedure
@@ -116,9 +116,8 @@ def _row_colour(table: ResultTable, row: Row) -> str:
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
-def _entry(label: str, **style: Any) -> Line2D:
-    """An entry of a legend."""
-    return Line2D([], [], label=label, **style)
+_entry = partial(Line2D, [], [])
+"""An entry of a legend."""
 
 
 def _write_title(axes: Axes, column: DataColumn) -> None:
@@ -175,13 +174,15 @@ def _common_entries(
     columns: Sequence[DataColumn], rows: Iterable[str], table: ResultTable
 ) -> list[Line2D]:
     """What a legend of these rows and data sets has to explain, where it occurs."""
-    entries: list[Line2D] = []
+    entries = []
     if any(column.trivial is not None for column in columns):
-        entries.append(_entry("best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED))
+        entries.append(
+            _entry(label="best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED)
+        )
     cells = product(rows, columns)
     if any(table.cells[row, column.key].is_collapsed for row, column in cells):
         ink = plt.rcParams[INK]
-        entries.append(_entry("collapsed in every run", color=ink, marker="x", linestyle=""))
+        entries.append(_entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
 
 
@@ -221,10 +222,10 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     if any(len(estimate.values) == 2 for estimate in estimates):
         reach = "from one seed to the other"
     name = "ours" if has_paper else "mean"
-    entries = [_entry(f"{name}{unit}, {reach}", color=ink, marker="o")]
+    entries = [_entry(label=f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
         hollow: JsonObject = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
-        entries.append(_entry("the paper", color=ink, **hollow))
+        entries.append(_entry(label="the paper", color=ink, **hollow))
     return entries + _common_entries(columns, table.rows, table)
 
 
@@ -300,7 +301,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
         axes.set_ylabel(with_direction(column.unit))
 
     entries = [
-        _entry(row.label, color=style["colour"], marker=style["marker"], linestyle="")
+        _entry(label=row.label, color=style["colour"], marker=style["marker"], linestyle="")
         for row, style in zip(rows, styles.values(), strict=True)
     ]
     return _saved(figure, entries + _common_entries(columns, styles, table), 4)
@@ -343,13 +344,13 @@ def draw_curves(table: ResultTable) -> Picture | None:
     figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
     axes.set(xlabel="tokens seen", ylabel="held-out loss (nats a predicted token)")
     axes.xaxis.set_major_formatter(EngFormatter())
-    entries: list[Line2D] = []
+    entries = []
     for index, arm in enumerate(arms):
         colour = _colour_of(index)
         of_arm = [run for run in runs if run.name == arm]
         _draw_losses(axes, of_arm, colour)
         if of_arm:
-            entries.append(_entry(labels.get(arm, arm), color=colour))
+            entries.append(_entry(label=labels.get(arm, arm), color=colour))
     entries += _draw_reference_losses(axes, runs)
     axes.set_xlim(left=0.0)
     return _saved(figure, entries, 3)
@@ -367,24 +368,24 @@ def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
 
 def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
     """Draw what frequencies alone reach, and what no model can be below, where that is known."""
-    heights: dict[str, float] = {}
+    heights = {}
     unigram_losses = [run.facts["unigram_loss"] for run in runs if "unigram_loss" in run.facts]
     if unigram_losses:
         loss = fmean(unigram_losses)
         heights[f"frequencies alone ({loss:.2f})"] = loss
     bounds = known_heights(runs)
-    entries: list[Line2D] = []
+    entries = []
     for label, height in (heights | bounds).items():
         style: JsonObject = {"color": plt.rcParams[INK], "linewidth": 1.2}
         style["linestyle"] = DOTTED if label in bounds else DASHED
         axes.axhline(height, **style)
-        entries.append(_entry(label, **style))
+        entries.append(_entry(label=label, **style))
     return entries
 
 
 def known_heights(runs: Iterable[Record]) -> dict[str, float]:
     """Label -> loss that no model can be below, for every kind of model whose bound is known."""
-    heights: dict[str, float] = {}
+    heights = {}
     for run in runs:
         bound = LossBound.of(run)
         if bound is not None:
@@ -423,7 +424,7 @@ def draw_lines(table: ResultTable) -> Picture | None:
     if not lines or not columns:
         return None
     heights = [SCORES_HEIGHT]
-    contrasts: dict[str, dict[float, Contrast]] = {}
+    contrasts = {}
     if len(lines) == 2:
         heights.append(DIFFERENCES_HEIGHT)
         contrasts = {column.key: _differences(lines, column, table) for column in columns}
@@ -447,12 +448,12 @@ def draw_lines(table: ResultTable) -> Picture | None:
         panels[0].set_xlim(left=-EDGE * panels[0].get_xlim()[1])
         if contrasts:
             _draw_differences(panels[1], lines, contrasts[column.key], significant)
-        _scale(panels, has_tokens=has_tokens)
+        _scale(list(panels), has_tokens=has_tokens)
     grid[0, 0].set_ylabel("percent")
     return _saved(figure, _line_entries(lines, columns, table), 4)
 
 
-def _scale(panels: NDArray[Any], *, has_tokens: bool) -> None:
+def _scale(panels: Sequence[Axes], *, has_tokens: bool) -> None:
     for axes in panels:
         axes.set_xlim(panels[0].get_xlim())
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -469,12 +470,12 @@ def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
     """
     series = table.checkpoint_series
     first_rows = {row.arm: row for row in reversed(table.experiment.rows)}
-    amounts: list[dict[float, float]] = []
+    amounts = []
     for one_arm in series:
         percents = {fraction: 100.0 * fraction for fraction in one_arm.rows}
         amounts.append(one_arm.reached(one_arm.rows) if has_tokens else percents)
     furthest = max((max(known.values()) for known in amounts), default=0.0)
-    lines: list[_Line] = []
+    lines = []
     for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
         shift = APART * furthest * (index - (len(series) - 1) / 2)
         places = {}
@@ -489,7 +490,7 @@ def _differences(
 ) -> dict[float, Contrast]:
     """Fraction -> first line - second, where both have points that may be compared."""
     first, second = (line.series.rows for line in lines)
-    contrasts: dict[float, Contrast] = {}
+    contrasts = {}
     for fraction in first.keys() & second.keys():
         contrast = contrast_rows(table, first[fraction], second[fraction], column)
         if contrast.obstacles.incomparability is None:
@@ -506,7 +507,7 @@ def _significant(contrasts: Iterable[Mapping[float, Contrast]]) -> set[ContrastK
 
 def _draw_line(axes: Axes, line: _Line, table: ResultTable, column: DataColumn) -> None:
     """Draw a line through its points; the floor, before any step, is a hollow one."""
-    means: dict[float, float] = {}
+    means = {}
     for fraction, row in line.rows.items():
         cell = table.cells[row, column.key]
         if cell.estimate is None:
@@ -549,10 +550,12 @@ def _line_entries(
 ) -> list[Line2D]:
     entries = []
     for line in lines:
-        entries.append(_entry(line.series.name, color=line.colour, marker="o"))
+        entries.append(_entry(label=line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
         hollow: JsonObject = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}
-        entries.append(_entry("before any step", color=plt.rcParams[INK], marker="o", **hollow))
+        entries.append(
+            _entry(label="before any step", color=plt.rcParams[INK], marker="o", **hollow)
+        )
     rows = chain.from_iterable(line.series.rows.values() for line in lines)
     return entries + _common_entries(columns, list(rows), table)

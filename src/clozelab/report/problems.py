@@ -82,7 +82,7 @@ def _below_baseline(column: DataColumn, table: ResultTable) -> str:
     if column.baseline is None:
         return ""
     name, best = column.baseline
-    labels: list[str] = []
+    labels = []
     for row in table.experiment.rows:
         estimate = table.cells[row.name, column.key].estimate
         if row.arm and estimate and estimate.mean < best:
@@ -173,7 +173,7 @@ def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
     for run in reversed(runs):
         for key, version in made_with(run).items():
             examples.setdefault(key, {})[version] = run
-    texts: list[str] = []
+    texts = []
     for key, by_version in examples.items():
         if len(by_version) > 1:
             versions = [
@@ -208,7 +208,7 @@ def _unequal_settings(
     One that sets an arm or row apart has to be the same in all of its own runs.
     """
     by_name = group_by(runs, lambda run: run.name)
-    own_keys: dict[str, frozenset[str]] = {}
+    own_keys = {}
     for name, group in by_name.items():
         factors = [treatment_factors(group, others) for others in by_name.values()]
         own_keys[name] = free_keys.union(*factors)
@@ -245,7 +245,7 @@ def _settings_to_compare(run: Record, group: Sequence[Record]) -> dict[str, str]
 def _values(by_value: Mapping[str, Sequence[Record]]) -> str:
     """The first values with their runs; those that lack it come last."""
     ordered = sorted(by_value.items(), key=lambda item: item[0] == NO_VALUE)
-    texts: list[str] = []
+    texts = []
     for value, runs in ordered[:SHOWN]:
         example = runs[0]
         texts.append(f"{value} ({len(runs)} runs, e.g. {example.name} seed {example.seeds})")

@@ -80,7 +80,7 @@ def commands(runs: Sequence[Record]) -> list[str]:
     """Return the launches of some runs, then the commands of runs outside any launch."""
     launches = launches_above(runs)
     given: dict[str, None] = {}
-    outside: list[Record] = []
+    outside = []
     for run in runs:
         launch = launches.get(run.folder, {}).get(run.stage)
         if launch is not None and _has_made(launch, run):
@@ -127,7 +127,7 @@ def _normalised(value: str) -> str | float:
 
 def _own_commands(runs: Sequence[Record]) -> list[str]:
     """Return a sweep for all runs that fill a grid, else a command a run."""
-    lines: list[str] = []
+    lines = []
     for same in group_by(runs, _config_and_keys).values():
         jobs = list(dict.fromkeys(tuple(run.overrides) for run in same))
         lines += [_grid_command(same[0], grid) for grid in _grids(jobs)]
@@ -153,7 +153,7 @@ def _grids(jobs: Sequence[tuple[str, ...]]) -> list[list[list[str]]]:
         return [[]]
     # Overrides at the first position that go with the same ones behind it make one grid.
     by_first = group_by(jobs, lambda job: job[0])
-    grids: list[list[list[str]]] = []
+    grids = []
     for alike in group_by(by_first, lambda first: frozenset(_behind(by_first[first]))).values():
         for grid in _grids(_behind(by_first[alike[0]])):
             grids.append([alike, *grid])
@@ -166,7 +166,7 @@ def _behind(jobs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _grid_command(run: Record, grid: Sequence[Sequence[str]]) -> str:
     """Return the command line of a grid of jobs like this run."""
-    overrides: list[str] = []
+    overrides = []
     for first, *others in grid:
         values = [other.partition("=")[2] for other in others]
         overrides.append(",".join([first, *values]))

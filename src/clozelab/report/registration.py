@@ -20,7 +20,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, Record, now, write_json
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 # of settings that were registered and are not run
 MOST_SHOWN = 3
@@ -94,7 +94,7 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
 
     Of a kind that the older declaration does not know there is nothing to say.
     """
-    changes: list[str] = []
+    changes = []
     for kind, entries in after.items():
         if kind != "seeds" and kind in before:
             changes += _changed_entries(kind, before[kind], entries)
@@ -107,7 +107,7 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
 
 
 def _changed_entries(kind: str, before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
-    changes: list[str] = []
+    changes = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
             continue
@@ -138,7 +138,7 @@ def read_registration(root: Path) -> list[Entry]:
     if not path.is_file():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         entries = [Entry(**entry) for entry in content["registrations"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(

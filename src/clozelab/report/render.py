@@ -257,7 +257,7 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
     # fact -> the column of the table that shows it
     ours = [column for column in table.columns if column.is_pretraining and not column.is_paper]
     headings = {column.metric: column.heading for column in ours}
-    scores: dict[str, float] = {}
+    scores = {}
     for key, value in run.figures.items():
         is_listed = key.startswith("validation/") or key in headings
         if run.is_complete and is_listed and isinstance(value, int | float):

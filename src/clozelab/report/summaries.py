@@ -56,7 +56,7 @@ def arm_labels(table: ResultTable) -> dict[str, str]:
 
     It is the arm's own name where that row is but one point of its training, or missing.
     """
-    points: set[str] = set()
+    points = set()
     for series in table.checkpoint_series:
         points |= {row for fraction, row in series.rows.items() if fraction < 1.0}
     labels: dict[str, str] = {}
@@ -74,7 +74,7 @@ def _label_with_arm(label: str, arm: str) -> str:
 
 def encoder_sizes(table: ResultTable) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
-    sizes: dict[str, float] = {}
+    sizes = {}
     for arm, runs in group_by(table.runs.pretrain, lambda run: run.name).items():
         size = _average(_facts(runs, "parameters"))
         if size:
@@ -88,8 +88,8 @@ def with_own_sizes(table: ResultTable) -> ResultTable:
 
     A row whose new label another one has keeps the old label behind it.
     """
-    rows: list[Row] = []
-    labels: set[str] = set()
+    rows = []
+    labels = set()
     for row in table.experiment.rows:
         label = row.label
         size = _own_size(row, table)
@@ -116,7 +116,7 @@ def rows_by_size(table: ResultTable) -> list[Row]:
 
     Of several points of one run it is the last.
     """
-    earlier: set[str] = set()
+    earlier = set()
     for series in table.checkpoint_series:
         earlier |= set(list(series.rows.values())[:-1])
     sizes = encoder_sizes(table)
@@ -172,7 +172,7 @@ class ArmSummary:
 
 def learnt(table: ResultTable) -> list[ArmSummary]:
     """A summary for each arm, figures as means over its finished runs."""
-    summaries: list[ArmSummary] = []
+    summaries = []
     for arm, label in arm_labels(table).items():
         runs = table.complete("pretrain", arm)
         summaries.append(_arm_summary(_label_with_arm(label, arm), runs))
@@ -183,7 +183,7 @@ def _arm_summary(label: str, runs: Sequence[Record]) -> ArmSummary:
     def share(key: str) -> str:
         return _shown_mean(_facts(runs, f"validation/{key}"), "{:.1%}")
 
-    bounds: list[str] = []
+    bounds = []
     above: list[float] = []
     for run in runs:
         bound = LossBound.of(run)
@@ -221,7 +221,7 @@ def _encoder_size(run: Record) -> str:
 
 def loss_bounds(table: ResultTable) -> list[LossBound]:
     """The bounds that a generated corpus knows for its models' losses, each of them once."""
-    bounds: dict[tuple[str, str], LossBound] = {}
+    bounds = {}
     for run in table.runs.pretrain:
         bound = LossBound.of(run)
         if bound is not None:
@@ -250,8 +250,8 @@ def not_learnt(table: ResultTable) -> list[NotLearnt]:
 
 def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
     """Arms whose next-sentence prediction tells no more than the sources of the segments do."""
-    unlearnt: dict[str, str] = {}
-    without_objective: set[str] = set()
+    unlearnt = {}
+    without_objective = set()
     for arm, label in arm_labels(table).items():
         runs = table.complete("pretrain", arm)
         accuracy = _average(_facts(runs, "validation/nsp_accuracy"))
@@ -326,7 +326,7 @@ def costs(table: ResultTable) -> list[Cost]:
         "evaluate": row_labels,
     }
     by_name = group_by(table.runs.runs, lambda run: (run.stage, run.name))
-    lines: list[Cost] = []
+    lines = []
     for stage, labels in stages.items():
         for name, label in labels.items():
             if (stage, name) in by_name:

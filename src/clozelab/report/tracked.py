@@ -131,7 +131,7 @@ def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
     names = []
     for number, one in enumerate(judgements, 1):
         names.append(one.claim.id or f"claim {number}")
-    verdicts: dict[str, str] = {}
+    verdicts = {}
     for name, judgement in zip(names, judgements, strict=True):
         key = f"{name} on {judgement.judged_on}" if names.count(name) > 1 else name
         verdicts[key] = verdict_label(judgement)

@@ -13,7 +13,6 @@ from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.phrases import rough
 from clozelab.analysis.schema import ALL_COLUMNS
-from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement, Verdict
 from clozelab.results.experiment import Experiment
@@ -31,14 +30,14 @@ def verdict_label(judgement: Judgement) -> str:
 
 def summarise(judgements: Sequence[Judgement]) -> str:
     """The verdicts counted: "2 hold, 1 contradicted, 3 inconclusive"."""
-    order: list[str] = []
+    order = []
     for verdict in Verdict:
         order += [str(verdict), f"{verdict}{EXPLORATORY}"]
     return _counted([verdict_label(one) for one in judgements], order) or "no claims"
 
 
 def _counted(labels: Sequence[str], order: Sequence[str]) -> str:
-    counts: list[str] = []
+    counts = []
     for label in order:
         count = labels.count(label)
         if count > 1:
@@ -77,17 +76,17 @@ def judgement_note(judgement: Judgement) -> str:
 def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     """Of a claim about all columns: the verdict on each."""
     placed = judgement.placed
-    notes: list[str] = []
-    columns: list[DataColumn] = []
+    notes = []
+    columns = []
     for contrast, verdict in zip(placed.contrasts, judgement.verdicts, strict=True):
         if verdict is not Verdict.NOT_COMPARABLE:
             notes.append(f"{contrast.label}: {verdict}")
             columns += [term.column for term in contrast.terms]
     notes += [f"{column.role}: direction only" for column in columns if column.is_other_split]
 
-    absent: list[str] = []
-    incomparable: list[str] = []
-    provenances: list[str] = []
+    absent = []
+    incomparable = []
+    provenances = []
     for contrast in placed.contrasts:
         obstacles = contrast.obstacles
         if obstacles.incomparability:
@@ -106,7 +105,7 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
 def _notes_on_dataset(judgement: Judgement) -> list[str]:
     """Why it is not comparable; else what a reader must know beside the verdict."""
     contrasts = judgement.placed.contrasts
-    notes: list[str] = []
+    notes = []
     if contrasts and not contrasts[0].obstacles.incomparability:
         notes.append(judgement.size_obstacle)
     if judgement.verdict is Verdict.NOT_COMPARABLE:
@@ -247,7 +246,7 @@ def crossover_sentence(crossover: Crossover, *, holds: bool) -> str:
 
 def _stretches(crossover: Crossover) -> str:
     say = _amount_in(crossover.unit)
-    texts: list[str] = []
+    texts = []
     for low, high in crossover.level_stretches:
         # One that reaches an end of the lines may go on beyond.
         is_from_start = low == crossover.start

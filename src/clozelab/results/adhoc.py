@@ -76,7 +76,7 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
     entries = _task_columns(runs) if is_tuned else _figure_columns(runs)
     columns = tuple(Column.model_validate(entry) for entry in entries)
     empty = (None,) * len(columns)
-    rows: dict[str, Row] = {}
+    rows = {}
     for run in runs:
         arm = str(run.config.get("encoder_arm")) if is_tuned else run.name
         rows[run.name] = Row(row=run.name, label=run.name, arm=arm, cells=empty)
@@ -101,7 +101,7 @@ def _row_keys(runs: Sequence[Record]) -> list[str]:
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
     """Key -> its last part where no other key ends so, such as learning_rate."""
     ends = [key.rpartition(".")[2] for key in keys]
-    short: dict[str, str] = {}
+    short = {}
     for key, end in zip(keys, ends, strict=True):
         short[key] = end if ends.count(end) == 1 else key
     return short
@@ -109,10 +109,10 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
 
 def _named_by_values(runs: Sequence[Record], short: Mapping[str, str], kind: str) -> list[Record]:
     """The runs, each called by its values as a `kind`: "learning_rate=0.001, steps=500"."""
-    named: list[Record] = []
+    named = []
     for run, overrides in zip(runs, overrides_of(runs), strict=True):
         config = flatten(run.config)
-        values: dict[str, str] = {}
+        values = {}
         for key, name in short.items():
             values[name] = overrides.get(key, str(config.get(key, "default")))
         label = ", ".join(f"{name}={value}" for name, value in values.items()) or run.name
@@ -151,7 +151,7 @@ def _figure_columns(runs: Sequence[Record]) -> list[JsonObject]:
 
 def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
     """Of each run the overrides that may set it apart."""
-    overrides: list[dict[str, str]] = []
+    overrides = []
     for run in runs:
         pairs = [word.lstrip("+~").partition("=") for word in run.overrides]
         overrides.append(

@@ -18,7 +18,7 @@ from scipy import stats
 
 from clozelab.runs.record import Record
 from clozelab.text.formatting import signed
-from clozelab.text.plain import Json, ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson, read_json
 
 RESAMPLES = 1000
 # examples of all resamples that are in memory together
@@ -82,7 +82,7 @@ def read_answers(path: Path) -> Answers:
     questions = path.with_name("predictions.json")
     try:
         if questions.is_file():
-            texts = json.loads(questions.read_text(encoding="utf-8"))
+            texts = read_json(questions)
             return Answers(list(texts), list(texts.values()))
         rows = []
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -329,7 +329,7 @@ def _questions(
 # -- scoring again ---------------------------------------------------------------------------------
 
 
-def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
+def rescored(run: Record, data_dir: str | None) -> dict[str, float]:
     """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
 
     ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here.

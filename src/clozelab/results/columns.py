@@ -67,7 +67,7 @@ def _datasets_on(
 ) -> list[DataColumn]:
     """The tasks that fill a column, its own first; their scores are noted as used."""
     by_task = {run.task: run for run in runs}
-    datasets: list[DataColumn] = []
+    datasets = []
     for task in sorted(by_task, key=lambda name: (name != column.task, name)):
         run = _describing_run(runs, task, column.metric, by_task[task])
         used = used_metrics.get(task, set())
@@ -244,7 +244,7 @@ def datasets_of_parts(
     parts: Sequence[Part], filled: Sequence[DataColumn]
 ) -> dict[Part, DataColumn]:
     """The data set with scores of each part of a mean, where there is one."""
-    datasets: dict[Part, DataColumn] = {}
+    datasets = {}
     for member in parts:
         candidates = datasets_for_column(member.column, filled)
         if candidates:

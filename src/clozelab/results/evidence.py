@@ -157,7 +157,7 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
     lines = delta_of(run)
     other_lines = delta_of(other_run)
     references = dict(derived_settings())
-    factors: set[str] = set()
+    factors = set()
     for key in lines.keys() | other_lines.keys():
         if lines.get(key, NO_LINE) == other_lines.get(key, NO_LINE):
             references[key] = _references_in(key, lines.get(key, ""))
@@ -235,7 +235,7 @@ def _references_in(key: str, text: str) -> list[str]:
 
     `${..data.x}` of task.module.y is task.data.x: two steps up from it.
     """
-    names: list[str] = []
+    names = []
     for reference in REFERENCE.findall(text):
         name = reference.lstrip(".")
         steps_up = len(reference) - len(name)
@@ -279,7 +279,7 @@ def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]
     def comparison_of(run: Record) -> Hashable:
         return run.stage, run.task, run.name if is_free else ""
 
-    outdated: dict[Path, str] = {}
+    outdated = {}
     for group in group_by(runs, comparison_of).values():
         newest = max(run.results_version for run in group)
         for run in group:
@@ -291,7 +291,7 @@ def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]
 
 def _encoder_checksums(runs: Iterable[Record]) -> set[str]:
     """The fingerprints of all encoders that some pre-trainings have kept."""
-    checksums: set[str] = set()
+    checksums = set()
     for run in runs:
         # encoder/, and those of points on the way
         for file in run.folder.glob("encoder*/**/checksums.json"):

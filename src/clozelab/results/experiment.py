@@ -35,7 +35,7 @@ from clozelab.text.safe_yaml import UniqueKeys, own_text
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.
 
-Any other word is an amount itself."""
+Every other word is an amount itself."""
 # how long pre-training is, and what is counted in steps
 STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
 # largest difference between a claim's size and that of its cells, each rounded to one decimal
@@ -235,7 +235,7 @@ def own_experiments() -> list[Path]:
 
     These are folders with a paper.yaml, and files that have a table's columns.
     """
-    experiments: set[Path] = set()
+    experiments = set()
     for pattern in ("*.yaml", "*/paper.yaml", "experiments/*.yaml", "experiments/*/paper.yaml"):
         for path in Path().glob(pattern):
             if not path.is_file() or not os.access(path, os.R_OK):

@@ -361,7 +361,7 @@ def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str 
 
     Until a run is scored no record says what it reads.
     """
-    generators: dict[str, str | None] = {}
+    generators = {}
     for task, task_runs in group_by(runs, lambda run: run.task).items():
         of_scored = [run.synthetic for run in task_runs if is_scored(run)]
         generators[task] = synthetic
@@ -491,7 +491,7 @@ def _mean_cell(parts: Sequence[Cell]) -> Cell:
 
 def find_series(experiment: Experiment, runs: Runs) -> list[CheckpointSeries]:
     """Every arm with rows at two or more fractions of its steps that differ in nothing else."""
-    series: list[CheckpointSeries] = []
+    series = []
     candidates = _rows_by_line(experiment, runs)
     lines = {key: rows for key, rows in candidates.items() if len(rows) > 1}
     for (arm, settings), rows in lines.items():
@@ -561,7 +561,7 @@ def _amounts_of_run(run: Record, fractions: Iterable[float], unit: str) -> Mappi
     amount = run.facts.get("flops") if unit == "flops" else total
     if not steps or not total or not amount:
         return {}
-    logged: dict[int, float] = {}
+    logged = {}
     for row in read_rows(run.folder / "metrics.csv"):
         logged[row.step] = float(row.seconds if unit == "seconds" else row.tokens)
     amount_of_step = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))

@@ -5,7 +5,6 @@ Nothing is deleted that a process holds, or that changed a moment ago.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from clozelab.runs.record import KILLED, LOCK_FILE, RUN_FILE, TEMPORARY, Record
 from clozelab.text.formatting import duration
-from clozelab.text.plain import Json
+from clozelab.text.plain import Json, read_json
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
@@ -139,7 +138,7 @@ def _cache_entries(cache_dir: Path) -> Iterator[Path]:
 def _corpus_fingerprint(folder: Path) -> Json:
     """Return the fingerprint of a prepared corpus; None where its manifest cannot be read."""
     try:
-        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["fingerprint"]
+        return read_json(folder / "manifest.json")["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

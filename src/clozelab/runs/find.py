@@ -135,7 +135,9 @@ def find(root: Path) -> Runs:
     # a claim writes the lock first, then config.yaml, then run.json
     for mark in (RUN_FILE, CONFIG_FILE, LOCK_FILE):
         for path in root.rglob(mark):
-            if path.is_file() and not _is_hidden(path.parent, root):
+            names = path.parent.relative_to(root).parts
+            is_hidden = any(name.startswith(".") for name in names)
+            if path.is_file() and not is_hidden:
                 folders.add(path.parent)
     # asked once for all folders: the list of locks of a large machine is long
     held = holders()
@@ -145,10 +147,6 @@ def find(root: Path) -> Runs:
         return run.experiment, run.scale, run.stage != "pretrain", run.stage, run.place
 
     return Runs(root, sorted(records, key=order))
-
-
-def _is_hidden(folder: Path, root: Path) -> bool:
-    return any(name.startswith(".") for name in folder.relative_to(root).parts)
 
 
 def find_below(runs_dir: str) -> list[Record]:

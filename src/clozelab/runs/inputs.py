@@ -80,7 +80,7 @@ def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
     That is its size, its inode, and the times (ns) of its content and of any change; the last one
     cannot be set.
     """
-    watched: dict[str, tuple[int, ...]] = {}
+    watched = {}
     try:
         for path in _named_files(config):
             status = path.stat()
@@ -107,7 +107,7 @@ def are_untouched(config: Composed, before: Mapping[str, tuple[int, ...]]) -> bo
 def _named_files(config: Composed) -> Iterator[Path]:
     """Yield the files that the configuration names, perhaps twice.
 
-    Any text of it may name a file, a folder or a glob, below data_dir or where the command began.
+    Each text of it may name a file, a folder or a glob, below data_dir or where the command began.
     """
     leaves = counting_leaves(config.values)
     if MISSING_VALUE in leaves.values():

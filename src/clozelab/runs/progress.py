@@ -6,7 +6,6 @@ again to say what is missing, and which command goes on.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from clozelab.runs.record import (
     write_json,
 )
 from clozelab.runs.redaction import redacted_words
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
@@ -73,7 +72,7 @@ def write_launch(
 def read_launches(root: Path) -> dict[str, Launch]:
     """Return stage -> its last launch; a note that is not there or cannot be read tells nothing."""
     try:
-        saved = json.loads((root / LAUNCH_FILE).read_text(encoding="utf-8"))
+        saved = read_json(root / LAUNCH_FILE)
         return {str(stage): Launch(**note) for stage, note in saved.items()}
     except (OSError, ValueError, TypeError, AttributeError):  # ValueError: also pydantic's
         return {}
@@ -81,8 +80,8 @@ def read_launches(root: Path) -> dict[str, Launch]:
 
 def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
     """Return folder of a run -> the launches noted in the nearest folder above it that has any."""
-    launches: dict[Path, dict[str, Launch]] = {}
-    by_root: dict[Path, dict[str, Launch]] = {}
+    launches = {}
+    by_root = {}
     for run in runs:
         for root in run.folder.resolve().parents:
             if root not in by_root:

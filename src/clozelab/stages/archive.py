@@ -103,12 +103,12 @@ class RunArchive:
         return self.folder / EXPERIMENT / self.manifest.experiment
 
 
-def run_files(folder: Path, left_out: Collection[str] = (WEIGHTS,)) -> list[Path]:
+def run_files(folder: Path, left_out: Collection[str]) -> list[Path]:
     """List the files of a run's folder that an archive takes.
 
     `left_out` are some of RUN_PATTERNS, and endings of names.
     """
-    files: set[Path] = set()
+    files = set()
     for pattern in set(RUN_PATTERNS).difference(left_out):
         files |= set(folder.glob(pattern))
     return sorted(

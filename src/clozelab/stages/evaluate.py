@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -19,13 +19,15 @@ from torch import nn
 from clozelab.config import Composed
 from clozelab.corpus.files import digest
 from clozelab.datamodules.files import used_folders
-from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import LabelledDataModule
+from clozelab.datamodules.scoring import MeasureDataModule
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import config_path
 from clozelab.models.registry import family_for
-from clozelab.modules.finetuning import write_results
+from clozelab.modules.finetuning import FineTuning, write_results
+from clozelab.modules.measures import Measurement
 from clozelab.modules.model import (
     MULTI_LABEL,
     max_positions,
@@ -48,6 +50,8 @@ from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer
 
 log = logging.getLogger(__name__)
+DataModule: TypeAlias = MeasureDataModule | FinetuningDataModule
+ScoringModule: TypeAlias = Measurement | FineTuning
 RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "collapsed")
 """What the record of a run repeats of scores.json, for tables."""
 TRAINING_ARGUMENTS = (
@@ -68,8 +72,8 @@ class EvaluationJob:
 
     cfg: EvaluateConfig
     hardware: Hardware
-    data: Any  # set up: read and tokenised
-    module: Any  # a Measurement, or a task's module
+    data: DataModule  # set up: read and tokenised
+    module: ScoringModule
     remembered: JsonObject  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
@@ -105,7 +109,7 @@ def prepare(cfg: EvaluateConfig) -> EvaluationJob:
         folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
     )
     data = build_data(cfg, folder, encoder)
-    data.setup()
+    data.setup("validate")
     module = build_module(cfg, folder, encoder, data)
     remembered = recall(cfg, folder, module)
     inputs = {
@@ -166,7 +170,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
         run.complete(results, data=job.data.facts, **facts, **job.remembered)
 
 
-def score_of(module: Any, key: str) -> Score:
+def score_of(module: ScoringModule, key: str) -> Score:
     """The record's entry for one of a module's scores."""
     return Score.of(key, are_shares=module.scores_are_shares)
 
@@ -174,17 +178,17 @@ def score_of(module: Any, key: str) -> Score:
 def describe_measure(job: EvaluationJob) -> JsonObject:
     """What scores.json says of the measure."""
     measure = job.cfg.measure
-    description = {
+    description: JsonObject = {
         "name": measure.name,
         "title": measure.title,
         "synthetic": job.data.synthetic,
     }
-    if measure.task and measure.module is not None:
+    if measure.module is not None and isinstance(job.data, FinetuningDataModule):
         description["baselines"] = job.data.baselines
     return description | job.remembered
 
 
-def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> Any:
+def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModule:
     """The measure's data module, or its task's; it has looked for its files."""
     measure = cfg.measure
     task = measure.task
@@ -293,12 +297,12 @@ def check_labels(data: object, names: Sequence[str], folder: Path) -> None:
     )
 
 
-def recall(cfg: EvaluateConfig, folder: Path, module: Any) -> JsonObject:
+def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> JsonObject:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.
     """
-    if cfg.measure.module is not None:
+    if isinstance(module, Measurement):
         return {}
     remembered = {}
     # A threshold belongs to the weights it was chosen with.
@@ -307,7 +311,9 @@ def recall(cfg: EvaluateConfig, folder: Path, module: Any) -> JsonObject:
     return dict(module.recall(remembered))
 
 
-def build_module(cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: object) -> Any:
+def build_module(
+    cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: DataModule
+) -> ScoringModule:
     """The measure's module on the encoder, or the task's on the fine-tuned model.
 
     Heads have the weights of the folder.

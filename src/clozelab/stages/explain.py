@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import io
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.corpus.files import whole_file
 from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
@@ -19,6 +19,9 @@ from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from clozelab.modules.explaining import Attribution
     from clozelab.modules.predictor import Predictor
@@ -56,7 +59,7 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules import explaining
 
     # One text, or two: (question, passage) and (first, second).
-    text: Any = values["text"]
+    text: str | tuple[str, str] = values["text"]
     if "question" in values:
         text = (values["question"], values["text"])
     elif "pair" in values:
@@ -80,7 +83,7 @@ def main(args: ParsedArgs) -> int:
 
 
 def attribute(
-    predictor: Predictor, text: Any, values: dict[str, str], steps: int
+    predictor: Predictor, text: str | tuple[str, str], values: dict[str, str], steps: int
 ) -> Attribution | None:
     """Which tokens the model's answer rests on; None for a model that answers nothing.
 
@@ -88,9 +91,9 @@ def attribute(
     """
     from clozelab.modules import explaining
 
-    can_fill = "lm" in predictor.heads and isinstance(text, str)
     act = ACT_OF_TASK.get(predictor.model.task or "", "")
-    if not act and can_fill and predictor.tokenizer.has_mask(text):
+    can_fill = not act and "lm" in predictor.heads
+    if can_fill and isinstance(text, str) and predictor.tokenizer.has_mask(text):
         act = "fill"
         predictor.head("lm", "fill a mask")
     if ("question" in values) != (act == "answer"):
@@ -145,7 +148,7 @@ def render_page(
 def draw(
     tokens: Sequence[str],
     attribution: Attribution | None,
-    maps: Any,
+    maps: NDArray[np.floating],
     layer_heads: list[tuple[int, int]],
 ) -> bytes:
     """A PNG of some attention maps [L, N, T, T], below bars of the tokens' shares if there are any.
@@ -166,10 +169,13 @@ def draw(
         figsize=(MAP_INCHES * max(2, columns), MAP_INCHES * rows), layout="constrained", dpi=110
     )
     # The bars fill the first row, if there are any; the maps follow row by row.
-    grid: Any = figure.add_gridspec(rows, columns)
+    grid = figure.add_gridspec(rows, columns)
     positions = range(len(tokens))
     # A token may hold what matplotlib would read as a formula.
-    label_style: Any = {"fontsize": max(3.0, min(9.0, 200 / len(tokens))), "parse_math": False}
+    label_style: JsonObject = {
+        "fontsize": max(3.0, min(9.0, 200 / len(tokens))),
+        "parse_math": False,
+    }
     if attribution is not None:
         axes = figure.add_subplot(grid[0, :])
         # Whether a token raises the answer's logit or lowers it.

@@ -182,7 +182,7 @@ def require_scores(run: Run) -> None:
 
 
 # Name -> (sequences, split), as a data module's `load_test` gives them.
-TestSplits = Mapping[str, tuple[Sequences, Any]]
+TestSplits = Mapping[str, tuple[Sequences, object]]
 
 
 def train(
@@ -241,7 +241,7 @@ def predict_splits(
 
     Returns the files. `splits`: name -> (sequences, split) of `load_test`.
     """
-    written: list[Path] = []
+    written = []
     for name, (sequences, split) in splits.items():
         batches: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
         if writes:

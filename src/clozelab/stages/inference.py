@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml  # type: ignore[import-untyped]
 
@@ -78,7 +78,7 @@ def load_predictor(args: ParsedArgs) -> Predictor:
 
     from clozelab.modules.predictor import load
 
-    machine: Any = {}
+    machine: JsonObject = {}
     for key in ("device", "precision"):
         if key in values:
             machine[key] = values[key]
@@ -286,7 +286,7 @@ def _answer_stretch(
     if not texts:
         return answers
     # All that can be read goes to the model at once: it forms the batches.
-    method: Callable[..., Any] = getattr(predictor, METHODS.get(act, act))
+    method: Callable[..., Iterable[object]] = getattr(predictor, METHODS.get(act, act))
     try:
         predictions = method(list(texts.values()), errors=errors, **options)
     except UnreadableText as error:
@@ -298,7 +298,7 @@ def _answer_stretch(
     return answers
 
 
-def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> Any:
+def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> object:
     """The text of a row, or `Unreadable`."""
     if row.problem is not None:
         return Unreadable(row.problem)
@@ -315,7 +315,7 @@ def count_unanswered(answered: Answered) -> Answered:
     ValueError where none was.
     """
     total = 0
-    problems: list[tuple[str, str]] = []  # (place, reason)
+    problems = []  # (place, reason)
     for row, answer in answered:
         total += 1
         if isinstance(answer, Unanswered):

@@ -73,7 +73,7 @@ def _pipeline(model: Model, form: str) -> str:
 def _sections(model: Model, record: Record | None) -> dict[str, list[str]]:
     """Title -> lines, none where nothing is recorded."""
     recipe = _pretraining_recipe(model)
-    sections: dict[str, list[str]] = {"Data": [], "Recipe": recipe, "Scores": [], "Cost": []}
+    sections = {"Data": [], "Recipe": recipe, "Scores": [], "Cost": []}
     if record is not None:
         sections = {
             "Data": _data(record),

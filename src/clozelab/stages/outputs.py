@@ -160,7 +160,7 @@ def write_delimited(
     if file.form == suffix[1:]:
         delimiter = file.delimiter
         is_quoted = file.is_quoted
-    header: list[str] | None = None
+    header = None
     for row, cells in _with_cells(answered, array_name):
         if header is None:
             header = [*_given_columns(file, cells), *cells]

@@ -88,7 +88,7 @@ def main(args: ParsedArgs) -> int:
         raise ValueError(
             "pack needs out=FILE, the file to write; encoders= and predictions= are true or false"
         )
-    left_out: list[str] = []
+    left_out = []
     if with_weights == "false":
         left_out.append(WEIGHTS)
     if with_predictions == "false":
@@ -166,7 +166,7 @@ def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
     Without them nobody would know their encoders.
     """
     packed_folders = {record.folder for record in records}
-    shared: dict[Path, Record] = {}
+    shared = {}
     for record in records:
         if record.shared is None:
             continue
@@ -182,7 +182,7 @@ def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
 
 def files_to_pack(selection: Selection, left_out: Collection[str]) -> dict[str, Path]:
     """Map the names in the archive to the files of runs, of notes and of the experiment."""
-    paths: list[Path] = []
+    paths = []
     for record in selection.records:
         paths += run_files(record.folder, left_out)
     # The notes are of many runs, and lie in folders above them.

@@ -316,7 +316,7 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
     finetune_seeds = 0
     if "finetune" in plan.sweeps:
         finetune_seeds = len(plan.sweeps["finetune"].groups(lambda key: key == "seed"))
-    evaluations: list[Sequence[str]] = []
+    evaluations = []
     if "evaluate" in plan.sweeps:
         evaluations = list(plan.sweeps["evaluate"].jobs)
     words = chain.from_iterable(evaluations)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +15,13 @@ from clozelab.stages import inference
 from clozelab.stages.inference import ACT_OF_TASK, ACTS, MODEL_KEYS, OPTION_KEYS, READING
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import read_json
 
 if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.finetuning import FineTuning
     from clozelab.runs.record import Record
     from clozelab.schema import FinetuneConfig
-    from clozelab.training.trainer import Hardware
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]
@@ -38,7 +37,7 @@ the mask token is filled, and do= says what else.
   do=ACT         fill, classify, answer, tag, next (does the second text
                  follow?), embed, score, states, attention
   input=FILE     .csv, .tsv, .jsonl, .parquet: a row is a text, answers come
-                 beside the given columns. Any other file: a text a line, or two
+                 beside the given columns. Another file: a text a line, or two
                  between a tab (pairs; a question and its passage). - is what is
                  piped in. Objects (.jsonl, or any file that begins with one)
                  have text, and pair or question; words for a tagger; passages
@@ -218,7 +217,10 @@ def predict_task(
             )
         # Whatever the run began from, its model is trained now.
         cfg = replace(composed.config, initialisation="pretrained")
-        hardware = one_device(factory.hardware_of(cfg.trainer), record)
+        # one of the machine's devices, with the precision that the run was trained in
+        hardware = factory.hardware_of(cfg.trainer)
+        precision = record.facts.get("precision", hardware.precision)
+        hardware = replace(hardware, devices=1, num_nodes=1, strategy="auto", precision=precision)
         data = finetune.build_data(cfg, model_folder, encoder_fingerprint(model_folder), hardware)
         if data.source_fingerprint != record.inputs["task_files"]:
             raise ValueError(
@@ -265,12 +267,6 @@ def require_finetuning(run: Path) -> Record:
     return record
 
 
-def one_device(hardware: Hardware, record: Record) -> Hardware:
-    """One of the machine's devices, with the precision that the run was trained in."""
-    precision = record.facts.get("precision", hardware.precision)
-    return replace(hardware, devices=1, num_nodes=1, strategy="auto", precision=precision)
-
-
 def load_module(
     cfg: FinetuneConfig, model_folder: Path, scores_path: Path, data: FinetuningDataModule
 ) -> FineTuning:
@@ -282,7 +278,7 @@ def load_module(
     module = finetune.build_module(cfg, model_folder, folders.load_encoder(model_folder), data)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
-    scores = json.loads(scores_path.read_text(encoding="utf-8"))["scores"]
+    scores = read_json(scores_path)["scores"]
     # Among them is SQuAD 2.0's threshold, which tells questions without an answer.
     module.best = Evaluation(0, scores, [], is_collapsed=False)
     return module

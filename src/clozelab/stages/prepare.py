@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import Source, source_files
-from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
+from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
@@ -46,7 +45,8 @@ def prepared_corpus(
     generate = _generator(cfg)
     if generate is not None:
         generate(output_dir=cfg.data_dir)
-    folder = prepare_corpus(max_unknown_share=cfg.max_unknown_share, **arguments)
+    plan = plan_corpus(**arguments)
+    folder = prepare_corpus(plan, cfg.max_unknown_share)
     corpus = PreparedCorpus.open(folder, verify)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
@@ -71,11 +71,12 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     generate = _generator(cfg)
     if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
         return None
-    return find_prepared_corpus(**arguments)
+    folder = plan_corpus(**arguments).folder
+    return folder if folder.exists() else None
 
 
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
-    """The arguments of prepare_corpus."""
+    """The arguments of plan_corpus."""
     # Preparing knows nothing of where the text came from.
     sources = [Source(**vars(source)) for source in cfg.corpus.sources]
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
@@ -89,7 +90,7 @@ def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     }
 
 
-def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., Any] | None:
+def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., object] | None:
     """What generates an embedded corpus; None for any other.
 
     It takes `output_dir` and does nothing where its files lie already. With `only_look` it says
@@ -97,5 +98,4 @@ def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., Any] | None
     """
     if not cfg.corpus.generator:
         return None
-    generate: Callable[..., Any] = build("corpus.generator", cfg.corpus.generator)
-    return generate
+    return build("corpus.generator", cfg.corpus.generator)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -418,14 +417,12 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
     if (folder / CONFIG_FILE).is_file():
         stored = folders.read_tensors(folder)
     family = family_for(model.encoder.config)
-    if family.asks_by_positions(stored) and "lm" in model.heads:
-        lm_head: Any = model.heads["lm"]
-        if lm_head.is_stock:
-            log.warning(
-                "%s predicts tokens by absolute positions (mlm_emd), and this objective does not:"
-                " they are left out",
-                folder,
-            )
+    if family.asks_by_positions(stored) and "lm" in model.heads and model.heads["lm"].is_stock:
+        log.warning(
+            "%s predicts tokens by absolute positions (mlm_emd), and this objective does not:"
+            " they are left out",
+            folder,
+        )
     for head_name, head in model.heads.items():
         if folders.has_head(family, head_name, head, stored):
             folders.load_head(folder, head_name, head)
@@ -478,7 +475,7 @@ def corpus_facts(
 
 
 def encoder_provenance(
-    cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None = None
+    cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
 ) -> JsonObject:
     """What an encoder folder remembers of its making, without secrets, for it is given away.
 

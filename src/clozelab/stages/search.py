@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def main(args: ParsedArgs) -> int:
     query = predictor.embed(values["query"], **options)
     note = note_of(predictor, Path(args.names[0]), file, roles, options)
 
-    def compute() -> list[Any]:
+    def compute() -> list[object]:
         answered = inference.answer_rows(
             predictor, "embed", rows, options, roles=roles, errors=errors
         )
@@ -153,7 +153,9 @@ def note_of(
     return {"made_by": made_by, "file": source}
 
 
-def load_or_compute(path: Path, note: JsonObject, compute: Callable[[], list[Any]]) -> Any:
+def load_or_compute(
+    path: Path, note: JsonObject, compute: Callable[[], list[object]]
+) -> NDArray[np.float32]:
     """float32 [rows, H]; a row of NaN for one that cannot be read.
 
     The kept vectors are taken where they are of these lines and this model.
@@ -180,7 +182,7 @@ def is_current(path: Path, note_path: Path, note: ReadOnlyJson) -> bool:
     search's.
     """
     try:
-        kept = json.loads(note_path.read_text(encoding="utf-8"))
+        kept = read_json(note_path)
         # What made the kept vectors otherwise: the model, or how texts are pooled and cut.
         changed = []
         for key in note["made_by"]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.corpus.lines import parse_json
 from clozelab.corpus.rows import Row
@@ -25,6 +25,8 @@ from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from clozelab.modules.predictor import Predictor
 
 HELP = """\
@@ -60,7 +62,7 @@ class PendingRequest:
     options: JsonObject
     rows: list[Row]
     marks_errors: bool  # whether a record that cannot be read leaves the others their answers
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[object]
 
 
 @verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *inference.MODEL_KEYS))
@@ -81,7 +83,7 @@ def main(args: ParsedArgs) -> int:
     return 0
 
 
-def build_app(predictor: Predictor, *, max_bytes: int) -> Any:
+def build_app(predictor: Predictor, *, max_bytes: int) -> Starlette:
     """The application; the model runs in one thread, which takes what waits."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -130,7 +132,7 @@ def build_app(predictor: Predictor, *, max_bytes: int) -> Any:
         return JSONResponse({"error": f"{type(error).__name__} in the model"}, 500)
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> Any:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         worker = asyncio.create_task(answer_forever(predictor, waiting))
         yield
         worker.cancel()
@@ -225,7 +227,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
 
     Where one spoils the batch, each is asked alone.
     """
-    rows: list[Row] = []
+    rows = []
     for request in batch:
         rows += request.rows
     try:

@@ -106,7 +106,7 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
         if run.status == "running":
             running.append((run, read_progress(run)))
     trouble = [run for run in runs if run.status in TROUBLE]
-    commands: list[str] = []
+    commands = []
     if not running:
         commands = _commands_to_go_on(launches, sweeps, trouble, root)
     return ExperimentStatus(experiment, scale, sweeps, running, trouble, commands)

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
 from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
@@ -32,6 +33,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.runs.inputs import require_encoder
+from clozelab.schema import TrainerConfig
 from clozelab.stages import evaluate, factory, finetune, pretrain
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
@@ -56,7 +58,7 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
     """
     # (arm=a, scale=demo) and (arm=b, scale=demo) are told apart by arm=a and arm=b.
     groups = sweep.groups(lambda key: key not in SEED_KEYS)
-    common: set[str] = set()
+    common = set()
     if len(groups) > 1:
         common = set.intersection(*map(set, groups))
     jobs_of = {}
@@ -220,14 +222,14 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
 
 def open_task(
-    settings: ReadOnlyJson, tokenizer: Any = None, longest: int = 512
+    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
     inputs = TaskInputs(
         name=settings["task"]["name"],
         data_dir=Path(settings["data_dir"]),
         cache_dir=Path(settings["cache_dir"]),
-        tokenizer=tokenizer,
+        tokenizer=cast("Tokenizer", tokenizer),
         max_positions=longest,
     )
     return factory.build_task_data(settings, inputs)
@@ -377,7 +379,7 @@ class Gathering:
                     name=measure["name"],
                     data_dir=Path(settings["data_dir"]),
                     cache_dir=Path(settings["cache_dir"]),
-                    tokenizer=cast("Any", None),  # there is no encoder yet
+                    tokenizer=cast("Tokenizer", None),  # there is no encoder yet
                     max_positions=512,
                 )
                 build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
@@ -386,7 +388,7 @@ class Gathering:
                 raise ValueError(f"{error}\n  to go without measures: evaluate=none") from error
             self.corpora.unprepared.append(f"measure {measure['name']}")
 
-    def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
+    def _hardware_of(self, trainer: TrainerConfig, runs_here: bool) -> Hardware:
         """This machine; for jobs that run elsewhere what they ask for, where it has not that."""
         try:
             return factory.hardware_of(trainer)
@@ -442,7 +444,7 @@ class Gathering:
         """Look at a task on the arms' encoders, or on a given one."""
         task = settings["task"]
         name = task["name"]
-        stored_label_names: list[str] = []
+        stored_label_names = []
         if "pretrain" in self.steps:
             # A corpus that is not prepared yet has no tokenizer.
             tokenizers = [arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer]
@@ -508,7 +510,7 @@ def _without_task(sweep: Sweep, name: str) -> str:
     return f"; to go without it: task={','.join(others)}"
 
 
-def _is_there(encoder: Any) -> bool:
+def _is_there(encoder: str | Path) -> bool:
     try:
         require_encoder(encoder)
     except ValueError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.plain import read_json
 
 HELP = """\
 clozelab submit glue RUNS... [out=FILE] [--placeholders]
@@ -125,7 +125,7 @@ def _candidates_below(folder: Path) -> Iterator[Candidate]:
             continue
         run = path.parents[1]
         try:
-            results = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+            results = read_json(run / "scores.json")
             metric = str(results["metric"])
             candidate = Candidate(
                 path,

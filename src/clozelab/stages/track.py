@@ -4,21 +4,21 @@ again."""
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.runs.record import RUN_FILE, Record, read_record
 from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.formatting import several
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
 if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
     from rich.console import Console
 
     from clozelab.training.background import Numbers
@@ -63,7 +63,7 @@ def run_folders(names: Sequence[str]) -> list[Path]:
     """
     from clozelab.training.background import UNSENT_FILE
 
-    folders: list[Path] = []
+    folders = []
     for path in map(Path, names):
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give the folder of a run")
@@ -132,8 +132,7 @@ def final_scores(record: Record) -> JsonObject:
     if not record.is_complete:
         return {}
     if path.is_file():
-        scores: JsonObject = json.loads(path.read_text(encoding="utf-8"))["scores"]
-        return scores
+        return read_json(path)["scores"]
     return {
         key: value
         for key, value in record.facts.items()
@@ -141,7 +140,7 @@ def final_scores(record: Record) -> JsonObject:
     }
 
 
-def send_missing(tracker: Any, calls: Sequence[Numbers], config: JsonObject) -> int:
+def send_missing(tracker: Logger, calls: Sequence[Numbers], config: JsonObject) -> int:
     """Send all but what the tracker says it has; returns the number of values sent."""
     from clozelab.training.tracking import WandbTracker
 
@@ -177,7 +176,7 @@ def _known_steps(tracker: object, calls: Sequence[Numbers]) -> dict[str, set[int
     return {key: tracker.known_steps(key) for key in sorted(keys)}
 
 
-def end_run(tracker: Any, record: Record) -> None:
+def end_run(tracker: Logger, record: Record) -> None:
     """Give the final scores to a tracker that has a place of its own for them, and end its run."""
     if hasattr(tracker, "summarise"):
         tracker.summarise(final_scores(record))

@@ -6,7 +6,6 @@ The words of a record are run only if an experiment's file might say them.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -43,7 +42,7 @@ from clozelab.stages.rerun import (
 from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import several
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import read_rows
 
 HELP = """clozelab verify RUN
@@ -281,14 +280,14 @@ def encoder_mismatches(record: Record, folder: Path) -> Iterator[str]:
     if not (folder / CHECKSUMS_FILE).is_file():
         yield f"{encoder_name} has no {CHECKSUMS_FILE}, as every encoder has"
         return
-    for name, checksum in _read_json(folder / CHECKSUMS_FILE).items():
+    for name, checksum in read_json(folder / CHECKSUMS_FILE).items():
         path = folder / name
         if path.is_file() and file_sha256(path) != checksum:
             yield f"{encoder_name}: {path.name} is not that of {CHECKSUMS_FILE}"
     fingerprint = record.fingerprint
     if record.shared:
         fingerprint = record.shared.fingerprint
-    about = _read_json(folder / "config.json").get("clozelab", {})
+    about = read_json(folder / "config.json").get("clozelab", {})
     if about.get("run_fingerprint", fingerprint) != fingerprint:
         yield f"{encoder_name}: it is of another run"
 
@@ -302,7 +301,7 @@ def check_scores(archive: RunArchive, data_dir: str) -> CheckResult:
     The files are metrics.csv of a pre-training, scores.json of other runs.
     """
     wrong: list[str] = []
-    not_checked: list[str] = []
+    not_checked = []
     num_rescored = 0
     for record in archive.records:
         if not record.is_complete:
@@ -345,7 +344,7 @@ def pretraining_mismatches(record: Record) -> Iterator[str]:
     """Say which facts and scores of a pre-training are not those that end its metrics.csv."""
     rows = list(read_rows(record.folder / "metrics.csv"))
     logged = {row.key: row.value for row in rows}  # a later row wins
-    final: dict[str, float] = {}
+    final = {}
     if rows:
         final = {
             "steps": rows[-1].step,
@@ -364,7 +363,7 @@ def scores_file_mismatches(record: Record) -> Iterator[str]:
 
     Units are told by a figure's name.
     """
-    saved = _read_json(record.folder / "scores.json")
+    saved = read_json(record.folder / "scores.json")
     facts: JsonObject = {"metric": record.metric}
     for key in ("collapsed", "synthetic"):
         facts[key] = record.facts.get(key) or False
@@ -496,8 +495,3 @@ def _safe_command(record: Record, archive: RunArchive, folder: Path) -> Record:
         config_dir = str(archive.experiment)
     changes = {"overrides": overrides, "config_dir": config_dir, "started_in": str(folder)}
     return record.model_copy(update=changes)
-
-
-def _read_json(path: Path) -> JsonObject:
-    content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-    return content

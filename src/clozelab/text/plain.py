@@ -1,8 +1,10 @@
-"""Names for plain values, as JSON and YAML files hold them."""
+"""Plain values, as JSON and YAML files hold them: names for them, and how they are read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Json: TypeAlias = Any
@@ -14,3 +16,8 @@ elsewhere, a model of pydantic checks it first (runs/record.py, schema.py).
 JsonObject: TypeAlias = dict[str, Any]
 ReadOnlyJson: TypeAlias = Mapping[str, Any]
 """An object that whoever takes it does not change."""
+
+
+def read_json(path: Path) -> Json:
+    """Return what a JSON file holds; OSError or ValueError where it cannot be read."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -21,13 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson, read_json
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Call:
     """A call of any other method; `size` is the number of values that it carries."""
 
     method: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     size: int = 0
 
     @property
@@ -81,7 +80,7 @@ def final_numbers(scores: ReadOnlyJson) -> dict[str, float]:
 
 
 class BackgroundLogger(Logger):
-    """Any logger of Lightning's, spoken to from one thread; calls return at once.
+    """A logger of Lightning's, spoken to from one thread; calls return at once.
 
     Args:
         target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at
@@ -134,7 +133,7 @@ class BackgroundLogger(Logger):
     def save_dir(self) -> str | None:
         return self.target.save_dir
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         # Lightning asks every logger for its experiment before it trains; only of files is that no
         # wait.
         is_local = isinstance(self.__dict__.get("target"), TensorBoardLogger | CSVLogger)
@@ -146,7 +145,7 @@ class BackgroundLogger(Logger):
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(Numbers(numbers, step, time.time()))
 
-    def log_hyperparams(self, params: Any, *args: object, **kwargs: object) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         self._put(Call("log_hyperparams", (params,), len(params)))
 
     def save(self) -> None:
@@ -163,7 +162,7 @@ class BackgroundLogger(Logger):
             self._put(Numbers(final_numbers(scores), 0, time.time()))
 
     def call(self, method: str, *arguments: object) -> None:
-        """Any other method of the target, from the thread and in its turn."""
+        """Another method of the target, from the thread and in its turn."""
         self._put(Call(method, arguments, 1))
 
     @rank_zero_only
@@ -376,7 +375,7 @@ def note_unsent(folder: Path, label: str, count: int) -> None:
 def unsent(folder: Path) -> dict[str, int]:
     """Tracker -> number of values that it is missing, of a run folder."""
     try:
-        notes = json.loads((folder / UNSENT_FILE).read_text(encoding="utf-8"))
+        notes = read_json(folder / UNSENT_FILE)
         return {str(label): int(number) for label, number in notes.items()}
     except (OSError, ValueError, AttributeError):
         return {}

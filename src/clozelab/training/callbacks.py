@@ -166,10 +166,10 @@ class LastCheckpoint(AfterStep):
         self._saved_step = -1
         self._saved_at = time.monotonic()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"best": self.best, "best_step": self.best_step}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: JsonObject) -> None:
         self.best = state_dict["best"]
         self.best_step = state_dict["best_step"]
 
@@ -286,7 +286,7 @@ class SameConfig(Callback):
 class Facts(bars.ProgressColumn):
     """The last figures, cut where the terminal ends: bar, steps and time left stay."""
 
-    def render(self, task: Any) -> Text:
+    def render(self, task: bars.Task) -> Text:
         return Text(task.fields["facts"], no_wrap=True, overflow="ellipsis")
 
 
@@ -390,7 +390,7 @@ def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, in
 
     First step of the phase -> (positions trained so far, positions that it needs).
     """
-    growth: dict[int, tuple[int, int]] = {}
+    growth = {}
     first_step = 0
     longest = 0
     for phase in phases:

@@ -135,7 +135,7 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
     It is the last or, where that is damaged, the one before or the best. Rank zero puts a damaged
     one aside, so that no save keeps it as the one before. ValueError where all are damaged.
     """
-    damaged: dict[Path, Exception] = {}
+    damaged = {}
     for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
         if not path.exists():
             continue
@@ -197,7 +197,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return load_file(Path(path), map_location or "cpu")
 
 
-def set_position(trainer: Trainer, step: int, epoch: int = 0) -> None:
+def set_position(trainer: Trainer, step: int, epoch: int) -> None:
     """Makes `trainer` count from optimizer step `step`, while a checkpoint is being restored.
 
     `epoch`: how many are over, for a Trainer that counts them.

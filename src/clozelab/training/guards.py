@@ -58,7 +58,7 @@ def require_finite_state(trainer: Trainer) -> None:
     One pass over all of them, and one wait for the device.
     """
     device = trainer.strategy.root_device
-    values: list[Tensor] = list(trainer.lightning_module.parameters())
+    values = list(trainer.lightning_module.parameters())
     for optimizer in trainer.optimizers:
         for state in optimizer.state.values():
             values += state.values()

@@ -12,16 +12,20 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import Json, ReadOnlyJson
 from clozelab.training.background import Numbers
 from clozelab.training.jobs import TrackedJob
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it shows
 METRICS_A_REQUEST = 1000  # at most, says MLflow
@@ -67,7 +71,6 @@ class MlflowTracker(Logger):
         self.job = job
         self.lock = lock
         self.run_id = ""  # of MLflow's run, once it has begun
-        self._client: Any = None
 
     def load_package(self) -> None:
         """Import what a thread will need. What the user says of MLflow's patience holds."""
@@ -82,7 +85,13 @@ class MlflowTracker(Logger):
     def _is_server(self) -> bool:
         return self.tracking_uri.startswith(("http://", "https://"))
 
-    def client(self) -> Any:
+    @cached_property
+    def _client(self) -> MlflowClient:
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(self.tracking_uri)
+
+    def client(self) -> MlflowClient:
         """MLflow's client, with our run begun."""
         if not self.run_id:
             self._begin()
@@ -123,7 +132,7 @@ class MlflowTracker(Logger):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
 
     @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: object, **kwargs: object) -> None:  # noqa: ARG002
+    def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         """Sends the parameters that the run does not have yet.
 
         A run that goes on has them, with the same values or with those of its new machine; and
@@ -155,12 +164,9 @@ class MlflowTracker(Logger):
         Raises MlflowException; the next call tries again.
         """
         self.load_package()
-        from mlflow.tracking import MlflowClient
         from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
 
         with self._one_at_a_time():
-            if self._client is None:
-                self._client = MlflowClient(self.tracking_uri)
             experiment_id = self._experiment_id()
             is_ours = f"tags.`{RUN_TAG}` = '{self.job.run_id}'"
             runs = self._client.search_runs([experiment_id], filter_string=is_ours, max_results=1)

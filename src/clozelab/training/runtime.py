@@ -61,7 +61,7 @@ def onednn_fp32() -> Iterator[bool]:
 
     Yields False where this torch cannot.
     """
-    backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    backend: object = getattr(torch.backends.mkldnn, "matmul", None)
     if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
         yield False
         return
@@ -229,7 +229,7 @@ def uncompiled() -> Iterator[None]:
 
 
 def batch_loader(
-    batches: IterableDataset[Any], num_workers: int = 0, trainer: Trainer | None = None
+    batches: IterableDataset[object], num_workers: int = 0, trainer: Trainer | None = None
 ) -> Any:
     """A loader of what are batches already, prefetched.
 
@@ -240,7 +240,7 @@ def batch_loader(
     method = None
     if num_workers and "fork" in multiprocessing.get_all_start_methods():
         method = "fork"
-    loader: Any = DataLoader(
+    loader: DataLoader[object] = DataLoader(
         batches,
         batch_size=None,
         collate_fn=_same,
@@ -291,7 +291,7 @@ def device_type(trainer: Trainer | None) -> str:
     return device.type if device is not None else "cpu"
 
 
-def pinned(batch: object) -> Any:
+def pinned(batch: object) -> object:
     """The same batch in page-locked memory.
 
     From there a copy to the device runs beside the work on it.
@@ -306,15 +306,15 @@ def pinned(batch: object) -> Any:
 class Prefetched:
     """`loader` with up to DEPTH batches made ahead of its reader, each passed through `prepare`."""
 
-    def __init__(self, loader: Iterable[object], prepare: Callable[[Any], Any]) -> None:
+    def __init__(self, loader: Iterable[object], prepare: Callable[[object], object]) -> None:
         self.loader = loader
         self.prepare = prepare
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         batches = iter(self.loader)
         end = object()
 
-        def make() -> Any:
+        def make() -> object:
             batch = next(batches, end)
             if batch is end:
                 return end

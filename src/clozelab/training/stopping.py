@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TypedDict
 
 from clozelab.training.host import process_rank
 
@@ -62,7 +62,7 @@ def taken_signals(act: Callable[[int], object] = lambda _: None) -> Iterator[lis
     passed on by `clozelab reproduce`, counts once. What is ignored stays so (nohup; a Slurm job's
     child), but for Ctrl-C and SIGTERM.
     """
-    received: list[int] = []
+    received = []
     last = -math.inf
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -121,7 +121,12 @@ def _lifeline() -> int:
     return reader
 
 
-def bound_to_us(environment: Mapping[str, str]) -> dict[str, Any]:
+class _Binding(TypedDict):
+    env: dict[str, str]
+    pass_fds: list[int]
+
+
+def bound_to_us(environment: Mapping[str, str]) -> _Binding:
     """Options of a Popen that starts one of our verbs.
 
     Its process stops when this one ends, on any system.

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -27,6 +28,9 @@ from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
 from clozelab.training.mlflow_tracker import MlflowTracker
+
+if TYPE_CHECKING:
+    from wandb import Run
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +139,7 @@ class WandbTracker(Logger):
         super().__init__()
         self.settings = settings
         self.command = command
-        self.run: Any = None
+        self.run: Run | None = None
         self._init_error: Exception | None = None
 
     @rank_zero_only
@@ -164,7 +168,7 @@ class WandbTracker(Logger):
         The page is shown as a panel, and its pictures as images.
         """
 
-        def act(wandb: Any, run: Any) -> None:
+        def act(wandb: ModuleType, run: Run) -> None:
             artifact = wandb.Artifact(name, type="report")
             panels = {}
             for path in paths:
@@ -207,7 +211,7 @@ class WandbTracker(Logger):
         """
         return False
 
-    def _tell(self, action: Callable[[Any, Any], Any]) -> None:
+    def _tell(self, action: Callable[[ModuleType, Run], object]) -> None:
         """Does something with the package and its run, which the first such call starts."""
         self.load_package()
         import wandb

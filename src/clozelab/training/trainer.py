@@ -189,7 +189,9 @@ class ShardedStrategy(ModelParallelStrategy):
             self.model, getattr(optimizer, "optimizer", optimizer), options=options
         )
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> Checkpoint:
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = True
+    ) -> Checkpoint:
         verify_file(Path(checkpoint_path))
         return super().load_checkpoint(checkpoint_path, weights_only is not False)
 
@@ -226,7 +228,7 @@ def build_trainer(
     loggers: Sequence[Logger],
     folder: Path,
     log_interval_steps: int,
-    **overrides: Any,
+    **overrides: object,
 ) -> Trainer:
     """A Trainer that counts optimizer steps and validates by steps.
 
@@ -234,14 +236,14 @@ def build_trainer(
     during training. `overrides` go to Lightning as they are.
     """
     _silence_lightning()
-    plugins: list[Any] = [AtomicCheckpointIO()]
+    plugins: list[object] = [AtomicCheckpointIO()]
     # XLA has an environment of its own.
     if hardware.accelerator != "tpu":
         environment = cluster_environment(hardware.devices, hardware.num_nodes)
         if environment is not None:
             plugins.append(environment)
     # Validation is by steps, whatever an epoch of the data is.
-    validation: dict[str, Any] = {"check_val_every_n_epoch": 1, "limit_val_batches": 0}
+    validation: dict[str, object] = {"check_val_every_n_epoch": 1, "limit_val_batches": 0}
     if validation_interval_steps:
         validation = {
             "check_val_every_n_epoch": None,
@@ -250,7 +252,7 @@ def build_trainer(
     strategy = build_strategy(
         hardware.strategy, hardware.accelerator, hardware.devices, hardware.num_nodes
     )
-    machine: dict[str, Any] = {
+    options: dict[str, Any] = {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
         "num_nodes": hardware.num_nodes,
@@ -258,7 +260,7 @@ def build_trainer(
         "precision": hardware.precision,
         "plugins": plugins,
     }
-    options: dict[str, Any] = {
+    options |= {
         "max_steps": max_steps,
         "max_epochs": -1,
         "num_sanity_val_steps": 0,
@@ -267,9 +269,7 @@ def build_trainer(
         "log_every_n_steps": log_interval_steps,
         "default_root_dir": folder,
     }
-    return Trainer(
-        **(machine | options | dict.fromkeys(SWITCHED_OFF, False) | validation | overrides)
-    )
+    return Trainer(**(options | dict.fromkeys(SWITCHED_OFF, False) | validation | overrides))
 
 
 def _silence_lightning() -> None:

@@ -5,9 +5,6 @@ They share them in groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -18,23 +15,23 @@ class Albert(Family):
     class_name = "Albert"
     prefix = "albert."
     layer_prefix = "encoder.albert_layer_groups.{}.albert_layers.0."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention.output.dense": "attention.dense",
         "attention.output.LayerNorm": "attention.LayerNorm",
         "intermediate.dense": "ffn",
         "output.dense": "ffn_output",
         "output.LayerNorm": "full_layer_layer_norm",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings_project": "encoder.embedding_hidden_mapping_in",
         "pooler.dense": "pooler",
     }
-    head_names: ClassVar[Mapping[str, str]] = {"lm": "predictions", "lm.transform": "predictions"}
+    head_names = {"lm": "predictions", "lm.transform": "predictions"}
     decoder = "predictions.decoder"
     pretraining = ((frozenset({"lm", "sop"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
     keys = (*Family.keys, "embedding_size", "num_hidden_groups")
-    parts: ClassVar[Mapping[str, Any]] = {"projects_embeddings": True}
-    defaults: ClassVar[Mapping[str, Any]] = {
+    parts = {"projects_embeddings": True}
+    defaults = {
         **Family.defaults,
         "hidden_act": "gelu_new",
         "hidden_dropout_prob": 0.0,

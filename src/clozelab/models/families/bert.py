@@ -90,8 +90,8 @@ class Family:
     # Fields of EncoderConfig that its config.json spells alike.
     keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS
     # Fields of EncoderConfig that its config.json does not name.
-    parts: ClassVar[Mapping[str, Any]] = {}
-    defaults: ClassVar[Mapping[str, Any]] = {  # of keys that a config.json leaves out
+    parts: ClassVar[ReadOnlyJson] = {}
+    defaults: ClassVar[ReadOnlyJson] = {  # of keys that a config.json leaves out
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,

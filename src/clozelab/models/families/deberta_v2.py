@@ -9,7 +9,7 @@ are read. A head with the decoder is written as the published ones, any other as
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ POSITIONS = "clozelab.models.disentangled.DisentangledPositions"
 BLOCK = "clozelab.models.disentangled.ConvolvedPostNorm"
 POOLER = "clozelab.models.encoder.ContextPooler"
 # Keys of config.json that are options of the positions, and what they are where it lacks them.
-POSITION_KEYS: Mapping[str, Any] = {
+POSITION_KEYS: ReadOnlyJson = {
     "pos_att_type": "",
     "position_buckets": -1,
     "max_relative_positions": -1,
@@ -48,19 +48,19 @@ class DebertaV2(Family):
     model_type = "deberta-v2"
     class_name = "DebertaV2"
     prefix = "deberta."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention.query": "attention.self.query_proj",
         "attention.key": "attention.self.key_proj",
         "attention.value": "attention.self.value_proj",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.position_embeddings.relative": "encoder.rel_embeddings",
         "embeddings.position_embeddings.LayerNorm": "encoder.LayerNorm",
         "embeddings.position_embeddings.absolute": "embeddings.position_embeddings",
     }
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    parts: ClassVar[Mapping[str, Any]] = {}
-    defaults: ClassVar[Mapping[str, Any]] = {
+    parts = {}
+    defaults = {
         **Family.defaults,
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-7,
@@ -135,7 +135,7 @@ class DebertaV2(Family):
         given = {name: values.get(name, lacking) for name, lacking in POSITION_KEYS.items()}
         # "P2C | c2p", or a list, is c2p|p2c: one spelling, so that equal encoders are equal.
         given["pos_att_type"] = "|".join(sorted(terms.lower().replace(" ", "").split("|")))
-        block: Any = DEFAULT_MODULES["block"]
+        block: object = DEFAULT_MODULES["block"]
         if values.get("conv_kernel_size", 0) > 0:
             options = {"conv_kernel_size": values["conv_kernel_size"]}
             options["conv_act"] = values.get("conv_act", "tanh")

@@ -6,10 +6,7 @@ own, no `layer_norm_eps` (it is 1e-12) and no causal mask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
@@ -45,7 +42,7 @@ class DistilBert(Family):
     class_name = "DistilBert"
     prefix = "distilbert."
     layer_prefix = "transformer.layer.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention.query": "attention.q_lin",
         "attention.key": "attention.k_lin",
         "attention.value": "attention.v_lin",
@@ -55,7 +52,7 @@ class DistilBert(Family):
         "output.dense": "ffn.lin2",
         "output.LayerNorm": "output_layer_norm",
     }
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "vocab_projector",
         "lm.transform.dense": "vocab_transform",
         "lm.transform.LayerNorm": "vocab_layer_norm",
@@ -67,20 +64,20 @@ class DistilBert(Family):
     decoder = "vocab_projector"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
     keys = tuple(FIELDS)
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts = {
         "type_vocab_size": 0,
         "pooler": None,
         "layer_norm_eps": 1e-12,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults = {
         "activation": "gelu",
         "dropout": 0.1,
         "attention_dropout": 0.1,
         "initializer_range": 0.02,
         "pad_token_id": 0,
     }
-    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "relu", "choices": "relu"}
-    dense_head: ClassVar[type[nn.Module]] = PreClassifier
+    dense_heads = {"classification": "relu", "choices": "relu"}
+    dense_head = PreClassifier
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         return {

@@ -6,10 +6,8 @@ folder of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
@@ -20,7 +18,7 @@ class Electra(Family):
     model_type = "electra"
     class_name = "Electra"
     prefix = "electra."
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "generator_lm_head",
         "lm.transform": "generator_predictions",
         "choices.dense": "sequence_summary.summary",
@@ -30,10 +28,10 @@ class Electra(Family):
     pretraining = ((frozenset({"rtd"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
     causal_lm = "ForCausalLM"
     keys = (*Family.keys, "embedding_size")
-    parts: ClassVar[Mapping[str, Any]] = {"pooler": None}
-    defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "embedding_size": 128}
+    parts = {"pooler": None}
+    defaults = {**Family.defaults, "embedding_size": 128}
     lm_act = "gelu"
-    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "gelu", "choices": "gelu"}
+    dense_heads = {"classification": "gelu", "choices": "gelu"}
 
 
 def generator_config(

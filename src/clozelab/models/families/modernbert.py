@@ -52,7 +52,7 @@ OLD_BASES = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
 # Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
 UNSAID_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 # What its classes could have and our parts do not -> the one value that is read.
-FIXED: Mapping[str, Any] = {
+FIXED: ReadOnlyJson = {
     "decoder_bias": True,
     "classifier_activation": "gelu",
     "tie_word_embeddings": True,
@@ -81,7 +81,7 @@ def task_head_names() -> dict[str, str]:
 class RenamedFamily(Family):
     """A family that spells some fields of EncoderConfig in its own way, with heads of its own."""
 
-    reads_two_directions: ClassVar[bool] = False
+    reads_two_directions = False
     renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
     converted: ClassVar[tuple[str, ...]] = ()  # fields whose numbers are other ones there
     num_heads = 1
@@ -121,7 +121,7 @@ class Modernbert(RenamedFamily):
     class_name = "ModernBert"
     prefix = "model."
     layer_prefix = "layers.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention_norm": "attn_norm",
         "attention.qkv": "attn.Wqkv",
         "attention.output.dense": "attn.Wo",
@@ -129,11 +129,11 @@ class Modernbert(RenamedFamily):
         "intermediate.dense": "mlp.Wi",
         "output.dense": "mlp.Wo",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.word_embeddings": "embeddings.tok_embeddings",
         "embeddings.LayerNorm": "embeddings.norm",
     }
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "decoder",
         "lm.transform.dense": "head.dense",
         "lm.transform.LayerNorm": "head.norm",
@@ -141,13 +141,13 @@ class Modernbert(RenamedFamily):
     }
     decoder = "decoder"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    renamed: ClassVar[Mapping[str, str]] = {
+    renamed = {
         "hidden_act": "hidden_activation",
         "hidden_dropout_prob": "mlp_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
         "layer_norm_eps": "norm_eps",
     }
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts = {
         "type_vocab_size": 0,
         "block": BLOCK,
         "positions": POSITIONS,
@@ -156,7 +156,7 @@ class Modernbert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults = {
         **RELEASED,
         "hidden_activation": "gelu",
         "mlp_dropout": 0.0,

@@ -6,9 +6,6 @@ whatever config.json says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import PLAIN_KEYS
 from clozelab.models.families.roberta import Roberta
@@ -25,18 +22,18 @@ class Mpnet(Roberta):
     model_type = "mpnet"
     class_name = "MPNet"
     prefix = "mpnet."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention.query": "attention.attn.q",
         "attention.key": "attention.attn.k",
         "attention.value": "attention.attn.v",
         "attention.output.dense": "attention.attn.o",
         "attention.output.LayerNorm": "attention.LayerNorm",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.position_embeddings.relative_attention_bias": "encoder.relative_attention_bias"
     }
     keys = tuple(key for key in PLAIN_KEYS if key not in ("type_vocab_size", "pad_token_id"))
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts = {
         "positions": POSITIONS,
         "type_vocab_size": 0,
         "pad_token_id": 1,

@@ -32,31 +32,31 @@ class Neobert(RenamedFamily):
     class_name = "NeoBERT"
     prefix = "model."
     layer_prefix = "transformer_encoder.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention.qkv": "qkv",
         "attention.output.dense": "wo",
         "feed_forward_norm": "ffn_norm",
         "intermediate.dense": "ffn.w12",
         "output.dense": "ffn.w3",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.word_embeddings": "encoder",
         "final_norm": "layer_norm",
     }
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "decoder",
         "classification.dense": "dense",
         "classification.out_proj": "classifier",
     }
     decoder = "decoder"
     pretraining = ((frozenset({"lm"}), "LMHead"),)
-    renamed: ClassVar[Mapping[str, str]] = {
+    renamed = {
         "layer_norm_eps": "norm_eps",
         "initializer_range": "embedding_init_range",
         "max_position_embeddings": "max_length",
     }
     converted = ("intermediate_size",)
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts = {
         "type_vocab_size": 0,
         "hidden_act": "silu",
         "block": BLOCK,
@@ -65,7 +65,7 @@ class Neobert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults = {
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "position_embedding_init": "normal",

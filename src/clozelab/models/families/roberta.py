@@ -6,8 +6,7 @@ read by multiple choice alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
@@ -20,7 +19,7 @@ class Roberta(Family):
     model_type = "roberta"
     class_name = "Roberta"
     prefix = "roberta."
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "lm_head",
         "lm.transform.dense": "lm_head.dense",
         "lm.transform.LayerNorm": "lm_head.layer_norm",
@@ -28,10 +27,10 @@ class Roberta(Family):
     decoder = "lm_head.decoder"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
     causal_lm = "ForCausalLM"
-    parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS}
-    defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "pad_token_id": 1}
+    parts: ClassVar[ReadOnlyJson] = {"positions": POSITIONS}
+    defaults: ClassVar[ReadOnlyJson] = {**Family.defaults, "pad_token_id": 1}
     lm_act = "gelu"
-    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
+    dense_heads = {"classification": "tanh"}
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)

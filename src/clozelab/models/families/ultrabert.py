@@ -6,8 +6,7 @@ norm. The vocabulary has two layers before it and a matrix of its own; a task ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -50,7 +49,7 @@ class Ultrabert(RenamedFamily):
     class_name = "Ultrabert"
     prefix = "ultrabert."
     layer_prefix = "layers.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention_norm": "input_layernorm",
         "attention.query": "self_attn.q_proj",
         "attention.key": "self_attn.k_proj",
@@ -61,22 +60,22 @@ class Ultrabert(RenamedFamily):
         "intermediate.up": "mlp.up_proj",
         "output.dense": "mlp.down_proj",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.word_embeddings": "embed_tokens",
         "final_norm": "norm",
     }
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "cls",
         "lm.transform.0": "head.linear1",
         "lm.transform.2": "head.linear2",
     }
     decoder = "cls"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    renamed: ClassVar[Mapping[str, str]] = {
+    renamed = {
         "layer_norm_eps": "rms_norm_eps",
         "attention_probs_dropout_prob": "attention_dropout",
     }
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts = {
         "type_vocab_size": 0,
         "block": BLOCK,
         "positions": POSITIONS,
@@ -85,7 +84,7 @@ class Ultrabert(RenamedFamily):
         "pooler": None,
         "use_bias": False,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults = {
         **BASES,
         "hidden_act": "silu",
         "hidden_dropout_prob": 0.0,
