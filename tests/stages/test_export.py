@@ -127,7 +127,7 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys, sc
         (["m", "to=edited"], "edited is there; remove it"),
         (
             ["causal", "to=out", "format=sentence_transformers", "pooling=cls"],
-            "sees only itself; choose mean",
+            "sees only itself",
         ),
     ],
 )

@@ -204,8 +204,8 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
     )
     if not files:
         raise ValueError(
-            "pooling=cls: sentence-transformers reads the first token; that of a causal encoder sees"
-            " only itself, and an XLNet's text ends with [CLS]; choose mean"
+            "pooling=cls: sentence-transformers reads the first token: a causal encoder's sees only"
+            " itself, and an XLNet's text ends with [CLS]; choose mean"
         )
     return files
 
