@@ -134,6 +134,7 @@ LONGEST = (
     "planning/test_choice",
     "checks/test_planted_defects",
     "stages/test_export",
+    "stages/test_vocabulary",
     "launch/test_sweep",
     "runs/test_verify",
     "runs/test_objective_runs",

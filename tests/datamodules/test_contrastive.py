@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scipy import stats
 from tests.datamodules.test_labelled import TASK
 
+from clozelab.checks.subject import ERROR, OK, Finding
+from clozelab.checks.tasks import check_canary, check_labels
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.datamodules.contrastive import COMMON, ContrastiveDataModule
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
@@ -99,3 +102,15 @@ def test_other_columns_are_other_sequences(make: Any) -> None:
 def test_what_is_no_such_task_is_refused(make: Any, columns: Any, changes: Any) -> None:
     with pytest.raises(ValueError, match=r"name two columns .* or three"):
         make(*columns, **changes)
+
+
+def test_the_pre_flight_looks_at_the_numbers_that_there_are(make: Any) -> None:
+    def finding(most: float) -> Finding:
+        preview = make("text", "text").preview()
+        task: Any = SimpleNamespace(preview=preview, name="x", number_range=(0, most))
+        assert list(check_canary(task)) == []
+        (only,) = check_labels(task)
+        return only
+
+    assert finding(5).level == OK and finding(5).figure == "validation 0 to 5"
+    assert finding(4).level == ERROR

@@ -439,11 +439,7 @@ class Encoder(nn.Module):
         is_padded = layout.row_slots is not None and not layout.full
         if is_padded and self.first_block.reads_neighbours:
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
-        inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
-        dtype = score_dtype(hidden)
-        inputs = {mask: of_mask.with_fixed_bias(dtype) for mask, of_mask in inputs.items()}
-        if layout.global_slots is not None:
-            inputs = {mask: of_mask._replace(stream=layout) for mask, of_mask in inputs.items()}
+        inputs = self._inputs_of_stack(position_ids, hidden, layout)
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
@@ -456,6 +452,18 @@ class Encoder(nn.Module):
         return EncoderOutput(
             hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
         )
+
+    def _inputs_of_stack(
+        self, position_ids: Tensor, hidden: Tensor, layout: Layout
+    ) -> dict[Mask, AttentionInputs]:
+        """Mask -> what each of its layers is given, made once for all of them."""
+        inputs = self.attention_inputs(position_ids, self.rows_of(hidden, layout))
+        dtype = score_dtype(hidden)
+        for mask, of_mask in inputs.items():
+            inputs[mask] = of_mask.with_fixed_bias(dtype)
+            if layout.global_slots is not None:
+                inputs[mask] = inputs[mask]._replace(stream=layout)
+        return inputs
 
     def read(
         self, batch: Mapping[str, object], output_hidden_states: bool = False
