@@ -100,7 +100,7 @@ REFUSED = {
     ("rtd", "mpnet"): "choose gdes, or generator_width 1",
     ("rtd", "xlnet"): "choose gdes, or generator_width 1",
     ("emd", "xlnet"): "needs architecture.block PostNorm",
-    ("hybrid", "xlnet"): "tell every token how far the end of the text is",
+    ("hybrid", "xlnet"): "every token how far the end of the text is",
 }
 
 

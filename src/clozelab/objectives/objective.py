@@ -616,13 +616,12 @@ def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
 
 def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
     """ValueError for parts that show, or miss, other tokens than the objective counts on."""
-    positions: Any = encoder.embeddings.position_embeddings
     if token.moves_slots:
         _refuse_counted_slots(encoder, token.name)
-    elif token.hides_neighbours and positions.tells_length:
+    elif token.hides_neighbours and encoder.embeddings.position_embeddings.tells_length:
         raise ValueError(
-            f"objective {token.name} hides what follows, and {type(positions).__name__} tell every"
-            " token how far the end of the text is: choose other architecture.positions"
+            f"objective {token.name} hides what follows, and these architecture.positions tell"
+            " every token how far the end of the text is: choose others"
         )
     if token.hides_neighbours and encoder.first_block.reads_neighbours:
         raise ValueError(
