@@ -503,7 +503,8 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
         {f"{name}/ltr" for name in same},
         {"roberta_nsp_x_format/full_sentences", "masking_rate/rate15"},
     ]
-    if scale in ("demo", "laptop"):
+    if scale in ("demo", "laptop"):  # without dropout
+        others[2].add("family_equal_compute/bert")
         return {frozenset(group) for group in (default, wide, *others)}
     base = {"table6_model_size/base"} if scale in ("gpu_day", "paper") else set()
     return {frozenset(group) for group in (default | wide | base, *others)}

@@ -32,6 +32,7 @@ WITHOUT_NUMBERS = (
     "family",
     "figure5_training_steps",
     "distillation_retention",
+    "family_equal_compute",
     "hybrid_ratio",
     "ltr_plus_rtl",
     "modernbert_parts",

@@ -110,7 +110,7 @@ def test_a_sweep_ends_with_its_table(
     monkeypatch.delenv(launching.SKIP_DOCTOR, raising=False)
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
     hydra = {"runtime": {"config_sources": []}, "job": {"config_name": verb}}
-    pool.config = given(verb, {"hydra": hydra})
+    pool.master = given(verb, {"hydra": hydra})
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [

@@ -70,7 +70,8 @@ def own_tokenizer(architecture: str) -> Tokenizer:
         return ByteBpeTokenizer.train(TRAINING, 400, False, False)
     if architecture == "mpnet":
         return MpnetTokenizer(MpnetTokenizer.train(TRAINING, 300, True).vocabulary, lowercase=True)
-    return WordPieceTokenizer.train(TRAINING, 300, True)
+    tokenizer = WordPieceTokenizer.train(TRAINING, 300, True)
+    return tokenizer.ending_with_cls() if architecture == "xlnet" else tokenizer
 
 
 def states(folder: Path, texts: list[str]) -> np.ndarray:
