@@ -62,8 +62,13 @@ def whole(name: str, words: Sequence[str] = (), **options: Any) -> DictConfig:
 def without_hydra(node: DictConfig) -> DictConfig:
     """A copy of a composed configuration without its `hydra` node."""
     with hydra_left_out(node) as stage_part:
-        config: DictConfig = pickle.loads(pickle.dumps(stage_part))
-    return config
+        return copied(stage_part)
+
+
+def copied(node: DictConfig) -> DictConfig:
+    """A copy, in a fifth of the time that OmegaConf's own takes."""
+    copy: DictConfig = pickle.loads(pickle.dumps(node, pickle.HIGHEST_PROTOCOL))
+    return copy
 
 
 @contextmanager

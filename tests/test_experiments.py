@@ -21,7 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from tests.composing import given, known_to_hydra, without_hydra
+from tests.composing import copied, given, known_to_hydra, without_hydra
 from tests.screens import Screens
 
 from clozelab.analysis.comparability import is_within
@@ -94,7 +94,7 @@ def plain(folder: Path, stage: str, *words: str) -> DictConfig:
 
 def at_scale(config: DictConfig, scale: str) -> DictConfig:
     """The configuration at another scale; the corpus aside, which test_conf.py looks at."""
-    config = config.copy()
+    config = copied(config)
     with open_dict(config):
         config.scale = scale_values(scale)
     return config
@@ -132,7 +132,7 @@ def with_delta(folder: Path, stage: str, name: str) -> DictConfig:
     delta = group_file(folder, DELTAS[stage], name)
     delta.pop("defaults", None)
     delta.pop("hydra", None)
-    config = plain(folder, stage).copy()
+    config = copied(plain(folder, stage))
     OmegaConf.set_struct(config, True)
     merged = OmegaConf.merge(config, delta)
     assert isinstance(merged, DictConfig)
