@@ -102,13 +102,13 @@ class Cases:
     def add(
         self, verb: str, expected: str, *names: str, name: str = "", oddity: str = ""
     ) -> Callable[[Callable[[Path], object]], Callable[[Path], object]]:
-        """A decorator: the function's name and first line of documentation are those of the case,
+        """A decorator: the function's name and documentation are those of the case,
         unless given.
         """
 
         def register(act: Callable[[Path], object]) -> Callable[[Path], object]:
             called = name if name else act.__name__
-            said = oddity if oddity else (act.__doc__ or "").strip().partition("\n")[0]
+            said = oddity if oddity else " ".join((act.__doc__ or "").split())
             if not said:
                 raise SystemExit(f"the case {called} does not say what is odd")
             if any(case.name == called for case in self.all):
