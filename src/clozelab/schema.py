@@ -628,14 +628,20 @@ def keys_of(
         key = f"{prefix}{name}"
         yield key, annotations
 
-        # a free-form node: a dictionary says something of some of its keys
-        for annotation in annotations:
-            if isinstance(annotation, dict):
-                yield from ((f"{key}.{argument}", (note,)) for argument, note in annotation.items())
-
+        yield from _keys_of_free_form(key, annotations)
         value_type = get_args(hint)[0] if annotations else hint
         for schema_below, prefix_below in _schemas_in(value_type, key):
             yield from keys_of(schema_below, prefix_below, identity_only=meaning == NEUTRAL)
+
+
+def _keys_of_free_form(
+    key: str, annotations: tuple[object, ...]
+) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Yield the keys of a free-form node that a dictionary among its annotations speaks of."""
+    for annotation in annotations:
+        if isinstance(annotation, dict):
+            for argument, note in annotation.items():
+                yield f"{key}.{argument}", (note,)
 
 
 def _schemas_in(value_type: object, key: str) -> Iterator[tuple[type, str]]:

@@ -408,8 +408,8 @@ def check_pairs(
             f"{num_torn} pairs labelled 'is next' do not follow in the text",
             remedy,
         ),
-        Case(num_strange > 0, ERROR, f"{num_strange} {strange}", remedy),
     ]
+    cases.append(Case(num_strange > 0, ERROR, f"{num_strange} {strange}", remedy))
     cases += [
         Case(
             accuracy > chance + deviation(0.5, number // 2),
@@ -425,13 +425,14 @@ def check_pairs(
             "learnt means above that; objective.input.negative_scope=source draws a random B from"
             " A's own source",
         ),
-        Case(
-            bool(has_many_fallbacks),
-            WARNING,
-            f"{num_fallbacks} random next segments were not found in another document",
-            "add documents, or cut very long ones",
-        ),
     ]
+    without_other_document = Case(
+        bool(has_many_fallbacks),
+        WARNING,
+        f"{num_fallbacks} random next segments were not found in another document",
+        "add documents, or cut very long ones",
+    )
+    cases.append(without_other_document)
     good = "pairs are what their labels say, lengths tell nothing"
     yield first_finding("pairs", arm.name, good, figure, *cases)
 

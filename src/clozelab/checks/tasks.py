@@ -121,26 +121,25 @@ def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
     """The order of the configured labels, and whether the metric fits them."""
     stored = [str(name) for name in task.stored_label_names or ()]
     are_numbers = all(name.isdecimal() for name in names)
-    return [
-        Case(
-            are_numbers and list(names) != sorted(names, key=int),
-            ERROR,
-            f"the label map is out of order: {names}",
-            "list numeric labels in rising order",
-        ),
-        Case(
-            "f1" in task.metrics and len(names) > 2,
-            ERROR,
-            "f1 is of two classes alone",
-            "choose another task.metric",
-        ),
-        Case(
-            set(stored) == set(names) and stored != names,
-            ERROR,
-            f"the encoder's folder has these labels in another order: {stored} against {names}",
-            "give task.data.labels in the encoder's order: its predictions are indices",
-        ),
-    ]
+    numeric = Case(
+        are_numbers and list(names) != sorted(names, key=int),
+        ERROR,
+        f"the label map is out of order: {names}",
+        "list numeric labels in rising order",
+    )
+    binary = Case(
+        "f1" in task.metrics and len(names) > 2,
+        ERROR,
+        "f1 is of two classes alone",
+        "choose another task.metric",
+    )
+    as_stored = Case(
+        set(stored) == set(names) and stored != names,
+        ERROR,
+        f"the encoder's folder has these labels in another order: {stored} against {names}",
+        "give task.data.labels in the encoder's order: its predictions are indices",
+    )
+    return [numeric, binary, as_stored]
 
 
 def _numbers(task: Task) -> tuple[list[Case], str]:

@@ -124,15 +124,11 @@ def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float |
     left = [job for job in jobs if job.state.is_left]
     if not left:
         return outlook.seconds_after or None
-    planned = [job.planned for job in jobs if job.planned is not None]
-    mean = 1.0
-    if planned:
-        mean = sum(planned) / len(planned)
-    if mean <= 0.0:
+    sizes = _sizes(jobs)
+    if sizes is None:
         return None
-    sizes = dict.fromkeys((job.name for job in jobs), mean)
-    sizes |= {job.name: job.planned for job in jobs if job.planned is not None}
-    is_planned = bool(planned) and not outlook.is_relative
+    has_plan = any(job.planned is not None for job in jobs)
+    is_planned = has_plan and not outlook.is_relative
     pace = _pace(jobs, sizes, is_planned=is_planned)
     # those that run have begun before those that wait
     in_order = sorted(left, key=lambda job: not job.is_working)
@@ -143,6 +139,21 @@ def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float |
     if is_planned:
         seconds += pace * outlook.seconds_after
     return seconds or None
+
+
+def _sizes(jobs: Sequence[Job]) -> dict[str, float] | None:
+    """Return job -> its planned seconds, or those of the mean job; 1 for all without any plan.
+
+    None where all plans are 0, which says nothing of jobs without one.
+    """
+    planned = [job.planned for job in jobs if job.planned is not None]
+    mean = 1.0
+    if planned:
+        mean = sum(planned) / len(planned)
+    if mean <= 0.0:
+        return None
+    sizes = dict.fromkeys((job.name for job in jobs), mean)
+    return sizes | {job.name: job.planned for job in jobs if job.planned is not None}
 
 
 def _pace(jobs: Sequence[Job], sizes: Mapping[str, float], *, is_planned: bool) -> float:

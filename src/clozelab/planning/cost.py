@@ -34,6 +34,7 @@ from clozelab.planning.jobs import (
     Sample,
     Samples,
     Shape,
+    Speed,
     TaskJob,
     Words,
 )
@@ -464,13 +465,8 @@ def with_speeds(costing: Costing, cache_dir: Path, **options: Any) -> Costing:
         for request, speed in zip(requests, speeds, strict=True):
             if speed and speed.problem:
                 problems[f"{request.title}: {speed.problem}"] = None
-        # The answers come in the order of the requests: each shape takes as many as it asked.
-        answers = iter(speeds)
-        for verb in verbs:
-            start = start_seconds(verb, forks=costing.pools[verb].forks)
-            for shape in costing.of(verb):
-                answered = [next(answers) for _ in shape.requests()]
-                timed[verb].append(replace(shape, speeds=answered, start=start))
+        for verb, shape in _timed_shapes(costing, verbs, speeds):
+            timed[verb].append(shape)
     return replace(
         costing,
         arms=timed["pretrain"],
@@ -478,6 +474,19 @@ def with_speeds(costing: Costing, cache_dir: Path, **options: Any) -> Costing:
         measures=timed["evaluate"],
         problems=tuple(problems),
     )
+
+
+def _timed_shapes(
+    costing: Costing, verbs: Iterable[str], speeds: Iterable[Speed | None]
+) -> Iterator[tuple[str, Shape]]:
+    """The shapes of some verbs, each with its verb, with the speeds that answer their requests."""
+    # The answers come in the order of the requests: each shape takes as many as it asked.
+    answers = iter(speeds)
+    for verb in verbs:
+        start = start_seconds(verb, forks=costing.pools[verb].forks)
+        for shape in costing.of(verb):
+            answered = [next(answers) for _ in shape.requests()]
+            yield verb, replace(shape, speeds=answered, start=start)
 
 
 # What a budget buys

@@ -121,11 +121,17 @@ def measured_speeds(
             say(f"timing {number} of {len(missing)}: {request.title}")
             speed = next(answers)
             speeds[path] = speed
-            if not (speed.problem or speed.is_estimated or speed.is_busy):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                kept = {"tokens_per_second": speed.tokens_per_second, "machine": machine}
-                write_json(path, kept | {"request": dict(request.question)})
+            _keep_speed(path, speed, request, machine)
     return [speeds[path] for path in paths]
+
+
+def _keep_speed(path: Path, speed: Speed, request: Request, machine: ReadOnlyJson) -> None:
+    """Write a speed into the cache; one that is doubtful is asked for again the next time."""
+    if speed.problem or speed.is_estimated or speed.is_busy:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {"tokens_per_second": speed.tokens_per_second, "machine": machine}
+    write_json(path, kept | {"request": dict(request.question)})
 
 
 def _kept_speed(path: Path) -> Speed | None:

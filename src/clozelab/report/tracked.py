@@ -129,8 +129,8 @@ def track_report(job: Composed, report: Report, *, experiment: str, scale: str) 
 def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
     """Claim -> verdict; a claim on several data sets has each with its name."""
     names = []
-    for number, one in enumerate(judgements, 1):
-        names.append(one.claim.id or f"claim {number}")
+    for number, judgement in enumerate(judgements, 1):
+        names.append(judgement.claim.id or f"claim {number}")
     verdicts = {}
     for name, judgement in zip(names, judgements, strict=True):
         key = f"{name} on {judgement.judged_on}" if names.count(name) > 1 else name

@@ -112,10 +112,7 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
         name = path.name
         room = path.parent.name
         if name.startswith("."):
-            # of a preparation, which holds its lock while it fills it
-            lock = path.with_name(name.removesuffix(".tmp") + ".lock")
-            if not is_held(lock):
-                yield Garbage("leftovers", path, "a killed process left it", lock)
+            yield from _cut_off_preparation(path)
         elif room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
             lock = path.with_name(f".{name}.lock")
             yield Garbage("cache", path, "no run was trained on it", lock)
@@ -123,6 +120,14 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
             task = name.rpartition("-")[0]
             if f"{room}/{name}" not in named_entries and task not in tasks_in_use:
                 yield Garbage("cache", path, "no run refers to it")
+
+
+def _cut_off_preparation(path: Path) -> Iterator[Garbage]:
+    """Yield the hidden folder of a preparation, unless that still fills it."""
+    # .wiki-0a1b.tmp is filled by whoever holds the lock .wiki-0a1b.lock
+    lock = path.with_name(path.name.removesuffix(".tmp") + ".lock")
+    if not is_held(lock):
+        yield Garbage("leftovers", path, "a killed process left it", lock)
 
 
 def _cache_entries(cache_dir: Path) -> Iterator[Path]:

@@ -241,8 +241,8 @@ class Watch:
             if self.beats != seen_beats:
                 seen_beats = self.beats
                 idle = 0.0
-            is_notice_tick = NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS
-            if self.is_training and is_notice_tick:
+            # in one tick alone, so that it is said once
+            if NOTICE_SECONDS <= idle < NOTICE_SECONDS + TICK_SECONDS:
                 self._notice(log)
             if idle >= self._patience(stop_signal):
                 self._end(stop_signal, idle, log, leave)
@@ -259,8 +259,10 @@ class Watch:
     def _notice(self, log: Path | None) -> None:
         """Says that nothing moves: a data worker, another rank or a disk does not answer.
 
-        Or a step is slow.
+        Or a step is slow. Outside of a training it is silent.
         """
+        if not self.is_training:
+            return
         text = f"warning: nothing has moved for {NOTICE_SECONDS:.0f} s in this training"
         if self.hang_seconds is not None:
             text += f"; it ends after {self.hang_seconds:.0f} s (trainer.hang_seconds)"
