@@ -172,6 +172,7 @@ def _hydra_value(value: object) -> str:
     plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
     if isinstance(plain, float):
         return repr(plain)
+    # Hydra spells true, false, null and whole numbers as JSON does.
     return json.dumps(plain)
 
 

@@ -66,6 +66,7 @@ def _run(arguments: list[str]) -> int:
         print(f"clozelab {__version__}")
         return 0
     if "-h" in arguments or "--help" in arguments:
+        # A verb that does not exist has no help; it is refused below.
         text = help_of(verb, arguments)
         if text:
             print(text)
@@ -117,6 +118,7 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
     from clozelab.launch.application import run_application
     from clozelab.report.tracked import track_sweep
 
+    # Before anything is logged: no secret may get into a file.
     logging.setLogRecordFactory(_clean_record)
     status = 0
 
@@ -174,6 +176,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         return status
     except (KeyboardInterrupt, Interrupted) as stopped:
         print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+        # 130: 128 + SIGINT, as a shell has it
         return getattr(stopped, "code", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
@@ -191,6 +194,7 @@ def _is_for_user(error: Exception) -> bool:
     """Whether an error's message says enough, so that nobody needs the traceback."""
     if any(os.environ.get(name, "0") not in ("", "0") for name in TRACEBACK_VARIABLES):
         return False
+    # It is an OSError as well, but "Connection refused" alone tells nobody what to do.
     if isinstance(error, ConnectionError):
         return False
     # OSError: a path that is a file, a full disk
@@ -213,11 +217,13 @@ def _nobody_reads() -> bool:
     """
     try:
         poll = select.poll()
+        # 0: no event is asked for; errors and hang-ups are reported anyway.
         poll.register(sys.stdout.fileno(), 0)
         if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
             return False
     except (OSError, ValueError, AttributeError):  # no real file, or no poll on this system
         return False
+    # The interpreter writes to stdout once more when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
 

@@ -105,6 +105,7 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson])
     if float(fraction) == 1.0:
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
+        # What the run was trained for counts, whatever the scale says today.
         record = read_json(Path(run_dir) / "run.json")
         phases = record["config"]["phases"] or phases
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
@@ -177,10 +178,12 @@ def mistakes_in(stage: str, plain: Json) -> list[str]:
         unknown_keys = []
         wrong_values = []
         for mistake in error.errors(include_url=False):
+            # The scale's values are judged where they are used, interpolations once resolved.
             if mistake["type"] == "unexpected_keyword_argument":
                 unknown_keys.append(_unknown_key(mistake, plain))
             elif mistake["loc"][0] != "scale" and not UNRESOLVED.search(str(mistake["input"])):
                 wrong_values.append(_wrong_value(mistake))
+        # A misspelt key goes first: another may look wrong only for want of it.
         return unknown_keys or wrong_values
     return []
 
@@ -424,6 +427,7 @@ def canonical(config: DictConfig | ReadOnlyJson) -> JsonObject:
         if not OmegaConf.select(config, option):
             switched_off.add(key)
     plain = _Recorded(frozenset(switched_off)).mapping(config, "")
+    # Through JSON, so that it equals what run.json gives back.
     return dict(json.loads(json.dumps(plain)))
 
 

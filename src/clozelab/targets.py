@@ -31,6 +31,7 @@ WITHOUT_PLACE = re.compile(
 """What stands around a place's name: a phase that says it, or one of several trackers or
 callbacks.
 """
+# "/etc", "~me/x" and "a/../b" lead out; "a/b..c" does not.
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
 PERMISSION = "allow_targets="
@@ -105,6 +106,7 @@ def parse_allow_targets(words: Iterable[str]) -> list[str]:
     remaining = []
     for word in words:
         if word.startswith(PERMISSION):
+            # "[mine, 'theirs']" -> "mine,theirs"; the processes of a sweep inherit the variable.
             packages = word.removeprefix(PERMISSION)
             os.environ[PERMITTED] = re.sub(r"[\[\]'\"\s]", "", packages)
         else:
@@ -117,6 +119,7 @@ def is_permitted(target: object) -> bool:
     if not isinstance(target, str):
         return False
     packages = os.environ.get(PERMITTED, "").split(",")
+    # With the dot, "mine" allows mine.data and not mineral.data.
     prefixes = [f"{package.strip()}." for package in packages if package]
     return target.startswith(tuple(prefixes))
 
@@ -220,6 +223,7 @@ def build(place: str, node: Json) -> Any:
 def _nodes(value: object, place: str) -> Iterator[tuple[str, ReadOnlyJson]]:
     """Yield every node below a value that names what is called, with its dotted key."""
     if isinstance(value, Mapping):
+        # Elsewhere than in Hydra's logging, `class` is a key like any other.
         is_logging_class = "class" in value and place.startswith("hydra.")
         if is_logging_class or not NAMING_EVERYWHERE.isdisjoint(value):
             yield place, value
@@ -261,6 +265,7 @@ def parameters_of(target: Callable[..., object]) -> list[str]:
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
     names = []
+    # **kwargs hand the rest on to the next constructor; without them nothing more is taken.
     for function in functions:
         passes_on = False
         for parameter in inspect.signature(function).parameters.values():

@@ -175,6 +175,7 @@ def _plain_help(verb: str) -> str:
     """Return the text constant of the verb's module that begins with its name."""
     module, _ = function_of(verb)
     file = Path(__file__).parent / "stages" / f"{module}.py"
+    # Read, not imported: a stage may import torch, which takes seconds.
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
             text = statement.value.value
@@ -207,6 +208,7 @@ def _config_dirs(words: Sequence[str]) -> Iterator[Path]:
     for index, word in enumerate(words):
         option, _, folder = word.partition("=")
         if option == "--config-dir":
+            # the next word; "" behind the last one
             following = "".join(words[index + 1 : index + 2])
             yield Path(folder or following)
 
@@ -280,6 +282,7 @@ def meaning(key: str, verb: str, usual_choices: Mapping[str, str], conf: Path) -
             continue
         comment, value = match.groups()
         sentence = " ".join(line.lstrip("# ") for line in comment.splitlines()).removesuffix(".")
+        # A value that tells nothing by itself is left out.
         if value in ("null", "auto", "[]") or "$" in value:
             return sentence
         return f"{sentence} [{value}]"

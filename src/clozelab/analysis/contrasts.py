@@ -55,6 +55,7 @@ class ContrastKey:
 
     @classmethod
     def of(cls, terms: Iterable[tuple[float, str, str]], margin: float) -> ContrastKey:
+        # a - b and b - a are one test: the smaller way to write it is the key.
         plain = sorted(terms)
         negated = sorted((-weight, row, key) for weight, row, key in plain)
         return cls(tuple(min(plain, negated)), margin)

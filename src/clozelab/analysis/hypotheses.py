@@ -286,6 +286,7 @@ def _amounts_at(
         amounts = [dict(zip(fractions, fractions, strict=True)) for _ in lines]
     first, second = amounts
     for fraction in fractions:
+        # Nearly equal amounts are taken for equal, so that the points of both lines meet.
         low, high = sorted((first[fraction], second[fraction]))
         if high <= (1.0 + TOLERANCE) * low:
             first[fraction] = second[fraction] = (low + high) / 2
@@ -304,6 +305,7 @@ def _lead(
     The other one may lie between two rows there; then the row stands against each of both, by
     their weights.
     """
+    # A line without a point there lies between two: 0.3 of one row and 0.7 of the next.
     weighted_pairs = []
     for weight, row in leader.rows_around(amount):
         for other_weight, other_row in other.rows_around(amount):

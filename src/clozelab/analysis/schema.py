@@ -144,6 +144,7 @@ class Column(Entry):
         is_percent = not self.source or (is_figure and not self.falls)
         if is_percent:
             return PERCENT
+        # "validation/bits_per_character" -> "bits per character"
         return self.metric.rpartition("/")[2].replace("_", " ")
 
     @property
@@ -294,6 +295,7 @@ class BaseClaim(Entry):
 
     def hypotheses(self, column: str) -> list[Hashable]:
         """A key for each difference on a column: two claims with one key test the same thing."""
+        # A set: a - b and b - a are one hypothesis.
         return [(frozenset(pair), column, self.points, self.against) for pair in self.pairs]
 
     @property

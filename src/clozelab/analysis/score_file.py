@@ -40,6 +40,7 @@ def read_score_file(path: Path) -> list[ScoreLine]:
     alone. ValueError: a column is missing, a cell is not what it should be (with its line), or two
     lines are about the same run.
     """
+    # utf-8-sig: Excel puts a byte order mark before a CSV.
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or ())
@@ -74,6 +75,7 @@ def _read_line(
     path: Path, number: int, row: Mapping[str, str | None], metrics: Mapping[str, set[str]]
 ) -> ScoreLine:
     where = f"{path}, line {number}"
+    # DictReader fills a short line with None, and files surplus cells under the key None.
     texts = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
     for name in REQUIRED:
         if not texts[name]:
@@ -85,6 +87,7 @@ def _read_line(
         if texts.get(name):
             finetune_seed = _whole_number(texts[name], name, where)
     task = texts["task"]
+    # Of QNLI with accuracy and f1: "qnli accuracy" and "qnli f1". Of one metric: "qnli".
     column = f"{task} {texts['metric']}" if len(metrics[task]) > 1 else task
     return ScoreLine(
         number=number,
@@ -162,5 +165,6 @@ def make_score_table(
     for arm in arms:
         for dataset in datasets:
             cell_scores = scores.get((arm, dataset.key), {})
+            # No file says that a run has collapsed, so all are taken for healthy.
             cells[arm, dataset.key] = Cell(scores=cell_scores, healthy=cell_scores)
     return ScoreTable(spec, datasets, cells)

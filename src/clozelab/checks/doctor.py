@@ -51,7 +51,9 @@ from clozelab.training.runtime import (
     onednn_fp32_error,
 )
 
+# of the GPU's ragged kernel; bf16 rounds each number to within 2^-8 = 0.004 of itself
 MAX_BF16_ERROR = 0.02
+# of each matrix product whose ceiling is measured
 MEASURE_SECONDS = 0.5
 
 DISK_MARGIN = 1.2
@@ -69,6 +71,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     for arm in subject.arms:
         yield from check_schedule(arm)
 
+    # The findings are passed on; what comes back are arms whose ids can be trusted.
     sound = yield from _examine_corpora(subject)
     for arm in sound:
         yield from _tried("future", arm.name, partial(check_visibility, arm))
@@ -117,6 +120,7 @@ def _composing_findings(subject: Subject) -> Iterator[Finding]:
 
 def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterator[Finding]:
     """One pass over the corpus for everything that wants to know where something stands."""
+    # All questions first, then one search: reading every token is what takes long.
     wanted_hashes = []
     pair_samples = []
     for arm in arms:
@@ -145,6 +149,7 @@ def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Itera
     try:
         yield from run()
     except (ValueError, IndexError, RuntimeError) as error:
+        # One short line, whatever a library wrote.
         reason = " ".join(str(error).split())[:200]
         yield Finding(
             check,
@@ -159,6 +164,7 @@ def check_disk(subject: Subject) -> Finding:
     """Free space against what all runs leave, and one checkpoint more while it is written."""
     disk = subject.disk
     largest_checkpoint = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
+    # What runs have left already takes no room again.
     left = max(0, disk.run_bytes - disk.used_bytes)
     needed = DISK_MARGIN * (left + largest_checkpoint)
     figure = f"{filesize.decimal(int(needed))} wanted, {filesize.decimal(disk.free_bytes)} free"
@@ -247,6 +253,7 @@ def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
     yield Fact(
         "path", "precision", choose_precision("auto", "cpu"), "trainer=cpu with precision auto"
     )
+    # oneDNN calls its fast fp32 "bf16". Whether it really rounds to bf16, only a trial shows.
     error = onednn_fp32_error()
     if error is None:
         answer = ("not available", "fp32 products stay with the default library")
@@ -320,6 +327,7 @@ def varlen_error() -> float | None:
 
     It is None where there is no such kernel.
     """
+    # Three lengths of 102 tokens: very short, a power of two, and one above a power of two.
     layout = Layout.ragged([5, 64, 33]).to("cuda")
     generator = torch.Generator().manual_seed(0)
 
@@ -333,6 +341,7 @@ def varlen_error() -> float | None:
     if not has_varlen_kernel(q, FULL):
         return None
     actual = attention(q, k, v, AttentionInputs(layout, FULL), dropout_prob=0.0, training=False)
+    # In fp32, so that the difference is the rounding of the kernel alone.
     expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
     return float((actual.float() - expected).abs().max())
 

@@ -231,6 +231,7 @@ def check_canary(task: Task) -> Iterator[Finding]:
         hits[assignment] = int(table[classes, assignment].sum())
     given = hits.pop(tuple(classes))
     best = max(hits, key=hits.__getitem__)
+    # Chance makes two such counts differ by about the root of their sum.
     is_exchanged = hits[best] - given > CANARY_SIGMAS * max(1.0, hits[best] + given) ** 0.5
     exchanged = [f"{names[i]} -> {names[j]}" for i, j in enumerate(best) if i != j]
 

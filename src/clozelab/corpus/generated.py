@@ -90,6 +90,7 @@ def known_loss(
         predicted, in_view = masking
         reader = "masked"
         share = 1.0 - in_view
+        # 1e-9: the manifest's fraction may be rounded otherwise than this product.
         hidden = predicted * share + 1e-9
     for bound in _manifest(data_dir)["known_loss"]:
         is_hidden_enough = bound.get("hidden_fraction", 0.0) <= hidden

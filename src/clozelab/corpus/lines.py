@@ -213,11 +213,13 @@ def is_binary(head: bytes) -> bool:
         codecs.getincrementaldecoder("utf-8")().decode(text)  # the last character may be cut
     except UnicodeDecodeError:
         return True
+    # translate leaves these bytes out: there are some where it gets shorter.
     return len(text.translate(None, CONTROLS)) < len(text)
 
 
 def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
     if suffix == ".zst":
+        # `zstd --long=31` writes windows of 2^31 bytes; 2^27 is the usual limit.
         library = zstandard.ZstdDecompressor(max_window_size=2**31)
         yield from _gathered(_stream_chunks(raw, library.decompressobj))
     elif suffix == ".xz":

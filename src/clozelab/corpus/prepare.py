@@ -98,6 +98,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float) -> Path:
     """
     folder = plan.folder
     if not folder.exists():
+        # Before the lock: a vocabulary that does not fit is said within seconds.
         _check_beginning(plan, max_unknown_share)
     with one_at_a_time(folder):
         if folder.exists():
@@ -110,6 +111,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float) -> Path:
         # what a killed run left; the lock says nobody else writes it
         shutil.rmtree(temporary, ignore_errors=True)
         _write_corpus(temporary, plan)
+        # In one step: whoever sees the folder sees it whole.
         return temporary.rename(folder)
 
 
@@ -131,6 +133,7 @@ def plan_corpus(
             f"corpus name {name!r} names a folder: use letters, digits, '_', '-' and '.'"
         )
     names = [source.name for source in sources]
+    # 255: a document's source is one byte in the shards.
     if not 1 <= len(set(names)) == len(names) <= 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
     shards = []
@@ -427,6 +430,7 @@ def _write_batch(
         if side == "validation":
             is_here = is_held_out
         in_side = is_here[first]
+        # A sentence's mark, repeated, picks its tokens.
         writer.add(
             ids[np.repeat(is_here, lengths)],
             lengths[is_here],

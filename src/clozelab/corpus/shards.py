@@ -237,6 +237,7 @@ class ShardWriter:
         if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
             self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
         self._tokens[-1].write(ids.astype(self._dtype).tobytes())
+        # Behind 10 tokens, sentences of 3 and 2 end at [13, 15].
         self._append("sentence_offsets", self.num_tokens + np.cumsum(sentences))
         self._append("document_offsets", self.num_sentences + np.cumsum(documents))
         self._append("document_source", sources)

@@ -75,6 +75,7 @@ SAMPLED_ROWS = 100  # by which a column of text is known
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARACTERS = 60
 ARROW_FILE = b"ARROW1"
+# Arrow's mark of a message (0xFFFFFFFF), and a length of 0: no more messages
 ARROW_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 DEFAULT_TEXT_COLUMN = "text"
 SET_CSV = (

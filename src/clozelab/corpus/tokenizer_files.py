@@ -37,6 +37,7 @@ BERT_RULES = {  # tokenizer_config.json -> the same in tokenizer.json's BertNorm
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 
 _WORD = re.compile("[^ \t\n\r]+")
+# "the old cat" -> "the", " old", " cat"
 _BYTE_CHUNK = re.compile(" ?[^ ]+")
 # no cut before each space: byte-level BPE looks at runs of them
 _ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"
@@ -175,6 +176,7 @@ def _settle_template(settled: JsonObject, config: ReadOnlyJson) -> None:
     if processor:
         roberta = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
         roberta["type"] = "RobertaProcessing"
+        # A key of ByteLevel's that RobertaProcessing has not.
         roberta.pop("use_regex", None)
         settled["post_processor"] = roberta
         return

@@ -132,6 +132,7 @@ class VocabularyTokenizer(Tokenizer):
         mask = np.array([self.mask_id], dtype=np.int32)
         rows = []
         for pieces in split:
+            # "a [MASK] b" was split into "a " and " b": their ids, with the mask's between.
             row = [next(encoded)]
             for _ in pieces[1:]:
                 row += [mask, next(encoded)]
@@ -291,6 +292,7 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
     rules = _wordpiece({"[UNK]": 0}, lowercase)
     counts = _character_counts(texts, rules)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    # As many of the most frequent characters as cover CHARACTER_COVERAGE of the text.
     covered = np.cumsum([counts[character] for character in ranked]) / max(1, counts.total())
     kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
     # At most half of the entries are single characters; plain ASCII is worth its few entries
@@ -315,9 +317,11 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
 def _character_counts(texts: Sequence[str], rules: Library) -> Counter[str]:
     """How often each character stands in what BERT's normalisation makes of the texts."""
     # Characters are counted as written, and each kind is normalised once.
+    # Unicode has 0x110000 code points: a counter for each.
     raw = np.zeros(0x110000, dtype=np.int64)
     for start in range(0, len(texts), TEXTS_PER_BATCH):
         block = "".join(texts[start : start + TEXTS_PER_BATCH])
+        # UTF-32 has four bytes a character, and they are its code point.
         codes = np.frombuffer(block.encode("utf-32-le"), dtype="<u4").astype(np.int64)
         raw += np.bincount(codes, minlength=len(raw))
     counts: Counter[str] = Counter()
@@ -360,6 +364,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
 
         The same texts give the same entries.
         """
+        # RoBERTa's ids: <s> <pad> </s> <unk> are 0 to 3, and <mask> is the last one.
         pad, unknown, begin, separator, mask = cls.usual_tokens
         library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
         trainer = BpeTrainer(

@@ -28,10 +28,12 @@ TAGS = "most frequent tag"
 WORD = re.compile(r"\w+|[^\w\s]")  # what BERT's basic tokeniser makes of plain text, nearly
 ARTICLES = ("a", "an", "the")
 LONGEST_PHRASE = 2
+# of gradient descent with momentum, on all examples at once
 STEPS = 200
 RATE = 0.5
 MOMENTUM = 0.9
 DECAY = 1e-4
+# lsqr squares it: a ridge penalty of 10
 RIDGE = 10.0**0.5
 LEAST_COUNT = 2  # a feature of a single training example says nothing of others
 
@@ -104,6 +106,7 @@ def _features(first: str, second: str) -> list[str]:
     for side, words in sides.items():
         names += [f"{side}:{word}" for word in sorted(words)]
     if second_words:
+        # In tenths: a feature is there or not.
         names.append(f"share:{round(10 * overlap(first, second))}")
         names.append(f"missing:{len(sides['only2'])}")
     return names
@@ -163,10 +166,12 @@ def _logistic_regression(
     transposed = x.T.tocsr()
     example_weights: Floats | float = 1.0
     if balanced:
+        # N / (K * count): each class weighs the same in all.
         counts = np.bincount(labels, minlength=num_classes)
         example_weights = len(labels) / (num_classes * np.maximum(counts, 1))[labels, None]
     for _ in range(STEPS):
         scores = x @ weights
+        # Less each row's maximum, so that nothing overflows.
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
         probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
         error = (probabilities - target) * example_weights

@@ -254,6 +254,7 @@ class CorpusDataModule(LightningDataModule):
     @property
     def first_steps(self) -> list[int]:
         """Of each phase."""
+        # phases of 100 and 50 steps begin at [0, 100]
         return [0, *accumulate(phase.steps for phase in self.phases)][:-1]
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
@@ -338,6 +339,7 @@ class CorpusDataModule(LightningDataModule):
         """The phase of the step that was just taken; the last one where nobody trains."""
         if self.trainer is None:
             return len(self.phases) - 1
+        # Phases begin at [0, 100]: step number 100, counted from 1, is the first one's last.
         return max(0, bisect_left(self.first_steps, self.trainer.global_step) - 1)
 
     @property

@@ -307,6 +307,7 @@ def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -
     batches: list[Ints] = []
     for pool_start in range(0, num_examples, pool_size):
         pool = order[pool_start : pool_start + pool_size]
+        # Like lengths share a batch; which examples share a pool is drawn anew each epoch.
         by_length = pool[np.argsort(lengths[pool], kind="stable")]
         for start in range(0, len(pool), batch_size):
             batches.append(by_length[start : start + batch_size])

@@ -35,6 +35,7 @@ class LabelKind(ABC):
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = list(names)
+        # A number has no names, and one output.
         self.num_outputs = max(1, len(names))  # of a model's head
         self._index = {name: number for number, name in enumerate(names)}
 
@@ -88,6 +89,7 @@ class LabelKind(ABC):
 
         Of equally frequent ones it is the lowest.
         """
+        # Labels [1, 0, 1]: answers [0, 1] with counts [1, 2], so 1 for every example.
         answers, counts = np.unique(labels, axis=0, return_counts=True)
         return np.broadcast_to(answers[counts.argmax()], labels.shape)
 
@@ -109,6 +111,7 @@ class Classes(LabelKind):
 
     @property
     def baseline_metrics(self) -> list[str]:
+        # F1 is of two classes alone.
         if len(self.names) == 2:
             return list(self.metrics)
         return ["accuracy"]

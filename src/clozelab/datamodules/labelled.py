@@ -516,6 +516,7 @@ class LabelledDataModule(FinetuningDataModule):
             label_names = list(names or sorted(set(examples.labels or [])))
         selected = examples.limited(self.limit(role))
         labels = selected.label_values(kind_of(label_names))
+        # Of a regression: in the precision of the model's outputs.
         if labels.dtype.kind == "f":
             labels = labels.astype(np.float32)
         arrays: Arrays = {"ids": np.array(selected.ids, dtype=np.str_), "labels": labels}

@@ -361,9 +361,12 @@ class MinimalPairs(ScoringDataModule):
         credit: Floats,  # noqa: ARG002
     ) -> tuple[dict[str, float], Records]:
         sums = np.bincount(self.questions.text, log_probs, 2 * len(self.pairs))
+        # All good sentences came first, then all bad ones.
         good, bad = sums.reshape(2, -1)
+        # A tie is half a win, which is what guessing gets.
         won = np.where(self.pairs.same | (good == bad), 0.5, good > bad)
         rows = self.pairs.assign(won=won, good=good.round(5), bad=bad.round(5))
+        # PARADIGM/0, PARADIGM/1, ...
         rows["id"] = rows.group + "/" + rows.groupby("group").cumcount().astype(str)
         groups = rows.groupby("group").agg({"won": "mean", "field": "first", "permuted": "mean"})
         scores = {"accuracy": float(groups.won.mean())}

@@ -313,6 +313,7 @@ class WindowSettings:
                 f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1"
                 " token"
             )
+        # 3: [CLS] and two [SEP]
         return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
 
 
@@ -461,6 +462,7 @@ def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[ND
     context = np.full((len(ranges), num_tokens), -1.0)
     for window, (start, length) in enumerate(ranges):
         position = np.arange(length)
+        # As in the released code; a hundredth of the window's length decides among equals.
         smaller_side = np.minimum(position, position[::-1])
         context[window, start : start + length] = smaller_side + 0.01 * length
     best = context.argmax(axis=0)

@@ -70,6 +70,7 @@ class RemoteJob:
         rank = 0
         environment = dict(os.environ)
         if self.is_alone:
+            # Lightning would take its ranks from the Slurm job that this machine happens to be in.
             environment = {
                 name: value for name, value in environment.items() if not name.startswith("SLURM_")
             }
@@ -111,11 +112,13 @@ class RemoteJob:
         return submitit.helpers.DelayedSubmission(self)
 
     def __getstate__(self) -> dict[str, object]:
+        # Pickled for the cluster, and no process can be.
         return self.__dict__ | {"_child": None}
 
 
 def _be_a_child() -> None:
     die_with_parent()
+    # A cluster's warning is for the worker, which then asks this child to stop.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 

@@ -230,6 +230,7 @@ def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
 FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
 # a resolver's name in `${name:...}`, also before others are resolved
 CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
+# Folders and permissions; all of `hydra` but its mode and its sweeper; keys that are paths.
 KEYS_OF_THE_USER = re.compile(
     r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir|allow_targets(\.\d+)?)$"
     r"|^hydra($|\.(?!mode$|sweeper\.))"
@@ -241,6 +242,7 @@ would be more.
 """
 DOWNLOAD_KEY = re.compile(r"(^|\.)[+~]*hub$")
 SWEEPER_CHOICE = re.compile(r"\{'override /?hydra/sweeper': '\w+'\}")
+# an escaped one, or one without a brace
 LONE_DOLLAR = re.compile(r"\\\$|\$(?!{)")
 ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
 # Texts with interpolations in files of experiments; `check_values` looks at what became of them.
@@ -331,6 +333,7 @@ def check_values(config: ReadOnlyJson, texts: Iterable[tuple[str, str, str]]) ->
             if value.startswith(root):
                 below = value.removeprefix(root)
                 break
+        # `${data_dir}` alone repeats another key's value, which is looked at there.
         is_another_key = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith(
             "hydra.sweeper."
         )

@@ -201,6 +201,7 @@ class ProcessPool:
 
     def _stop_all(self, signals: Sequence[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
+        # What has ended by now is not stopped.
         self._collect()
         processes = []
         begun = [job for job in self.jobs if job.state == JobState.RUNNING]

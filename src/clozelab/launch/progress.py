@@ -108,6 +108,7 @@ def job_key(overrides: Iterable[str]) -> str:
 def makespan(durations: Sequence[float], at_once: int) -> float:
     """Return the wall time of jobs that are started in order, so many at a time."""
     # When each of the places is free again: the next job takes the one that is free first.
+    # Three jobs of 2 s, two at once: [0, 0], [0, 2], [2, 2], [2, 4], so 4 s in all.
     free = [0.0] * max(1, at_once)
     for seconds in durations:
         heapq.heappush(free, heapq.heappop(free) + seconds)

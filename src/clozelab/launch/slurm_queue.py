@@ -115,6 +115,7 @@ def ask_slurm(job_ids: Collection[str]) -> dict[str, SlurmState]:
 
 def _from_squeue(job_ids: Collection[str]) -> dict[str, SlurmState]:
     """Ask for the jobs of now, and for some minutes those that have ended."""
+    # job number | state | reason
     command = ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r"]
     done = _run([*command, f"--jobs={','.join(job_ids)}"])
     if done.returncode and NO_SUCH_JOB not in done.stderr:

@@ -241,6 +241,7 @@ def _name(words: Sequence[str], keys: Sequence[str]) -> str:
     names = []
     for word in words:
         key, _, value = word.lstrip("+").partition("=")
+        # "[a, b/c]" -> "a_b_c"; a long or secret value goes by its hash
         label = re.sub(r"[^\w.]+", "_", value).strip("_")
         assignment = f"{key}={value}"
         if len(label) > LONGEST_VALUE or redacted_words([assignment]) != [assignment]:

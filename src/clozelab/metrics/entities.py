@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
+# Other schemes' L(ast), U(nit) and M(iddle) -> E(nd), S(ingle) and I(nside).
 _SAME_PREFIX = {"L": "E", "U": "S", "M": "I"}
 _PREFIXES = "BIES"
 

@@ -39,6 +39,7 @@ def f1(prediction: str, gold: str) -> float:
     """
     predicted = normalize_answer(prediction).split()
     expected = normalize_answer(gold).split()
+    # Counters joined by & keep the smaller count of each word.
     num_common = sum((Counter(predicted) & Counter(expected)).values())
     if not num_common:
         return 0.0
@@ -160,6 +161,7 @@ def tuned_threshold(
     # the sum of F1 where nothing is answered; then one question more at each step is
     current = sum(float(not answers[question]) for question in answers)
     best = current
+    # Below every score, so that no question is answered.
     threshold = min(no_answer_scores.values()) - 1.0
     ordered = sorted(answers, key=lambda question: no_answer_scores[question])
     for number, question in enumerate(ordered, start=1):

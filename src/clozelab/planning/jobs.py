@@ -213,6 +213,7 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
     """
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 25, documents * sentences)
+    # ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK]
     tokens = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())
     sentence_offsets = np.append(0, np.cumsum(lengths))
     document_offsets = np.arange(documents + 1) * sentences
@@ -341,6 +342,7 @@ class Arm(Shape):
         for tokens, rate in zip(self.phase_tokens, self.rates, strict=True):
             steps += tokens / rate
         validation = self.settings["validation"]
+        # Rounded up: a last, shorter stretch is validated, too.
         rounds = -(-self.steps // validation["interval_steps"])
         validation_tokens = rounds * validation["instances"] * validation["seq_length"]
         return self.start + steps * (1.0 + FORWARD_SHARE * validation_tokens / self.tokens)
@@ -618,6 +620,7 @@ def forward_request(
 
 def rounded_length(tokens: float) -> int:
     """A mean length to an eighth or less of itself, so that like tasks share a measurement."""
+    # 37 tokens: steps of 4, so 36; 100 tokens: steps of 8, so 96
     step = 1
     while tokens >= 16 * step:
         step *= 2

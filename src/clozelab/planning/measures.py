@@ -117,6 +117,7 @@ def _of_held_out_text(
         copies = int(data["mask_parts"])
     max_length = int(data["max_seq_length"])
     tokens = sentences * tokens_each
+    # [CLS] and [SEP] take two places of each input.
     inputs = max(1.0, tokens / (max_length - 2))
     return Reading(copies * inputs, min(max_length, tokens / inputs + 2))
 
@@ -129,6 +130,7 @@ def _of_cloze(data: ReadOnlyJson, is_causal: bool, sentences: int, tokens_each: 
         if is_causal:
             sides = ["left"]
     inputs = len(sides) * min(sentences, int(data["max_words"]))
+    # Sentences of fewer tokens than `min_tokens` are passed over.
     return Reading(inputs, max(tokens_each, float(data["min_tokens"])) + 2)
 
 
@@ -138,6 +140,7 @@ def _of_sentence_pairs(data: ReadOnlyJson, sentences: int, tokens_each: float) -
     texts = sentences / int(data["sentences"])
     train = min(float(data["max_train_pairs"]), texts * 2 / 3)
     validation = min(float(data["max_validation_pairs"]), texts / 3)
+    # [CLS], two texts, and a [SEP] behind each
     length = 2 * tokens_each * int(data["sentences"]) + 3
     return Reading(max(1.0, train + validation), min(float(data["max_seq_length"]), length))
 

@@ -207,6 +207,7 @@ def _timed(request: Request, hardware: Hardware) -> Speed:
     if step_seconds > MAX_STEP_SECONDS:
         return Speed(request.step_tokens / step_seconds, is_estimated=True)
     question = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
+    # Two steps do not fit into SECONDS: a few ticks, however long they take.
     if 2 * step_seconds > SECONDS:
         question |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
@@ -224,6 +225,7 @@ def waited_seconds() -> float:
 
     It is 0 where the system does not say.
     """
+    # schedstat: nanoseconds on a core, nanoseconds waited for one, time slices
     total = 0
     try:
         for task in Path("/proc/self/task").iterdir():
@@ -259,6 +261,7 @@ class StepClock(DummyLogger):
 
 def _rate(ticks: Sequence[Tick]) -> float:
     """Tokens a second between the end of the warm-up and the last step."""
+    # Of very slow steps there may be two ticks in all.
     first = ticks[min(WARM_UP_TICKS, len(ticks) - 2)]
     last = ticks[-1]
     seconds = last.wall - first.wall

@@ -89,11 +89,13 @@ def _saved(figure: Figure, entries: Sequence[Line2D], columns: int) -> Picture:
     Empty panels are hidden; the `entries` of the legend stand below it.
     """
     for axes in figure.axes:
+        # A grid may have more panels than there are data sets.
         axes.set_visible(axes.has_data())
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, fontsize=9)
     png = io.BytesIO()
     svg = io.BytesIO()
     figure.savefig(png, format="png")
+    # Without the date, so that equal data give equal bytes.
     figure.savefig(svg, format="svg", metadata={"Date": None})
     plt.close(figure)
     return Picture(png.getvalue(), svg.getvalue())
@@ -199,6 +201,7 @@ def draw_table(table: ResultTable) -> Picture | None:
     if not columns:
         return None
     down = math.ceil(len(columns) / DOT_PANELS_ACROSS)
+    # 6 data sets: two lines of 3, rather than of 5 and 1
     across = math.ceil(len(columns) / down)
     size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
     figure, grid = plt.subplots(
@@ -259,6 +262,7 @@ def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
 def _write_absence(axes: Axes, height: int, column: DataColumn, cell: Cell) -> None:
     """Write a word instead of a dot; a fact that a row does not have is not missing."""
     axes.text(
+        # across in shares of the axis, up and down in rows
         0.03,
         height,
         "missing" if column.task or cell.missing else DASH,
@@ -315,6 +319,7 @@ def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str
     x_positions: dict[str, float] = {}
     for size, names in by_size.items():
         for index, name in enumerate(names):
+            # Three rows of one size stand at 1/1.04, 1 and 1.04 times it.
             x_positions[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
     return x_positions
 
@@ -440,6 +445,7 @@ def draw_lines(table: ResultTable) -> Picture | None:
     )
     significant = _significant(contrasts.values())
     for number, column in enumerate(columns):
+        # Where differences stand below the scores, a data set has two panels.
         first_panel = len(heights) * (number // across)
         panels = grid[first_panel : first_panel + len(heights), number % across]
         for line in lines:
@@ -477,6 +483,7 @@ def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
     furthest = max((max(known.values()) for known in amounts), default=0.0)
     lines = []
     for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
+        # Two lines: half of APART to the left, half to the right.
         shift = APART * furthest * (index - (len(series) - 1) / 2)
         places = {}
         for fraction, amount in ({0.0: 0.0} | known).items():

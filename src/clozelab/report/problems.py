@@ -158,6 +158,7 @@ def _began_too_early(pretrain: Iterable[Record], scored: Iterable[Record]) -> It
     for run in scored:
         arm = str(run.config.get("encoder_arm"))
         is_last = float(run.config.get("encoder_fraction", 1.0)) == 1.0
+        # ISO 8601 in UTC: as texts such times sort as they passed.
         end = finished.get((arm, run.pretrain_seed), "")
         if encoder_of(run) and is_last and end > run.started:
             yield (
@@ -170,6 +171,7 @@ def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
     """What the runs of a stage were made with, where that is not the same for all."""
     # key -> version -> the first run that was made with it
     examples: dict[str, dict[str, Record]] = {}
+    # Backwards, so that the first run of each version is what stays.
     for run in reversed(runs):
         for key, version in made_with(run).items():
             examples.setdefault(key, {})[version] = run

@@ -38,6 +38,7 @@ def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJo
     The id is kept in run.json, so it goes where the folder goes.
     """
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
+    # In run.json, so that a resumed run goes on in the tracker's same run.
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
     job = _job(cfg, run.content, run_id, name)

@@ -40,6 +40,7 @@ def _counted(labels: Sequence[str], order: Sequence[str]) -> str:
     counts = []
     for label in order:
         count = labels.count(label)
+        # "1 holds", "2 hold"; other verdicts have no plural.
         if count > 1:
             label = label.replace(Verdict.HOLDS, "hold")
         if count:
@@ -129,6 +130,7 @@ def _notes_on_dataset(judgement: Judgement) -> list[str]:
 def _why_not_comparable(placed: ClaimOnDataset) -> list[str]:
     barred = [contrast.obstacles.incomparability for contrast in placed.contrasts]
     absent = [contrast.obstacles.missing for contrast in placed.contrasts]
+    # What forbids a comparison goes before what is merely missing.
     reasons = barred if any(barred) else [placed.missing, *absent]
     return [reason.text for reason in reasons if reason]
 
@@ -139,6 +141,7 @@ def _plain_interval_excludes(judgement: Judgement) -> str:
     if weakest is None or weakest.p_value is None or judgement.placed.curves:
         return ""
     corrected = judgement.corrected_p or 0.0
+    # Only where the plain test finds something and the corrected one does not.
     if not weakest.p_value < SIGNIFICANCE <= corrected:
         return ""
     excluded = "the margin" if weakest.margin else "zero"

@@ -153,6 +153,7 @@ def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
     """Of each run the overrides that may set it apart."""
     overrides = []
     for run in runs:
+        # `+key=1` and `~key` are how Hydra adds and removes a key.
         pairs = [word.lstrip("+~").partition("=") for word in run.overrides]
         overrides.append(
             {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
@@ -183,6 +184,7 @@ def _without_names(keys: list[str], values: Sequence[Mapping[str, str]]) -> list
 
     A multirun names its arms by what differs: that says more than the name.
     """
+    # Arm a at rate 1, arm b at rate 2: the rate alone tells both apart.
     plain = [key for key in keys if key not in NAMES]
     is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
     return plain if plain and is_enough else keys

@@ -66,6 +66,7 @@ def describe(test: PairedTest) -> list[str]:
     if test.mcnemar is not None:
         counts = f"only A right {test.mcnemar.only_first}, only B right {test.mcnemar.only_second}"
         lines.append(f"  {counts}: exact McNemar p = {test.mcnemar.p_value:.3g}")
+    # It has A - B, and the line says B - A: signs turn, and the ends change places.
     gap = test.bootstrap
     lines.append(
         f"  {test.metric}, B - A: {signed(-gap.difference)} points, 95 %"

@@ -68,6 +68,7 @@ def _datasets_on(
     """The tasks that fill a column, its own first; their scores are noted as used."""
     by_task = {run.task: run for run in runs}
     datasets = []
+    # False sorts first: the column's own task, then the others by name.
     for task in sorted(by_task, key=lambda name: (name != column.task, name)):
         run = _describing_run(runs, task, column.metric, by_task[task])
         used = used_metrics.get(task, set())
@@ -95,6 +96,7 @@ def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: R
 
     No causal encoder reads from the right, for example.
     """
+    # They come sorted by what they tell (`_knowledge`), least first.
     for run in reversed(runs):
         if run.task == task and metric in run.values:
             return run
@@ -127,6 +129,7 @@ def _data_column(
     if column is not None and headline and (metric != headline or column.is_measured):
         name = column.name
     heading = _heading(run, column, origin, generator, name)
+    # "mrpc", then "mrpc:validation/f1" for a second column of it
     key = run.task if is_first else f"{run.task}:{metric}"
     num_examples = None
     if not _is_of_another_file(run, metric):
@@ -209,6 +212,7 @@ def _is_of_another_file(run: Record, metric: str) -> bool:
     task = run.config.get("task") or {}
     data = task.get("data") or {}
     files = data.get("extra_validation_files") or {}
+    # "validation/mismatched_accuracy" is of the file called "mismatched".
     name = metric.rpartition("/")[2]
     return any(name.startswith(f"{file}_") for file in files)
 

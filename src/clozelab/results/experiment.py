@@ -91,6 +91,7 @@ class Experiment(TableSpec):
         """
         file = {"title": file.get("name", "")} | file
         arms = file.get("arms")
+        # Arms without rows: a row for each, and the floor that was never trained.
         if file.get("rows") is None and isinstance(arms, dict) and arms:
             floor = {"row": "random", "label": "No pre-training", "arm": None}
             rows = [{"row": arm, "arm": arm, "floor": "random"} for arm in arms]
@@ -163,6 +164,7 @@ class Experiment(TableSpec):
         """The claim's size is the difference of the printed cells, where all are printed."""
         if claim.paper_delta is None:
             return
+        # a - b, or (a - b) - (c - d): weights of +1 and -1.
         total = 0.0
         for weight, row, column in claim.weighted_cells:
             cell = self.printed(row, column)
@@ -183,8 +185,10 @@ class Experiment(TableSpec):
     def free_keys(self) -> frozenset[str]:
         """Settings in which any two rows or arms may differ, whatever their files say."""
         keys = set(self.differ_in)
+        # The optimizer repeats the learning rate of a fine-tuning.
         if "learning_rate" in self.differ_in:
             keys |= set(RATE_KEYS)
+        # Arms of equal tokens or time may take other numbers of steps.
         if "steps" not in self.matched:
             keys |= set(STEP_KEYS)
         return frozenset(keys)
@@ -240,6 +244,7 @@ def own_experiments() -> list[Path]:
         for path in Path().glob(pattern):
             if not path.is_file() or not os.access(path, os.R_OK):
                 continue
+            # Any YAML may lie here. An experiment has the key `columns` at the beginning of a line.
             if path.name == "paper.yaml":
                 experiments.add(path.parent)
             elif b"\ncolumns:" in b"\n" + path.read_bytes():
@@ -316,6 +321,7 @@ def _in_words(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(key_path), str(first["ctx"]["error"]))))
 
+    # The refusal quotes what stands below the key in its model.
     model, depth = _model_at(key_path)
     key = key_path[depth]
     where = f"{'.'.join(key_path[:depth])}: " if depth else ""
@@ -345,6 +351,7 @@ def _model_at(place: list[str]) -> tuple[type[BaseModel], int]:
         "sweeps": Sweeps,
         "stopping": SequentialDesign,
     }
+    # sweeps.pretrain: one step comes before the key; claims.3.text: two.
     depth = 1 if place[0] in ("sweeps", "stopping") else 2
     if place[0] not in models or len(place) <= depth:
         return Experiment, 0
@@ -370,6 +377,7 @@ def _check_files(experiment: Experiment, path: Path) -> None:
         return
     for index, row in enumerate(experiment.rows):
         for name in filter(None, (row.arm, row.delta.get("encoder_arm"))):
+            # What an interpolation stands for is known only in a composed sweep.
             if "${" not in str(name):
                 _check_known(name, arms, f"{path}: rows.{index}: encoder_arm", "arms")
 

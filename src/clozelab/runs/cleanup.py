@@ -117,6 +117,7 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
             lock = path.with_name(f".{name}.lock")
             yield Garbage("cache", path, "no run was trained on it", lock)
         elif room != "corpora":
+            # TASK-KEY, such as mnli-0a1b2c3d
             task = name.rpartition("-")[0]
             if f"{room}/{name}" not in named_entries and task not in tasks_in_use:
                 yield Garbage("cache", path, "no run refers to it")

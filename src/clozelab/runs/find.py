@@ -144,6 +144,7 @@ def find(root: Path) -> Runs:
     records = [open_folder(folder, root, held) for folder in sorted(folders)]
 
     def order(run: Record) -> tuple[str, str, bool, str, str]:
+        # False sorts first: pre-training before what is made of it.
         return run.experiment, run.scale, run.stage != "pretrain", run.stage, run.place
 
     return Runs(root, sorted(records, key=order))

@@ -30,6 +30,7 @@ from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
 """Below the folder of an experiment's runs at one scale."""
+# of a metrics.csv: its last few hundred lines, however long it is
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
@@ -47,6 +48,7 @@ class Launch(BaseModel):
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
         arguments = ["clozelab", *self.words]
+        # Moved since then. The root is RUNS_DIR/EXPERIMENT/SCALE.
         if Path(self.root) != root.resolve():
             arguments = [argument for argument in arguments if not argument.startswith("runs_dir=")]
             arguments.append(f"runs_dir={root.resolve().parent.parent}")
@@ -130,6 +132,7 @@ def read_progress(record: Record) -> Progress:
     path = record.folder / "metrics.csv"
     phases = record.config.get("phases") or []
     total_steps = record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)
+    # 0: the record names no phases
     total_steps = int(total_steps) or None
     rows = list(read_rows(path, TAIL_BYTES))
     if not rows:
@@ -229,6 +232,7 @@ def _match_jobs(
     """
     not_begun = Counter(jobs)
     matched = []
+    # STATUSES begins with "complete": of two runs of one job the better one counts.
     for run in sorted(runs, key=lambda run: STATUSES.index(run.status)):
         if not_begun[run.job_name]:
             not_begun[run.job_name] -= 1

@@ -29,6 +29,7 @@ def provenance_of(origin: Origin | None) -> JsonObject:
         return {}
     choices = {}
     for group, choice in origin.choices.items():
+        # Groups of Hydra's own (hydra/launcher) say how a run was started, not what it is.
         if "hydra/" not in group:
             choices[group] = str(choice)
 
@@ -88,6 +89,7 @@ class _DeltaReader:
                 merge_delta(delta, self._of_included_file(group, default))
             elif isinstance(default, GroupDefault) and isinstance(default.value, str):
                 self._merge_group_choice(delta, group, default)
+        # Its own values are laid over those of its defaults list.
         merge_delta(delta, _leaves_of(file.config, ""))
         return delta
 
@@ -122,6 +124,7 @@ def merge_delta(delta: JsonObject, later: ReadOnlyJson) -> None:
 
     A value replaces what was said inside of it: `architecture.pooler: null` all of a pooler.
     """
+    # Over a copy of the keys, as some are removed meanwhile.
     for old, new in product([*delta], later):
         if old.startswith(f"{new}.") or new.startswith(f"{old}."):
             delta.pop(old, None)

@@ -171,12 +171,14 @@ def _complete_pretrainings_elsewhere(config: Composed) -> Iterator[Record]:
     Each was trained by itself, and has the present results version.
     """
     values = config.values
+    # EXPERIMENT/SCALE/pretrain/ARM/seed-1/run.json
     pattern = f"*/{values['scale']['name']}/pretrain/*/seed-{values['seed']}/{RUN_FILE}"
     for path in sorted(Path(values["runs_dir"]).glob(pattern)):
         try:
             record = read_record(path.parent)
         except (OSError, ValueError):
             continue  # a damaged record is its own experiment's trouble
+        # One that is itself shared is passed over: the run that it stands for is met, too.
         if record is None or not record.is_complete or record.shared is not None:
             continue
         is_current = record.results_version == RESULTS_VERSIONS["pretrain"]

@@ -70,7 +70,9 @@ OF_THE_TRAINING = SESSION_FIELDS | {
     "earlier_sessions",
 }
 """What a record that shares an equal run has from that run's."""
+# Facts that a run has found out for its devices, and finds out anew for others.
 CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled")
+# for rank 0, which claims the folder while the others wait
 FOLLOWER_WAIT_SECONDS = 120.0
 
 logger = logging.getLogger(__name__)

@@ -146,6 +146,7 @@ def _held_out_figure(key: str, first: Record, second: Record) -> HeldOutFigure:
     last = tuple(float(values[-1]) for _, values in curves)
     # The curve that goes on is read off where the other one ends.
     limit = min(int(tokens[-1]) for tokens, _ in curves)
+    # One had ended before the other was first evaluated.
     if any(tokens[0] > limit for tokens, _ in curves):
         return HeldOutFigure(key, last, None, None)
     common = tuple(float(np.interp(limit, tokens, values)) for tokens, values in curves)

@@ -77,6 +77,8 @@ def main(args: ParsedArgs) -> int:
         to = Path(values["to"])
         refuse_to_replace(to)
     record = find_record(path)
+    # A finished model is read. A run on its way is written out from its newest checkpoint,
+    # which is all that is asked for where the form is transformers' own.
     if values.get("checkpoint") != "true" and not is_unfinished(path, record):
         source = find_model(args.names[0], from_hub=values.get("hub") == "true")
     elif form != "transformers":

@@ -55,6 +55,7 @@ def main(args: ParsedArgs) -> int:
     lines = read_score_file(score_path)
     claims, design = read_claim_file(claim_path)
     table = make_score_table(lines, claims, design)
+    # A misspelt arm would else be judged as one without runs.
     check_names(table, score_path, claim_path)
     judgements = judge(table)
 
@@ -92,6 +93,7 @@ def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
                     f"{where}: {arm!r} is no arm of {score_path}; {hint(arm, table.rows)}"
                 )
         claimed = [claim.column]
+        # [row, row, column]: its rows are in `all_rows` already.
         if claim.against:
             claimed.append(claim.against[2])
         for column in claimed:
@@ -120,6 +122,7 @@ def _figures(judgement: Judgement) -> str:
     if difference is None:
         return ""
     estimate = f"{signed(difference.mean, 2)} {interval(difference, 2)}".strip()
+    # A claim of one difference has no name for it: then no ": " stands before the figures.
     texts = [f"{judgement.reported_contrast}: {estimate}".removeprefix(": ")]
     if judgement.p_value is not None:
         texts.append(probability(judgement.p_value))
@@ -132,6 +135,7 @@ def _figures(judgement: Judgement) -> str:
 def write_verdicts(path: Path, judgements: Sequence[Judgement]) -> None:
     """Write a line a judgement; an empty cell where there is no such figure."""
     with path.open("w", newline="", encoding="utf-8") as file:
+        # What a row lacks, DictWriter leaves empty.
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(_row, judgements))

@@ -40,6 +40,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str) -> str
     )
     lines = [
         "---",
+        # YAML, which the hub reads
         "license: FILL IN",
         f"library_name: {library}",
         f"pipeline_tag: {_pipeline(model, form)}",
@@ -218,6 +219,7 @@ def _replicates(record: Record) -> list[Record]:
     folder = record.folder.resolve()
     paths = folder.parent.glob("seed-*")
     if record.stage == "finetune":
+        # ROW/pretrain-seed-1/TASK/seed-2: seeds stand at two levels.
         # min: a run's folder may lie less deep, with run_dir=.
         above = folder.parents[min(2, len(folder.parents) - 1)]
         paths = above.glob(f"pretrain-seed-*/{folder.parent.name}/seed-*")

@@ -193,6 +193,7 @@ def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
         lines = list(zip(labels, *(cells for _, cells in columns), strict=True))
         yield make_table(headings, lines, width)
         shown = fitting(headings, lines, width)
+        # Counted from 1: the labels stand in column 0.
         columns = [column for number, column in enumerate(columns, 1) if number not in shown]
 
 

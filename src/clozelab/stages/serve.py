@@ -196,6 +196,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
     for row in rows:
         refuse_unknown_keys(row.record, act, row.place)
+    # Requests with one key may go through the model together.
     return PendingRequest(
         batch_key=json.dumps([act, options, "pair" in records[0]], sort_keys=True),
         act=act,
@@ -236,6 +237,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
         # Whatever the model raises is the reply: the server goes on.
         if len(batch) == 1:
             return [error]
+        # One by one, so that only the request fails that is to blame.
         return [answer_batch(predictor, [request])[0] for request in batch]
     remaining = iter(answered)
     return [reply_to(request, list(islice(remaining, len(request.rows)))) for request in batch]

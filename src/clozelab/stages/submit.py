@@ -123,6 +123,7 @@ def _candidates_below(folder: Path) -> Iterator[Candidate]:
     for path in sorted(folder.rglob("test_predictions/*.tsv")):
         if path.stem not in TEST_SETS:
             continue
+        # RUN/test_predictions/TEST_SET.tsv
         run = path.parents[1]
         try:
             results = read_json(run / "scores.json")

@@ -36,6 +36,7 @@ last line of a run's log gives this command where its tracker was away.
 MLflow is asked which steps it has, and gets the others. The server is the one
 that MLFLOW_TRACKING_URI names."""
 LOCAL_TRACKERS = ("tensorboard", "csv")  # they write files in the run folder
+# logged steps that a tracker is sent at once
 NUMBERS_A_CALL = 200
 TRAINING_FACTS = ("tokens", "flops", "training_seconds", "tokens_per_second", "mfu")
 
@@ -70,6 +71,7 @@ def run_folders(names: Sequence[str]) -> list[Path]:
         if (path / RUN_FILE).is_file():
             folders.append(path)
         else:
+            # A run leaves this file where its tracker was away.
             folders += (note.parent for note in sorted(path.rglob(UNSENT_FILE)))
     return list(dict.fromkeys(folders))
 
@@ -117,6 +119,7 @@ def recorded_calls(folder: Path, record: Record) -> Iterator[Numbers]:
     # metrics.csv has seconds since the beginning, trackers want the time of the clock.
     began = datetime.fromisoformat(record.started).timestamp()
     seconds = 0.0
+    # A line holds one figure; the lines of a step stand together, as groupby wants them.
     for step, rows in itertools.groupby(read_rows(folder / "metrics.csv"), attrgetter("step")):
         metrics: dict[str, float] = {}
         for row in rows:
@@ -159,6 +162,7 @@ def send_missing(tracker: Logger, calls: Sequence[Numbers], config: JsonObject) 
         }
         if metrics:
             unsent.append(replace(call, metrics=metrics))
+    # A long run has thousands of steps: too many for a request each.
     if hasattr(tracker, "log_many"):
         for begin in range(0, len(unsent), NUMBERS_A_CALL):
             tracker.log_many(unsent[begin : begin + NUMBERS_A_CALL])

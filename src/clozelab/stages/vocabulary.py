@@ -59,6 +59,7 @@ def main(args: ParsedArgs) -> int:
     old = model.tokenizer
     new = new_tokenizer(old, values, counts)
     pieces = vocabulary.old_pieces(new, old)
+    # Entries by their old pieces: 0 (mean of all), 1 (a copy), or more (mean of these).
     numbers = Counter(map(len, pieces))
     if "tokenizer" not in values:
         # The rows behind the vocabulary, which pad the matrix, stay.

@@ -67,6 +67,7 @@ def signed(value: float | None, decimals: int = 1) -> str:
     if value is None:
         return DASH
     text = f"{abs(value):.{decimals}f}"
+    # -0.04 is written 0.0, which has no sign.
     if float(text) == 0.0:
         return text
     sign = "+" if value > 0 else MINUS

@@ -376,6 +376,7 @@ def in_one_line(metrics: Any) -> str:
     loss = values.get("loss")
     figures = []
     for name, value in values.items():
+        # Of a single objective this is the whole loss, which is said already.
         if name.endswith("_loss") and value == loss:
             continue
         if "accuracy" in name and value <= 1.0:
@@ -460,6 +461,7 @@ class KeepEncoders(Callback):
         if step not in self.steps:
             return
         require_finite_state(trainer)
+        # Averaged weights change places with the trained ones while an encoder is saved.
         for callback in averaging(trainer):
             callback._swap_models(pl_module)
         # Gathering is something that all ranks do together.

@@ -52,6 +52,7 @@ class Throughput:
         `tokens` and `flops` are summed over ranks.
         """
         seconds = self.state()["seconds"]
+        # A running clock goes on from now: what it has shown so far goes into the totals.
         if self._started is not None:
             self._started = time.perf_counter()
         self.total_tokens += tokens

@@ -124,6 +124,7 @@ class MlflowTracker(Logger):
         client = self.client()
         metrics = []
         for call in calls:
+            # MLflow counts milliseconds.
             timestamp = int(1000 * call.time)
             step = call.step or 0
             for key, value in call.metrics.items():

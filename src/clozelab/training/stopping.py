@@ -154,6 +154,7 @@ def stop_with(pipe: int) -> None:
         os.read(pipe, 1)
         signal.pthread_kill(main, signal.SIGTERM)
 
+    # Readable at once: our parent had ended before we began to listen.
     if select.select([pipe], [], [], 0)[0]:
         sys.exit(TERMINATED)
     main = threading.main_thread().ident or 0
@@ -205,10 +206,12 @@ class Watch:
 
         At an end stacks go to `log` (None: stderr), and leave(status, sentence) writes the record.
         """
+        # Python sets a wakeup pipe in the main thread alone.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         ear, mouth = os.pipe()
+        # A signal handler must never wait for room in the pipe.
         os.set_blocking(mouth, False)
         before = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
         thread = threading.Thread(

@@ -92,6 +92,7 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **requested: Any
     if accelerator == "cpu" and precision == "32-true":
         runtime.use_onednn_fp32()
     if accelerator == "gpu":
+        # "high" lets products of fp32 round their factors to TF32 (10 bits of mantissa).
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if request.deterministic:
         runtime.use_deterministic_algorithms()
@@ -209,6 +210,7 @@ def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | No
     # Of srun's step; a batch script is in none.
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
     if tasks == devices * num_nodes and tasks > 1 and "SLURM_NTASKS_PER_NODE" in os.environ:
+        # Our launcher puts a job in line again, so Lightning must not.
         return SLURMEnvironment(auto_requeue=False)
     if tasks == 1 and num_nodes == 1:
         return LightningEnvironment()
@@ -262,6 +264,7 @@ def build_trainer(
     }
     options |= {
         "max_steps": max_steps,
+        # no limit: steps are what ends a training
         "max_epochs": -1,
         "num_sanity_val_steps": 0,
         "callbacks": list(callbacks),
