@@ -366,12 +366,12 @@ def beside_bert(names: Sequence[str], rows: int, rounds: int, seconds: float) ->
     made = members(["BERT", *names], rows)
     bert = made.pop("BERT")
     turns: dict[str, list[tuple[Turn, Turn]]] = {name: [] for name in made}
+    of_bert = []
     for _ in range(rounds):
         for name, member in made.items():
-            before = bert.turn(seconds)
-            turns[name].append((before, member.turn(seconds)))
-    every_turn = [before for pairs in turns.values() for before, _ in pairs]
-    rate = statistics.median(1e-9 / before.cpu for before in every_turn)
+            of_bert.append(bert.turn(seconds))
+            turns[name].append((of_bert[-1], member.turn(seconds)))
+    rate = statistics.median(1e-9 / before.cpu for before in of_bert)
     lines += say(f"| BERT, {rate:.0f} GFLOPs a CPU second | {bert.flops / 1e9:.0f} | 1 | 1 |")
     for name, pairs in turns.items():
         before, own = zip(*pairs, strict=True)
