@@ -1,22 +1,31 @@
-"""Pre-training steps of RoBERTa, ALBERT and ELECTRA beside transformers' own classes, in one
-interleaved run.
+"""Pre-training steps of every member of the family beside BERT's, at equal counted FLOPs.
 
-`python benchmarks/families.py` times optimizer steps on the same sequences (length 128, 15 %
-predicted) and prints tokens/s as median (min-max) and the ratio, pair by pair. The peers are
-`RobertaForMaskedLM` and `AlbertForPreTraining`. transformers trains no ELECTRA: its peer is
-`ElectraForMaskedLM` and `ElectraForPreTraining` with shared embeddings, in a plain loop that draws
-the replacements. Each peer runs in bf16 autocast, alone and with torch.compile around it. Dropout
-is each family's own; RoBERTa's vocabulary is 50,265, the others' 30,522.
+`python benchmarks/families.py` composes each member from its own recipe at L4 H256, trains it on
+full rows of 128 of 30,522 random words in the precision that clozelab takes, and prints seconds per
+counted FLOP, BERT's being 1. All are in one process of one thread. A turn of BERT stands before
+each member's, and a ratio is that of the two. CPU seconds are those of the processor, so programs
+beside it change them less than wall seconds.
+
+`python benchmarks/families.py --peers` times RoBERTa, ALBERT and ELECTRA beside transformers' own
+classes instead (length 128, 15 % predicted), and prints tokens/s as median (min-max) and the ratio,
+pair by pair. The peers are `RobertaForMaskedLM` and `AlbertForPreTraining`. transformers trains no
+ELECTRA: its peer is `ElectraForMaskedLM` and `ElectraForPreTraining` with shared embeddings, in a
+plain loop that draws the replacements. Each peer runs in bf16 autocast, alone and with
+torch.compile around it. Dropout is each family's own; RoBERTa's vocabulary is 50,265, the others'
+30,522.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from encoders import (
     SHAPES,
@@ -31,15 +40,44 @@ from interleaved import (
     Side,
     rate_rows,
     rate_table,
+    ratios,
     repeated,
     report,
+    say,
     serve,
     start_worker,
     take_turns,
 )
 from pretraining import BATCH, SEQ_LENGTH, SIDE_NAMES, clozelab_batch, make_rows
 
-TITLE = "The family beside transformers"
+TITLE = "The family beside BERT"
+MASKED = "objective=mlm"
+MEMBERS: Mapping[str, tuple[str, ...]] = {
+    "BERT": ("recipe=bert", MASKED),
+    "RoBERTa": ("recipe=roberta",),
+    "ALBERT": ("recipe=albert", MASKED),
+    "ELECTRA": ("recipe=electra",),
+    "DistilBERT, masked": ("architecture=distilbert", MASKED),
+    "DistilBERT with its teacher": ("recipe=distilbert",),
+    "DeBERTa v2, masked": ("recipe=deberta_v2", MASKED),
+    "DeBERTa v2": ("recipe=deberta_v2",),
+    "DeBERTa v3": ("recipe=deberta_v3",),
+    "ModernBERT": ("recipe=modernbert",),
+    "NeoBERT": ("recipe=neobert",),
+    "UltraBERT": ("recipe=ultrabert",),
+    "MPNet, masked": ("recipe=mpnet", MASKED),
+    "MPNet": ("recipe=mpnet",),
+    "ERNIE": ("recipe=ernie",),
+    "XLNet, masked": ("recipe=xlnet", MASKED),
+    "XLNet": ("recipe=xlnet",),
+    "Longformer": ("recipe=longformer",),
+    "BigBird": ("recipe=bigbird",),
+    "BERT, hybrid": ("recipe=bert", "objective=hybrid"),
+}
+"""The words that choose each, but for the size and full sentences. `MASKED` also takes a loss on
+pairs away, which those rows have no labels for.
+"""
+PEERS_TITLE = "The family beside transformers"
 FAMILIES = ("roberta", "albert", "electra")
 SIZES = ("tiny", "small")
 PEERS = ("bf16-compiled", "bf16")
@@ -207,6 +245,142 @@ def electra(
     return both, loss
 
 
+class Turn(NamedTuple):
+    """Seconds per counted FLOP."""
+
+    cpu: float
+    wall: float
+
+
+class Member:
+    """A member with its optimizer, and a batch that it is trained on again and again."""
+
+    def __init__(self, words: Sequence[str], rows: int) -> None:
+        import numpy as np
+        import torch
+
+        from clozelab.corpus.packing import SpecialIds
+        from clozelab.launch.sweep import compose
+        from clozelab.models.encoder import Encoder
+        from clozelab.modules.pretraining import PretrainingModel
+        from clozelab.objectives.objective import to_torch
+        from clozelab.stages.pretrain import build_objectives, encoder_config
+
+        torch.manual_seed(0)
+        ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=VOCAB_SIZE)
+        always = ("model=mini", "objective/input=full_sentences")
+        cfg = compose("pretrain", [*always, *words]).config
+        self.objective = build_objectives(cfg)[0]
+        encoder = Encoder(encoder_config(cfg, ids, self.objective))
+        encoder.share_projections()
+        self.model = PretrainingModel(encoder, [self.objective]).train()
+        self.optimizer = clozelab_optimizer(self.model.named_parameters())
+        instances = self.objective.bind(random_words(rows), ids, SEQ_LENGTH)
+        self.batch = to_torch(self.objective.arrays(instances, 0, 0, np.arange(rows)))
+        token = self.objective.token
+        share = token.predicted_share(SEQ_LENGTH)
+        flops_per_token = token.flops_per_token(encoder.config, SEQ_LENGTH, share)
+        self.flops = rows * SEQ_LENGTH * flops_per_token
+        self.is_bf16 = clozelab_precision()
+
+    def loss(self) -> Any:
+        weights = self.objective.weights
+        return sum(
+            weights[term.name] * term.loss_sum / term.count for term in self.model(self.batch)
+        )
+
+    def step(self) -> None:
+        training_step(self.loss, self.model, self.optimizer, self.is_bf16)
+
+    def turn(self, seconds: float) -> Turn:
+        """Steps of at least so many seconds of a clock."""
+        flops = 0.0
+        cpu = time.process_time()
+        wall = time.perf_counter()
+        while not flops or time.perf_counter() - wall < seconds:
+            self.step()
+            flops += self.flops
+        return Turn((time.process_time() - cpu) / flops, (time.perf_counter() - wall) / flops)
+
+
+def random_words(rows: int) -> Any:
+    """Shards of one document of sentences of one word each, so that they fill every row."""
+    import numpy as np
+
+    from clozelab.corpus.shards import TokenShards, TokenStream
+
+    count = (rows + 1) * SEQ_LENGTH
+    return TokenShards(
+        tokens=TokenStream([np.random.default_rng(0).integers(1000, VOCAB_SIZE, count)]),
+        sentence_offsets=np.arange(count + 1),
+        document_offsets=np.array([0, count]),
+        document_source=np.zeros(1, dtype=np.uint8),
+        source_names=("random",),
+        vocab_size=VOCAB_SIZE,
+        unigram_entropy=0.0,
+        fingerprint="",
+    )
+
+
+def save_teacher(folder: Path) -> None:
+    """A BERT of the same size, with fresh weights."""
+    from clozelab.models import folders
+
+    model = Member(MEMBERS["BERT"], 1).model.named_models["encoder"]
+    heads = dict(model.heads.items())
+    folders.save_encoder_folder(
+        folder, model.encoder, heads=heads, tokenizer_files={}, extra_config={}
+    )
+
+
+def members(names: Sequence[str], rows: int) -> dict[str, Member]:
+    made = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            words = list(MEMBERS[name])
+            if words == ["recipe=distilbert"]:
+                save_teacher(Path(folder) / "teacher")
+                words.append(f"objective.token.teacher={folder}/teacher")
+            made[name] = Member(words, rows)
+            # The second step is the first one with the optimizer's memory.
+            for _ in range(2):
+                made[name].step()
+    return made
+
+
+def beside_bert(names: Sequence[str], rows: int, rounds: int, seconds: float) -> list[str]:
+    """The table, a line a member."""
+    from clozelab.processor import multiplies_bf16
+
+    start_worker(is_clozelab=True, threads=1)
+    kind = "bf16, by its own instructions" if multiplies_bf16("cpu") else "fp32, having no bf16"
+    lines = say(
+        f"{size_name('mini')}, {rows} rows of {SEQ_LENGTH} a step; this machine trains in {kind}."
+        f" One thread; {rounds} turns of {seconds:g} s or more, each behind one of BERT's."
+        " Ratios of seconds per counted FLOP, median (min-max); the machine's load at the start"
+        f" was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",
+        "",
+        "| member | GFLOPs a step | CPU seconds, BERT's being 1 | wall seconds |",
+        "|---|--:|---|---|",
+    )
+    made = members(["BERT", *names], rows)
+    bert = made.pop("BERT")
+    turns: dict[str, list[tuple[Turn, Turn]]] = {name: [] for name in made}
+    of_bert = []
+    for _ in range(rounds):
+        for name, member in made.items():
+            of_bert.append(bert.turn(seconds))
+            turns[name].append((of_bert[-1], member.turn(seconds)))
+    rate = statistics.median(1e-9 / before.cpu for before in of_bert)
+    lines += say(f"| BERT, {rate:.0f} GFLOPs a CPU second | {bert.flops / 1e9:.0f} | 1 | 1 |")
+    for name, pairs in turns.items():
+        before, own = zip(*pairs, strict=True)
+        cpu = ratios([turn.cpu for turn in own], [turn.cpu for turn in before])
+        wall = ratios([turn.wall for turn in own], [turn.wall for turn in before])
+        lines += say(f"| {name} | {made[name].flops / 1e9:.0f} | {cpu} | {wall} |")
+    return lines
+
+
 def work(side: str, family: str, size: str, threads: int) -> None:
     """The process of one side."""
     start_worker(side == "clozelab", threads)
@@ -241,20 +415,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--members", nargs="+", default=list(MEMBERS)[1:], choices=list(MEMBERS))
+    parser.add_argument("--rows", type=int, default=BATCH["mini"] // 2, help="of a member's step")
+    parser.add_argument("--peers", action="store_true", help="beside transformers instead")
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, help="of a turn; beside transformers 4, else 1")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.families[0], arguments.sizes[0], arguments.threads)
-    part = partial(
-        compare, arguments.sizes, PEERS, arguments.threads, arguments.rounds, arguments.seconds
-    )
-    report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
+    if not arguments.peers:
+        seconds = arguments.seconds or 1.0
+        part = partial(beside_bert, arguments.members, arguments.rows, arguments.rounds, seconds)
+        report("Benchmarks", 1, {TITLE: part}, arguments.output)
+        return None
+    seconds = arguments.seconds or 4.0
+    part = partial(compare, arguments.sizes, PEERS, arguments.threads, arguments.rounds, seconds)
+    report("Benchmarks", arguments.threads, {PEERS_TITLE: part}, arguments.output)
     return None
 
 

@@ -49,6 +49,13 @@ ODD_PARTS = {
     "num_hidden_groups": 2,
 }
 MODERNBERT = {"model_type": "modernbert", **family_of("modernbert").parts}
+NEOBERT = {"model_type": "neobert", **family_of("neobert").parts}
+ULTRABERT = {"model_type": "ultrabert", **family_of("ultrabert").parts}
+ERNIE = {"model_type": "ernie", "hidden_act": "relu"}
+DEBERTA = {
+    "model_type": "deberta-v2",
+    "positions": {"_target_": "clozelab.models.disentangled.DisentangledPositions"},
+}
 
 
 def _shape(layers: int, hidden: int, heads: int | None = None, vocab: int = 30522) -> dict:
@@ -136,10 +143,7 @@ def test_bert_equals_its_closed_form_to_the_digit(seq_length, fraction):
 
 def test_scores_of_distances_are_two_products_more():
     """Not counted: the half of a row of products that no key reads, and what is once a batch."""
-    config = sized(
-        model_type="deberta-v2",
-        positions={"_target_": "clozelab.models.disentangled.DisentangledPositions"},
-    )
+    config = sized(**DEBERTA)
     for length in (2, 128, 512):
         added = 3 * config.num_hidden_layers * 2 * 2 * length * config.hidden_size
         counted = training_flops_per_token(config, length, 0.15)
@@ -181,17 +185,17 @@ def test_published_totals_of_bert_base():
 
 @pytest.mark.parametrize(
     "parts",
-    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS, MODERNBERT],
-    ids=["bert", "roberta", "albert", "electra", "odd", "modernbert"],
+    [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS, MODERNBERT, NEOBERT, ULTRABERT, ERNIE, DEBERTA],
+    ids=lambda parts: parts.get("model_type", "odd" if parts else "bert"),
 )
 def test_equals_torchs_counter_of_a_real_forward(parts):
     """On real numbers, with the kernels of the CPU, which compute nothing but the model's own
-    products.
+    products, and DeBERTa's of distances.
     """
     config = sized(
         **{**_shape(4, 48, 3), **parts, "vocab_size": 101, "embedding_size": 20 if parts else 0}
     )
-    encoder = Encoder(config).eval()
+    encoder = Encoder(config).eval().requires_grad_(False)  # else torch's counter hooks gradients
     seq_length = 30
     predicted = 6
     family = family_for(config)
@@ -206,7 +210,14 @@ def test_equals_torchs_counter_of_a_real_forward(parts):
     counted = training_flops_per_token(
         config, seq_length, predicted / seq_length, ("lm", "rtd", "nsp")
     )
-    assert counted == pytest.approx(3 * counter.get_total_flops() / seq_length, rel=1e-12)
+    forward = counter.get_total_flops()
+    if parts is DEBERTA:
+        # In each layer, for either term: a key or a query of each distance in rows of up to 32
+        # slots, and products with distances that a slot of this row has no other slot at.
+        hidden = config.hidden_size
+        made = 2 * 63 * hidden**2 + 2 * seq_length * (seq_length - 1) * hidden
+        forward -= config.num_hidden_layers * 2 * made
+    assert counted == pytest.approx(3 * forward / seq_length, rel=1e-12)
 
 
 def test_shared_layers_work_as_often_and_windows_less():

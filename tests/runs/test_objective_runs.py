@@ -236,23 +236,44 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
 
 
-@pytest.mark.parametrize("objective", ["spans", "mlm"])
-def test_one_more_loss_goes_on_with_the_same_bits(
+@pytest.mark.parametrize(
+    ("objective", "architecture"),
+    [
+        ("spans", "bert"),
+        ("mlm", "ernie"),
+        ("mlm", "roberta"),
+        ("mlm_sop", "albert"),
+        ("mlm_emd", "deberta"),
+        ("rtd_gdes", "deberta"),
+        ("mlm", "neobert"),
+        ("mlm", "ultrabert"),
+    ],
+)
+def test_members_go_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
     objective: str,
+    architecture: str,
 ) -> None:
-    changes = {"objective": objective}
-    if objective == "mlm":
+    """Stopped after step 3 of 4; layers that ALBERT shares are two."""
+    changes = {"objective": objective, "architecture": architecture, "phases": f"[{ONE}}}]"}
+    changes |= {"model.num_hidden_layers": 2}
+    if architecture == "deberta":
+        changes |= {"architecture.positions.position_buckets": 8}
+    if architecture == "ernie":
         # Beginnings of lines of the corpus.
         lines = (workplace / "text.txt").read_text().splitlines()
         units = [" ".join(line.split()[:2]) for line in lines]
         (tmp_path / "units.txt").write_text("\n".join(units))
         changes |= {"objective.token.units": str(tmp_path / "units.txt")}
     run_here(workplace, tmp_path / "whole", **changes)
-    stop_and_go_on(workplace, tmp_path / "run", 4, **changes)
+    stop_and_go_on(workplace, tmp_path / "run", 3, **changes)
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
-    assert ("units" in state(tmp_path / "run")["inputs"]) == (objective == "mlm")
+    record = state(tmp_path / "run")
+    assert ("units" in record["inputs"]) == (architecture == "ernie")
+    model_type = {"deberta": "deberta-v2"}.get(architecture, architecture)
+    config = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
+    assert config["model_type"].removeprefix("clozelab_") == model_type
 
 
 TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
