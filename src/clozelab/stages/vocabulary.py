@@ -49,6 +49,7 @@ def main(args: ParsedArgs) -> int:
     source = find_model(args.names[0])
     # torch takes seconds, which a wrong key need not wait
     from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
+    from clozelab.modules.sentence_folders import files_beside
     from clozelab.modules.vocabulary import with_vocabulary
 
     counts = None
@@ -76,6 +77,7 @@ def main(args: ParsedArgs) -> int:
         max_length=model.max_length,
         with_pooler=has_pooler,
         extra_config=remembered,
+        extra_files=files_beside(model.folder),
     )
     means = new.vocab_size - numbers[0] - numbers[1]
     print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
