@@ -106,7 +106,7 @@ def new_tokenizer(
 ) -> Tokenizer:
     """The tokenizer that the keys ask for; ValueError where nothing would change."""
     if "tokenizer" in values:
-        return read_tokenizer(values["tokenizer"])
+        return as_read_by_encoder_of(old, read_tokenizer(values["tokenizer"]))
     if counts is not None and "add" in values:
         words = vocabulary.useful_words(old, counts, int(values["add"]))
     else:
@@ -115,3 +115,20 @@ def new_tokenizer(
     if not entries:
         raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
     return vocabulary.with_entries(old, entries)
+
+
+def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
+    """Another tokenizer, with [CLS] where the old one has it, and no token type more.
+
+    ValueError for one that ends a text with [CLS], which an XLNet alone reads there.
+    """
+    if old.cls_is_last:
+        return new.ending_with_cls()
+    if new.cls_is_last:
+        raise ValueError(
+            f"{new.path}: it ends a text with [CLS], and this model reads [CLS] first: give another"
+            " tokenizer (tokenizer=)"
+        )
+    if not old.has_token_types:
+        return new.with_token_types("one")
+    return new
