@@ -198,6 +198,21 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
     assert np.abs(ours.embed("a b") - mean.numpy()).max() <= 1e-5
 
 
+def test_a_named_pooling_searches_where_the_folders_own_is_not_computed(
+    trained: Any, tmp_path: Path, capsys: Any
+) -> None:
+    folder, file = tmp_path / "dense", tmp_path / "lines.txt"
+    copytree(trained["run"].folder / "model", folder, ignore=ignore_patterns("checksums.json"))
+    modules = [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    file.write_text("a b c d e\nv w x y z\n")
+    words = ["search", str(folder), "query=a b c d e", f"in={file}", "top_k=1"]
+    assert main(words) == 1
+    assert "a Dense module" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "pooling=mean"]) == 0
+    assert capsys.readouterr().out.startswith("1.0000\t1\t")
+
+
 def test_search_embeds_once_and_refuses_another_models(
     trained: Any, tmp_path: Path, capsys: Any, screen: Screens
 ) -> None:
