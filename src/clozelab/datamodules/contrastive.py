@@ -46,15 +46,18 @@ class ContrastiveDataModule(LabelledDataModule):
         group_size = len(self.train_layout.text_columns)
         self.train_sequences = GroupedSequences(self.train.sequences, group_size)
 
-    def refuse_without_dropout(self, config: EncoderConfig) -> None:
-        """ValueError where a text belongs to itself, and nothing makes two vectors of it."""
+    def refuse_without_dropout(self, config: EncoderConfig, dropout: float | None) -> None:
+        """ValueError where a text belongs to itself, and nothing makes two vectors of it.
+
+        `dropout` is that of the training; None: the encoder's own.
+        """
         first, second = self.train_layout.text_columns[:2]
-        drop_prob = max(config.hidden_dropout_prob, config.attention_probs_dropout_prob)
-        if first == second and drop_prob == 0.0:
+        if dropout is None:
+            dropout = max(config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+        if first == second and dropout == 0.0:
             raise ValueError(
-                f"train_columns names {first} twice, and this encoder has no dropout: a text's two"
-                " vectors would be one and the same; take an encoder with dropout, or name two"
-                " columns"
+                f"train_columns names {first} twice, and the encoder trains without dropout: a"
+                " text's two vectors would be one and the same; say task.module.dropout=0.1"
             )
 
     def refuse_outside(self, number_range: Sequence[float] | None) -> None:

@@ -491,6 +491,14 @@ class Encoder(nn.Module):
             if is_equal or not only_equal:
                 attention.qkv_global = attention.qkv
 
+    def set_dropout(self, prob: float) -> None:
+        """One probability of dropout everywhere, whatever the configuration says."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.prob = prob
+            elif isinstance(module, SelfAttention):
+                module.dropout_prob = prob
+
     def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """int64 [T] each -> what goes into the first layer, [T, H]."""
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]

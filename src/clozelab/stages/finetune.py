@@ -108,7 +108,7 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     if isinstance(data, ContrastiveDataModule):
-        data.refuse_without_dropout(encoder.config)
+        data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
     data.setup()
     # A module that predicts numbers of a range refuses labels outside of it.
     if isinstance(data, LabelledDataModule):
