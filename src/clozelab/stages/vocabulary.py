@@ -67,17 +67,19 @@ def main(args: ParsedArgs) -> int:
     model = with_vocabulary(model, new, pieces)
     has_pooler = "pooler" not in model.untrained
     remembered = {"clozelab": model.config["clozelab"]}
+    problem_type = PROBLEM_TYPES.get(model.task or "")
+    files = files_beside(model.folder)
     write_model(
         to,
         model.encoder,
         dict(model.heads),
         new,
         labels=model.labels,
-        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        problem_type=problem_type,
         max_length=model.max_length,
         with_pooler=has_pooler,
         extra_config=remembered,
-        extra_files=files_beside(model.folder),
+        extra_files=files,
     )
     means = new.vocab_size - numbers[0] - numbers[1]
     print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
