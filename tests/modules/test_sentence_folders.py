@@ -16,7 +16,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.models.encoder import Encoder
 from clozelab.modules.model import max_positions, sentence_vectors, write_model
-from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.modules.sentence_folders import SentenceVectors, files_beside, sentence_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -171,3 +171,10 @@ def test_another_vocabulary_and_an_export_leave_the_vectors_as_they_were(
         assert sentence_vectors(tmp_path / name) == vectors
         assert max_positions(tmp_path / name) == 12
         assert np.abs(embeddings(tmp_path / name) - embeddings(folder)).max() <= 1e-6
+    # Nothing is read or written outside of a folder.
+    (folder / "modules.json").write_text(json.dumps([{"type": TYPES + "Dense", "path": "../x"}]))
+    with pytest.raises(ValueError, match="names ../x, which leads out of it"):
+        files_beside(folder)
+    for name, words in commands.items():
+        assert main([*words, f"to={tmp_path / name / 'again'}"]) == 1
+        assert not (tmp_path / name / "again").exists()
