@@ -104,6 +104,18 @@ def test_what_is_no_such_task_is_refused(make: Any, columns: Any, changes: Any) 
         make(*columns, **changes)
 
 
+def test_a_text_beside_itself_needs_dropout(make: Any, tiny_config: Any) -> None:
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    for some in ({"hidden_dropout_prob": 0.1}, {"attention_probs_dropout_prob": 0.1}):
+        make("text", "text").refuse_without_dropout(tiny_config(**none | some), None)
+        with pytest.raises(ValueError, match="text twice, and the encoder trains without dropout"):
+            make("text", "text").refuse_without_dropout(tiny_config(**none | some), 0.0)
+    make("text", "text").refuse_without_dropout(tiny_config(**none), 0.1)
+    make("text", "same").refuse_without_dropout(tiny_config(**none), None)
+    with pytest.raises(ValueError, match="text twice, and the encoder trains without dropout"):
+        make("text", "text").refuse_without_dropout(tiny_config(**none), None)
+
+
 def test_the_pre_flight_looks_at_the_numbers_that_there_are(make: Any) -> None:
     def finding(most: float) -> Finding:
         preview = make("text", "text").preview()

@@ -34,14 +34,19 @@ TEMPERATURE = 0.05
 def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
     """make(texts of each example, pooling) -> a module in training, and a batch of them all."""
 
-    def build(texts: list[tuple[str, ...]], pooling: str, dropout: float = 0.0) -> tuple[Any, Any]:
+    def build(
+        texts: list[tuple[str, ...]],
+        pooling: str,
+        dropout: float = 0.0,
+        of_training: float | None = None,
+    ) -> tuple[Any, Any]:
         shape = {
             "vocab_size": TOKENIZER.vocab_size,
             "hidden_dropout_prob": dropout,
             "attention_probs_dropout_prob": dropout,
         }
         settings = {"validation": split_of([4.5, 0.0, 3.2, 5.0], []), "pooling": pooling}
-        settings |= SETTINGS | COSINE | {"temperature": TEMPERATURE}
+        settings |= SETTINGS | COSINE | {"temperature": TEMPERATURE, "dropout": of_training}
         module = tiny_module(ContrastiveEncoder, shape, **settings)
         flat = list(chain.from_iterable(texts))
         sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
@@ -156,4 +161,16 @@ def test_pairs_are_found_again_after_training_and_validation_says_cosines(make: 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_is_above_zero(temperature: float) -> None:
     with pytest.raises(ValueError, match="give a number above 0"):
-        ContrastiveEncoder.check_settings({"pooling": "mean", "temperature": temperature})
+        settings = {"pooling": "mean", "temperature": temperature, "dropout": None}
+        ContrastiveEncoder.check_settings(settings)
+
+
+def test_a_dropout_of_the_training_is_that_of_an_encoder_made_with_it(make: Any) -> None:
+    """Bit for bit, and the folder keeps the encoder's own."""
+    losses = []
+    for own, of_training in ((0.0, 0.2), (0.2, None), (0.2, 0.0), (0.0, None)):
+        module, batch = make(THEMSELVES, "mean", dropout=own, of_training=of_training)
+        torch.manual_seed(5)
+        losses.append(float(module.loss(module.logits(batch), batch).detach()))
+        assert module.encoder.config.hidden_dropout_prob == own
+    assert losses[0] == losses[1] != losses[2] == losses[3]

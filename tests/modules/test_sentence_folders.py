@@ -16,7 +16,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.models.encoder import Encoder
 from clozelab.modules.model import max_positions, sentence_vectors, write_model
-from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.modules.sentence_folders import SentenceVectors, files_beside, sentence_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -154,3 +154,27 @@ def test_an_export_keeps_what_the_folder_says_or_takes_what_one_says(
         assert main(["export", str(folder), *to, *words]) == 0
         assert sentence_vectors(tmp_path / name) == expected
         assert max_positions(tmp_path / name) == 12
+
+
+def test_another_vocabulary_and_an_export_leave_the_vectors_as_they_were(
+    write: Any, tmp_path: Path
+) -> None:
+    vectors = SentenceVectors("cls", normalized=True)
+    folder = write(vectors)
+    (tmp_path / "words.txt").write_text("abc\n")
+    commands = {
+        "longer": ["vocabulary", str(folder), f"words={tmp_path / 'words.txt'}"],
+        "exported": ["export", str(folder)],
+    }
+    for name, words in commands.items():
+        assert main([*words, f"to={tmp_path / name}"]) == 0
+        assert sentence_vectors(tmp_path / name) == vectors
+        assert max_positions(tmp_path / name) == 12
+        assert np.abs(embeddings(tmp_path / name) - embeddings(folder)).max() <= 1e-6
+    # Nothing is read or written outside of a folder.
+    (folder / "modules.json").write_text(json.dumps([{"type": TYPES + "Dense", "path": "../x"}]))
+    with pytest.raises(ValueError, match="names ../x, which leads out of it"):
+        files_beside(folder)
+    for name, words in commands.items():
+        assert main([*words, f"to={tmp_path / name / 'again'}"]) == 1
+        assert not (tmp_path / name / "again").exists()

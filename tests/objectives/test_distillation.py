@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.corpus.instances import SegmentPairs
+from clozelab.models.config import ModuleSpec
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder, to_hf_tensors
 from clozelab.models.layout import Layout
@@ -285,6 +286,27 @@ def test_a_start_from_chosen_layers(setup, teacher, layers, chosen):
         parameter.data.add_(1.0)
     again = short.states(batch["input_ids"], batch).sequence_output
     torch.testing.assert_close(again, expected, atol=0, rtol=0)
+
+
+def test_a_longformer_starts_from_the_matrices_that_tokens_ask_by(teacher_config, tmp_path):
+    """A trained teacher's global tokens have others; a RoBERTa's have none."""
+    attention = ModuleSpec("clozelab.models.attention.LongAttention", (("window", 4),))
+    common = {"model_type": "longformer", "type_vocab_size": 1, "pooler": None}
+    longformer = replace(teacher_config, attention=attention, **common)
+    for name, config in (
+        ("longformer", longformer),
+        ("roberta", replace(teacher_config, **common | {"model_type": "roberta"})),
+    ):
+        objective = objective_of(save(tmp_path / name, config), teacher_layers=[1, 3])
+        short = replace(longformer, num_hidden_layers=2, num_hidden_groups=2)
+        student = Encoder(short)
+        student.share_projections()
+        models = PretrainingModel(student, [objective]).named_models
+        teachers = models["teacher"].encoder.layers()
+        for layer, number in zip(student.layers(), (1, 3), strict=True):
+            expected = teachers[number - 1].attention.qkv.weight
+            assert torch.equal(layer.attention.qkv.weight, expected)
+            assert layer.attention.qkv_global is layer.attention.qkv
 
 
 def test_both_models_are_counted(setup, student_config, teacher_config):

@@ -146,3 +146,10 @@ def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
     ]
     composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue").config
     assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")
+
+
+def test_keys_of_hydra_go_to_every_stage_beside_keys_that_one_stage_lacks() -> None:
+    words = ["scale=laptop", "hydra.launcher.jobs_at_once=2", "model.hidden_size=64"]
+    _, pretrain, finetune = make_steps(TABLE5, words)
+    assert pretrain.overrides == tuple(words)
+    assert finetune.overrides == tuple(words[:2])

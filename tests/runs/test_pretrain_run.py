@@ -534,6 +534,21 @@ def test_an_encoder_that_never_saw_a_second_segment_says_so(
     )
 
 
+def test_a_longformers_global_tokens_begin_alike_also_after_a_second_training(
+    workplace: Path, tmp_path: Path
+) -> None:
+    phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
+    changes = LONGFORMER | {"phases": phases}
+    run_here(workplace, tmp_path / "run", **changes)
+    run_here(workplace, tmp_path / "on", encoder=tmp_path / "run" / "encoder", **changes)
+    first, second = tensors(tmp_path / "run"), tensors(tmp_path / "on")
+    names = [name for name in second if ".query_global." in name]
+    assert names
+    for name in names:
+        assert torch.equal(second[name], second[name.replace("query_global", "query")])
+        assert not torch.equal(second[name], first[name])
+
+
 def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
     workplace: Path, whole_run: Path, tmp_path: Path, screen: Screens
 ) -> None:

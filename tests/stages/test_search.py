@@ -10,6 +10,7 @@ import re
 import shutil
 import string
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,11 @@ def test_a_runs_model_is_a_folder_of_sentence_transformers(trained: dict[str, An
 def test_texts_alone_improve_the_vectors(trained: dict[str, Any]) -> None:
     encoder, common = str(trained["root"] / "encoder"), trained["common"]
     frozen = clozelab.evaluate(encoder=encoder, row="frozen", measure="similarity", **common)
-    run = clozelab.finetune(
-        encoder=encoder,
-        row="simcse",
-        task="stsb_simcse",
-        epochs=20,
-        learning_rate=1e-3,
-        **common,
-    )
+    # The encoder's own dropout is 0.
+    simcse = {"row": "simcse", "task": "stsb_simcse", "epochs": 20, "learning_rate": 1e-3, **common}
+    with pytest.raises(ValueError, match="sentence1 twice, and the encoder trains without dropout"):
+        clozelab.finetune("task.module.dropout=null", encoder=encoder, **simcse)
+    run = clozelab.finetune(encoder=encoder, **simcse)
     assert run.values["validation/spearman"] > frozen.values["validation/spearman"] + 2
 
 
@@ -195,6 +193,21 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
     with torch.inference_mode():
         mean = theirs(run.folder / "model").eval()(ids).last_hidden_state[0].mean(0)
     assert np.abs(ours.embed("a b") - mean.numpy()).max() <= 1e-5
+
+
+def test_a_named_pooling_searches_where_the_folders_own_is_not_computed(
+    trained: Any, tmp_path: Path, capsys: Any
+) -> None:
+    folder, file = tmp_path / "dense", tmp_path / "lines.txt"
+    copytree(trained["run"].folder / "model", folder, ignore=ignore_patterns("checksums.json"))
+    modules = [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    file.write_text("a b c d e\nv w x y z\n")
+    words = ["search", str(folder), "query=a b c d e", f"in={file}", "top_k=1"]
+    assert main(words) == 1
+    assert "a Dense module" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "pooling=mean"]) == 0
+    assert capsys.readouterr().out.startswith("1.0000\t1\t")
 
 
 def test_search_embeds_once_and_refuses_another_models(

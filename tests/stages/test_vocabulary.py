@@ -150,6 +150,42 @@ def test_the_same_entries_in_another_order_change_no_state(
     assert fills[1] == pytest.approx(fills[0], abs=1e-6)
 
 
+def test_another_tokenizer_stands_as_the_encoder_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = own_tokenizer("bert")
+    for name, tokenizer in (("cls first", own), ("cls last", own.ending_with_cls())):
+        (tmp_path / name).mkdir()
+        for file, content in tokenizer.files().items():
+            (tmp_path / name / file).write_bytes(content)
+
+    def change(architecture: str, other: str) -> int:
+        tokenizer = own_tokenizer(architecture)
+        if architecture == "xlnet":
+            tokenizer = tokenizer.ending_with_cls()
+        write_folder(tmp_path / architecture, architecture, tokenizer)
+        to = f"to={tmp_path / 'new' / architecture}"
+        tokenizer_of = f"tokenizer={tmp_path / other}"
+        return main(["vocabulary", str(tmp_path / architecture), to, tokenizer_of])
+
+    # An XLNet gets the template that it reads, whatever the tokenizer's own.
+    assert change("xlnet", "cls first") == 0
+    assert np.array_equal(states(tmp_path / "xlnet", TEXT), states(tmp_path / "new/xlnet", TEXT))
+    # No other model reads a [CLS] at the end.
+    assert change("bert", "cls last") == 1
+    assert "ends a text with [CLS]" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "new/bert").exists()
+    # RoBERTa's encoder has one token type.
+    assert change("roberta", "cls first") == 0
+    pair = ("the cat", "said a word")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "new/roberta")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "new/roberta")
+    expected = model(**theirs(*pair, return_tensors="pt")).last_hidden_state[0]
+    ours = clozelab.load(tmp_path / "new/roberta", device="cpu", precision="32-true")
+    distance = ours.hidden_states([pair])[0][-1] - expected.detach().numpy()
+    assert np.abs(distance).max() <= 1e-5
+
+
 def compounds(path: Path) -> None:
     """Text whose subjects and verbs are compounds: a subject goes with the verbs of its kind."""
     draw = random.Random(4)

@@ -14,6 +14,7 @@ from clozelab.datamodules.examples import GroupedSequences
 from clozelab.datamodules.files import Preview, Scores
 from clozelab.datamodules.label_kinds import Number
 from clozelab.datamodules.labelled import LabelledDataModule, TableFormat, TextExamples
+from clozelab.models.config import EncoderConfig
 from clozelab.text.plain import JsonObject
 
 COMMON = "share of common words"
@@ -44,6 +45,20 @@ class ContrastiveDataModule(LabelledDataModule):
         super().read_splits()
         group_size = len(self.train_layout.text_columns)
         self.train_sequences = GroupedSequences(self.train.sequences, group_size)
+
+    def refuse_without_dropout(self, config: EncoderConfig, dropout: float | None) -> None:
+        """ValueError where a text belongs to itself, and nothing makes two vectors of it.
+
+        `dropout` is that of the training; None: the encoder's own.
+        """
+        first, second = self.train_layout.text_columns[:2]
+        if dropout is None:
+            dropout = max(config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+        if first == second and dropout == 0.0:
+            raise ValueError(
+                f"train_columns names {first} twice, and the encoder trains without dropout: a"
+                " text's two vectors would be one and the same; say task.module.dropout=0.1"
+            )
 
     def refuse_outside(self, number_range: Sequence[float] | None) -> None:
         """Nothing: training has no numbers, and the module looks at those of validation."""

@@ -477,15 +477,27 @@ class Encoder(nn.Module):
             output_hidden_states,
         )
 
-    def share_projections(self) -> None:
+    def share_projections(self, *, only_equal: bool = False) -> None:
         """Lets the matrices of global tokens be the others, while nothing is global.
 
-        So both begin alike where something is (Beltagy et al. 2020).
+        So both begin alike where something is (Beltagy et al. 2020). `only_equal`: of a layer whose
+        two are alike, as pre-training leaves them.
         """
         for block in self.blocks:
             attention: Any = block.attention
-            if attention.qkv_global is not None:
+            if attention.qkv_global is None:
+                continue
+            is_equal = torch.equal(attention.qkv.weight, attention.qkv_global.weight)
+            if is_equal or not only_equal:
                 attention.qkv_global = attention.qkv
+
+    def set_dropout(self, prob: float) -> None:
+        """One probability of dropout everywhere, whatever the configuration says."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.prob = prob
+            elif isinstance(module, SelfAttention):
+                module.dropout_prob = prob
 
     def embed(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """int64 [T] each -> what goes into the first layer, [T, H]."""

@@ -110,17 +110,22 @@ class ContrastiveEncoder(SiameseEncoder):
 
     Args:
         temperature: cosines are divided by it.
+        dropout: of the encoder while it trains; None: its own.
     """
 
-    def __init__(self, *, temperature: float, **siamese: Any) -> None:
+    def __init__(self, *, temperature: float, dropout: float | None, **siamese: Any) -> None:
         super().__init__(**siamese)
         self.temperature = temperature
+        if dropout is not None:
+            self.encoder.set_dropout(dropout)
 
     @classmethod
     def check_settings(cls, settings: ReadOnlyJson) -> None:
         super().check_settings(settings)
         if not settings["temperature"] > 0:
             raise ValueError(f"temperature={settings['temperature']}: give a number above 0")
+        if not 0 <= (settings["dropout"] or 0.0) < 1:
+            raise ValueError(f"dropout={settings['dropout']}: give a number from 0 to below 1")
 
     def logits(self, batch: Batch) -> Tensor:
         """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1]."""

@@ -77,6 +77,28 @@ def _pooling(path: Path) -> str:
     )
 
 
+def files_beside(folder: Path) -> dict[str, bytes]:
+    """What sentence-transformers keeps beside an encoder, by its names; none in other folders.
+
+    ValueError for a module that is not inside of the folder.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return {}
+    paths = [folder / name for name in (MODULES_FILE, TRANSFORMER_FILE, LIBRARY_FILE)]
+    for module in json.loads((folder / MODULES_FILE).read_bytes()):
+        # The encoder's own files may be in the folder itself.
+        if not module["path"]:
+            continue
+        place = folder / module["path"]
+        if folder.resolve() not in place.resolve().parents:
+            raise ValueError(
+                f"{folder / MODULES_FILE} names {module['path']}, which leads out of it"
+            )
+        paths += place.rglob("*")
+    files = [path for path in paths if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def longest_text(folder: Path) -> int | None:
     """Tokens after which sentence-transformers cuts a text; None where it does not say."""
     if not (folder / MODULES_FILE).is_file():

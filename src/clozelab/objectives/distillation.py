@@ -309,7 +309,10 @@ class Distillation(MaskedLanguageModel):
         numbers = self.layers_to_start_from(student.encoder.config, teacher.encoder.config)
         layers = teacher.encoder.layers()
         for layer, number in zip(student.encoder.layers(), numbers, strict=True):
-            layer.load_state_dict(layers[number - 1].state_dict())
+            # A Longformer's matrices of global tokens are its others, and not the teacher's.
+            state = layers[number - 1].state_dict()
+            own = {name: state[name] for name, _ in layer.named_parameters()}
+            layer.load_state_dict(own, strict=False)
         student.encoder.final_norm.load_state_dict(teacher.encoder.final_norm.state_dict())
         # The vocabulary projection is the student's word embeddings, but in some families.
         head = teacher.heads["lm"].state_dict()

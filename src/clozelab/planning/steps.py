@@ -243,8 +243,9 @@ def _with_known_top_keys(
     possible = []
     for word in words:
         top_key, dot, _ = key_of(word).partition(".")
-        is_unknown = dot and stage_keys and top_key not in stage_keys
-        if word.startswith(("+", "~")) or not is_unknown:
+        # Every stage has Hydra's own keys; a group (task/format@task.data) is no key.
+        is_known = top_key in {"hydra", *stage_keys} or re.search("[/@]", top_key)
+        if word.startswith(("+", "~")) or not dot or not stage_keys or is_known:
             possible.append(word)
     return possible
 

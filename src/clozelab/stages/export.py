@@ -130,6 +130,7 @@ def write(
     """Write a model's folder in one of FORMATS."""
     from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
     from clozelab.modules.onnx import to_onnx
+    from clozelab.modules.sentence_folders import files_beside
     from clozelab.stages.model_card import model_card
 
     provenance = model.config.get("clozelab", {})
@@ -146,6 +147,8 @@ def write(
         files["onnx/model.onnx"] = to_onnx(model)
     if form == "sentence_transformers":
         files |= sentence_transformers_files(model, pooling)
+    else:
+        files |= files_beside(model.folder)
     heads = dict(model.heads)
     write_model(
         to,

@@ -16,6 +16,7 @@ from lightning.pytorch import Trainer
 from clozelab.config import Composed
 from clozelab.corpus.files import digest
 from clozelab.corpus.random import derive_seed
+from clozelab.datamodules.contrastive import ContrastiveDataModule
 from clozelab.datamodules.examples import Sequences
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import (
@@ -106,6 +107,8 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    if isinstance(data, ContrastiveDataModule):
+        data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
     data.setup()
     # A module that predicts numbers of a range refuses labels outside of it.
     if isinstance(data, LabelledDataModule):

@@ -323,6 +323,7 @@ def build_module(
         encoder.share_projections()
     else:
         encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
+        encoder.share_projections(only_equal=True)
     optimization = factory.optimization(cfg, total_steps, cfg.seed)
     ceiling = matmul_ceiling(hardware.precision, hardware.device)
     module: PretrainingModule = build_with_hparams(

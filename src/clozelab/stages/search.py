@@ -146,8 +146,10 @@ def note_of(
     # A file of weights may be one of several in its folder.
     if model_path.is_file():
         fingerprints.append(file_sha256(model_path))
-    made_by = {"layer": None, "stride": None, "pooling": sentence_vectors(folder).pooling}
-    made_by |= {**options, "model": " ".join(fingerprints)}
+    made_by = {"layer": None, "stride": None, **options, "model": " ".join(fingerprints)}
+    # A folder whose vectors are not computed here has its encoder's own.
+    if "pooling" not in made_by:
+        made_by["pooling"] = sentence_vectors(folder).pooling
     # The lines, and which columns of them.
     source = " ".join([file_sha256(Path(file.name)), file.form, *roles.values()])
     return {"made_by": made_by, "file": source}

@@ -49,6 +49,7 @@ def main(args: ParsedArgs) -> int:
     source = find_model(args.names[0])
     # torch takes seconds, which a wrong key need not wait
     from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
+    from clozelab.modules.sentence_folders import files_beside
     from clozelab.modules.vocabulary import with_vocabulary
 
     counts = None
@@ -67,16 +68,19 @@ def main(args: ParsedArgs) -> int:
     model = with_vocabulary(model, new, pieces)
     has_pooler = "pooler" not in model.untrained
     remembered = {"clozelab": model.config["clozelab"]}
+    problem_type = PROBLEM_TYPES.get(model.task or "")
+    files = files_beside(model.folder)
     write_model(
         to,
         model.encoder,
         dict(model.heads),
         new,
         labels=model.labels,
-        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        problem_type=problem_type,
         max_length=model.max_length,
         with_pooler=has_pooler,
         extra_config=remembered,
+        extra_files=files,
     )
     means = new.vocab_size - numbers[0] - numbers[1]
     print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
@@ -105,7 +109,7 @@ def new_tokenizer(
 ) -> Tokenizer:
     """The tokenizer that the keys ask for; ValueError where nothing would change."""
     if "tokenizer" in values:
-        return read_tokenizer(values["tokenizer"])
+        return as_read_by_encoder_of(old, read_tokenizer(values["tokenizer"]))
     if counts is not None and "add" in values:
         words = vocabulary.useful_words(old, counts, int(values["add"]))
     else:
@@ -114,3 +118,20 @@ def new_tokenizer(
     if not entries:
         raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
     return vocabulary.with_entries(old, entries)
+
+
+def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
+    """Another tokenizer, with [CLS] where the old one has it, and no token type more.
+
+    ValueError for one that ends a text with [CLS], which an XLNet alone reads there.
+    """
+    if old.cls_is_last:
+        return new.ending_with_cls()
+    if new.cls_is_last:
+        raise ValueError(
+            f"{new.path}: it ends a text with [CLS], and this model reads [CLS] first: give another"
+            " tokenizer (tokenizer=)"
+        )
+    if not old.has_token_types:
+        return new.with_token_types("one")
+    return new
