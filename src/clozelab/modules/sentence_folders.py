@@ -89,12 +89,12 @@ def files_beside(folder: Path) -> dict[str, bytes]:
         # The encoder's own files may be in the folder itself.
         if not module["path"]:
             continue
-        place = folder / module["path"]
-        if folder.resolve() not in place.resolve().parents:
+        module_folder = folder / module["path"]
+        if folder.resolve() not in module_folder.resolve().parents:
             raise ValueError(
                 f"{folder / MODULES_FILE} names {module['path']}, which leads out of it"
             )
-        paths += place.rglob("*")
+        paths += module_folder.rglob("*")
     files = [path for path in paths if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
