@@ -480,15 +480,15 @@ def _lines(table: ResultTable, *, has_tokens: bool) -> list[_Line]:
     for one_arm in series:
         percents = {fraction: 100.0 * fraction for fraction in one_arm.rows}
         amounts.append(one_arm.reached(one_arm.rows) if has_tokens else percents)
-    furthest = max((max(known.values()) for known in amounts), default=0.0)
+    furthest = max((max(amount_of.values()) for amount_of in amounts), default=0.0)
     lines = []
-    for index, (one_arm, known) in enumerate(zip(series, amounts, strict=True)):
+    for index, (one_arm, amount_of) in enumerate(zip(series, amounts, strict=True)):
         # Two lines: half of APART to the left, half to the right.
         shift = APART * furthest * (index - (len(series) - 1) / 2)
-        places = {}
-        for fraction, amount in ({0.0: 0.0} | known).items():
-            places[fraction] = amount + shift
-        lines.append(_Line(one_arm, _row_colour(table, first_rows[one_arm.arm]), places))
+        shifted = {}
+        for fraction, amount in ({0.0: 0.0} | amount_of).items():
+            shifted[fraction] = amount + shift
+        lines.append(_Line(one_arm, _row_colour(table, first_rows[one_arm.arm]), shifted))
     return lines
 
 

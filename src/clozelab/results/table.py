@@ -335,9 +335,9 @@ class _Arrangement:
 
     def _add_mean(self, column: Column, filled: Sequence[DataColumn]) -> None:
         """A mean of columns; a mean over fewer is another number, so it takes all of them."""
-        parts = list(chain.from_iterable(column.parts))
-        datasets = datasets_of_parts(parts, filled)
-        if len(datasets) < len(set(parts)):
+        names = list(chain.from_iterable(column.parts))
+        datasets = datasets_of_parts(names, filled)
+        if len(datasets) < len(set(names)):
             self.columns.append(paper_column(column))
             return
         ours = mean_column(column, list(datasets.values()))

@@ -395,8 +395,8 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
 
     A further model (generator) and its heads come from the folder of its name beside it.
     """
-    words = model.encoder.embeddings.word_embeddings
-    table = words.table().detach().clone()
+    embedding = model.encoder.embeddings.word_embeddings
+    table = embedding.table().detach().clone()
     for name, with_heads in model.named_models.items():
         if name == "encoder":
             _load_heads(with_heads, folder, name)
@@ -408,8 +408,8 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
             with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
         _load_heads(with_heads, beside, name)
     # The generator that it is a difference to may have become another.
-    if isinstance(words, DeltaEmbedding):
-        words.set_table(table)
+    if isinstance(embedding, DeltaEmbedding):
+        embedding.set_table(table)
 
 
 def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
