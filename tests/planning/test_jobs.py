@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.objectives.test_permuted import MASKING
 from tests.planning.workers import OF_THIS_MACHINE, Worker
 from tests.screens import Screens
 
@@ -21,6 +22,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.objective import Objective
+from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
@@ -111,6 +113,21 @@ def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm])
         arm.phase_tokens[0] < 0.95 * 2200 * 16 * 64
         and arm.flops < 0.96 * replace(arm, corpus=corpus).flops
     )
+
+
+def test_queries_are_no_tokens_of_the_text(demo: list[Arm]) -> None:
+    """They lengthen a row, and FLOPs a token of text count them: not twice."""
+    masked = next(arm for arm in demo if arm.name == "mlm")
+    corpus = replace(masked.corpus, folder=Path("prepared"))
+    tokens = []
+    for token in (
+        masked.objective.token,
+        PermutedLanguageModel(**MASKING, sees_every_position=True),
+    ):
+        objective = Objective(input=FullSentences(), token=token, pair=None)
+        arm = replace(masked, corpus=corpus, objectives=(), objective=objective)
+        tokens.append(arm.tokens)
+    assert tokens[0] == tokens[1] > 0
 
 
 def test_the_papers_recipe_costs_what_is_published(paper: Arm) -> None:

@@ -268,7 +268,10 @@ class Arm(Shape):
             if self.corpus.folder is not None or self.corpus.sampled is not None:
                 instances = self.corpus.instances(objective, phase["seq_length"])
                 index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
-                of_instance = float(objective.arrays(instances, 0, 0, index)["lengths"].mean())
+                arrays = objective.arrays(instances, 0, 0, index)
+                # Of the text: a row of the permuted objectives has queries behind it, which
+                # the FLOPs a token of text count.
+                of_instance = float(np.mean(arrays.get("text_lengths", arrays["lengths"])))
             tokens.append(round(phase["steps"] * phase["global_batch_size"] * of_instance))
         return tokens
 
