@@ -58,7 +58,8 @@ class MergingOnce(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
     Merging takes half of the time to compose. Jobs and trials mostly differ in overrides of single
-    keys, which are set on a copy.
+    keys, which Hydra sets after merging: so each gets a copy of what was merged before. A file of a
+    VersionedSource that has changed is merged anew.
     """
 
     _merged: ClassVar[dict[tuple[object, ...], bytes]] = {}

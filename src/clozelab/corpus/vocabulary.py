@@ -29,7 +29,7 @@ from clozelab.corpus.tokenizers import read_tokenizer
 MIN_WORD_COUNT = 2  # of a word that gets an entry
 WORD = re.compile(r"[^\W\d_]+")
 GENERIC_CLASS = "PreTrainedTokenizerFast"  # takes tokenizer.json as it is
-# What a new piece of Unigram has more than the old ones of its word, so that it is taken instead.
+# Unigram takes a new piece, since its score is so much above the sum of its old pieces' scores.
 UNIGRAM_MARGIN = 1e-3
 UNIGRAM_UNKNOWN = 10.0  # an unknown character's score is so far below the lowest
 
@@ -43,7 +43,7 @@ def count_words(documents: Iterable[Document]) -> Counter[str]:
 
 
 def pieces_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
-    """Tokens of all words by the number of words."""
+    """Tokens that a word has on average, each word as often as it occurs."""
     _, lengths = tokenizer.encode_words(list(counts))
     numbers = np.array(list(counts.values()))
     return float(lengths @ numbers / max(1, numbers.sum()))
@@ -59,6 +59,7 @@ def useful_words(tokenizer: Tokenizer, counts: Mapping[str, int], number: int) -
     _, lengths = tokenizer.encode_words(frequent)
     saved = {}
     for word, length in zip(frequent, lengths.tolist(), strict=True):
+        # The tokenizer cuts at hyphens and the like first; only an uncut word can be an entry.
         pieces = tokenizer.split(word)
         if len(pieces) == 1 and pieces[0] not in old_entries:
             # A word that is unknown as a whole is one token, and worth more.
@@ -131,13 +132,14 @@ def _scored(
 def old_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
     """Of each id of `new` the ids of `old` that say the same: one, several, or none.
 
-    Special tokens have their role's. An entry that both have is itself, where entries of both say
-    alike whether they begin a word. All others have the pieces into which `old` cuts their text.
+    A special token has the old one of its role. An entry that both have is itself, where entries of
+    both say alike whether they begin a word. All others have the pieces into which `old` cuts their
+    text.
     """
     same = {}
     if new.kind == old.kind:
         same = {entry: [index] for index, entry in enumerate(old.vocabulary)}
-    # Also what is no text by itself: an added token, and special ones of the old tokenizer.
+    # These are no text to be cut: added tokens, and special ones of the old tokenizer.
     same |= {name: same.get(name, []) for name in new.added_tokens}
     same |= {name: [] for name in old.special_tokens}
     for name, old_name in zip(new.special_tokens, old.special_tokens, strict=True):

@@ -77,7 +77,10 @@ class ContrastiveDataModule(LabelledDataModule):
         return super()._read(path, role, names)
 
     def compute_baselines(self) -> Scores:
-        """How many of a pair's words both texts have: training says nothing of any score."""
+        """The share of a pair's words that both texts have, as a score.
+
+        No rule can be learnt from the training file, which has no scores.
+        """
         examples = self._read(self.validation_path, "validation")
         shares = []
         for texts in examples.texts:

@@ -1,7 +1,8 @@
 """XLNet's layers (Yang et al. 2019): scores of distances (Dai et al. 2019), and of segments.
 
-To the score of two tokens are added the query's product with the distance's key, and with a vector
-that says whether both are of one segment. Each of the three products has a bias on the query.
+The score of two tokens sums three products of the query: with the key, with a key of the distance,
+and with a vector that says whether both are of one segment. Each product has a learned bias, which
+is added to the query.
 
 Unusual: XLNet's texts end with [CLS], as in A [SEP] B [SEP] [CLS]; here it stands first, as in all
 other models. Only distances and segments tell where a token stands, so [CLS] gets the last position
@@ -47,7 +48,7 @@ def _check_parts(config: EncoderConfig) -> None:
 
 
 class SegmentedDistances(Positions):
-    """Sines and cosines of distances, and what a query starts from.
+    """Sines and cosines of distances, and what a query starts from: a slot that only predicts.
 
     Of a causal encoder [CLS] stays first: behind the text it would tell how long that is.
     """
@@ -61,7 +62,7 @@ class SegmentedDistances(Positions):
         self.tells_length = not config.is_causal
         self.query = Embedding(1, config.hidden_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        # Of query less key, from the most negative one on.
+        # A distance is the query's position less the key's; the most negative one stands first.
         reach = config.max_position_embeddings - 1
         distances = torch.arange(-reach, reach + 1, dtype=torch.float64)
         exponents = torch.arange(0, config.hidden_size, 2) / config.hidden_size
@@ -96,8 +97,8 @@ class SegmentedDistances(Positions):
         return torch.stack([position_ids, segments], dim=1)
 
     def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
-        """`position_ids` are `places`."""
-        # All layers drop the same of the table. The scores are a layer's own.
+        """Here `position_ids` are what `places` has made of them."""
+        # The table's dropout is drawn once for all layers. Each makes scores of its own from it.
         bind: Any = partial(_bind, self.dropout(self.table))
         return ScoreBias(bind, position_ids, bind=bind)
 
@@ -107,19 +108,23 @@ def _bind(table: Tensor, bias: ScoreBias, layer: SegmentedAttention, widest: int
     middle = len(table) // 2
     reach = min(widest - 1, middle)
     keys = table[middle - reach : middle + reach + 1]
-    # A projection once a batch is not counted.
+    # On the meta device FLOPs are counted: a product that is made once a batch is left out.
     if keys.device.type != "meta":
         keys = layer.distance(keys)
     return bias._replace(compute=partial(layer.added_scores, keys))
 
 
 class SegmentedAttention(SelfAttention):
-    """Query, key and value have no bias; those of content, distance and segment do not decay."""
+    """Attention with three biases on the query: by content, by distance and by segment.
+
+    Weight decay leaves them alone. The matrices of query, key and value have no bias.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(replace(config, use_bias=False), norm_last=True)
         self.distance = Linear(config.hidden_size, config.hidden_size, bias=False)
         self.segments = Embedding(2, config.hidden_size)  # of the same one, and of others
+        # By content, distance and segment; the names are those of transformers.
         self.r_w_bias = nn.Parameter(torch.zeros(config.hidden_size))
         self.r_r_bias = nn.Parameter(torch.zeros(config.hidden_size))
         self.r_s_bias = nn.Parameter(torch.zeros(config.hidden_size))
@@ -133,7 +138,7 @@ class SegmentedAttention(SelfAttention):
         by_segment = (q + self.r_s_bias.view(shape)) @ segments  # [B, N, S, 2]
         of_distance = q + self.r_r_bias.view(shape)
         if q.device.type == "meta":
-            # Of a row of products half is for no key: not counted.
+            # Of a query's products with 2 S - 1 distances, S belong to a key: these are counted.
             return of_distance @ keys[..., : q.shape[2]]
         by_distance = of_distance @ keys  # [B, N, S, W]
         position, segment = places.unbind(-1)

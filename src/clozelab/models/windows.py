@@ -1,7 +1,8 @@
 """Attention that reads a part of a long text: chunks of a window, tokens seen by all, blocks.
 
 A chunk of queries sees the chunks beside it, as far as the window goes, and the global tokens. So
-time and memory grow with the length, not with its square. Of windows of two tokens on each side:
+time and memory grow with the length, not with its square. With windows of two tokens on each side,
+the second chunk sees:
 
     queries   [2 3]
     keys      [0 1 | 2 3 | 4 5] and global tokens
@@ -46,8 +47,8 @@ class Chunks(NamedTuple):
 
 
 def make_chunks(padding: Tensor, size: int, is_global: Tensor | None, dtype: torch.dtype) -> Chunks:
-    """`padding`, `is_global`: bool [B, S]."""
-    # Slots count from 1, and 0 is nothing. A global token has a place of its own, and counts once.
+    """How rows are cut, and what each chunk may see; `padding`, `is_global`: bool [B, S]."""
+    # Slots count from 1, and 0 is no key. A global token is a key behind all chunks, and in none.
     queries = torch.arange(1, padding.shape[1] + 1)[None]
     keys = queries.masked_fill(padding, 0)
     if is_global is not None:
@@ -89,7 +90,7 @@ def with_neighbours(x: Tensor, size: int) -> Tensor:
 
 
 def longest_whole(size: int, num_random: int) -> int:
-    """Tokens of a text that is seen whole in spite of its blocks, at most."""
+    """The most tokens of a text in which every token sees all, in spite of blocks."""
     return (5 + 2 * num_random) * size
 
 

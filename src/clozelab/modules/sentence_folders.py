@@ -78,7 +78,7 @@ def _pooling(path: Path) -> str:
 
 
 def files_beside(folder: Path) -> dict[str, bytes]:
-    """What sentence-transformers keeps beside an encoder, by its names; none in other folders.
+    """Files of sentence-transformers beside an encoder, by their names; none in other folders.
 
     ValueError for a module that is not inside of the folder.
     """

@@ -1,8 +1,8 @@
 """An encoder under another vocabulary: its embeddings row by row, all other weights as they are.
 
-A row of the new matrix is the mean of old rows: that of the same entry, those of the pieces into
-which the old tokenizer cut it (as Hewitt 2021 and others begin new words), or of all. Where the
-vocabulary is predicted by a matrix of its own, that gets the same, and so does the bias.
+A row of the new matrix is the old row of the same entry. A new entry gets the mean of the rows of
+its old pieces (as in Gee et al. 2022), or of all rows where it has none (as in Hewitt 2021). Where
+the vocabulary is predicted by a matrix of its own, that gets the same, and so does the bias.
 """
 
 from __future__ import annotations

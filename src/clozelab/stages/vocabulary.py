@@ -1,6 +1,6 @@
 """`clozelab vocabulary`: an encoder with more words, or with another tokenizer.
 
-The folder that it writes goes on with pre-training (`pretrain encoder=FOLDER`).
+More pre-training begins from the folder that it writes (`pretrain encoder=FOLDER`).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def new_tokenizer(
 
 
 def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
-    """Another tokenizer, with [CLS] where the old one has it, and no token type more.
+    """Another tokenizer, with [CLS] where the old one has it, and no more token types than it.
 
     ValueError for one that ends a text with [CLS], which an XLNet alone reads there.
     """

@@ -1,7 +1,7 @@
 """BigBird (Zaheer et al. 2020): BERT's layers on blocks of tokens, of which each sees a few.
 
 Unusual: first block, last block and whether all is seen are by each text's own length, in
-transformers by the padded batch's. No block is drawn, in training neither. Their class for answers
+transformers by the padded batch's. No block is drawn, not even in training. Their class for answers
 also takes 1e6 from the question's logits, and the embeddings' dropout stands before the norm there.
 """
 
@@ -71,7 +71,7 @@ class BigBird(Family):
         return super().head(kind, encoder, **options)
 
     def reads_pooler(self, kinds: Any) -> bool:
-        """Their classes have one where nothing reads it, too."""
+        """All of their classes have a pooler, read or not; that for answers has none."""
         return "spans" not in kinds
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:

@@ -1,11 +1,11 @@
 """Longformer (Beltagy et al. 2020): RoBERTa's layers; a window in each, and global tokens.
 
-These see everything, by matrices of their own, and everything sees them. As in transformers they
-are the first token of a text that is classified, a question's tokens, or those of a choice; where
-tokens are predicted or tagged there are none.
+Global tokens see everything, by matrices of their own, and everything sees them. As in
+transformers they are the first token of a text that is classified, a question's tokens, or those
+of a choice; where tokens are predicted or tagged there are none.
 
-Unusual: the separator is what a sequence ends with. config.json has whole windows, ours are the
-tokens on each side.
+Unusual: whatever token ends a sequence counts as the separator. A window in config.json is of both
+sides together; ours is of one side.
 """
 
 from __future__ import annotations

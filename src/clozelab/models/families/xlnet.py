@@ -1,7 +1,7 @@
 """XLNet (Yang et al. 2019): scores of distances and segments, predictions from queries.
 
-A file's matrices have three dimensions, inputs first: [H, N, D]; only that of the attention's
-output has its outputs first.
+In a file the matrices of attention have three dimensions, [H, N, D], with inputs first. That of
+attention's output alone has its outputs first.
 
 Unusual: its config.json has one probability of dropout, and no longest text; ours is written as
 `max_sequence_length`. There is no memory of earlier texts (`mem_len`): theirs has none either,
@@ -37,6 +37,7 @@ FIXED: Mapping[str, Any] = {
     "summary_use_proj": True,
     "summary_activation": "tanh",
 }
+# Last parts of names: of tensors with inputs first, and of those with a dimension of heads.
 TRANSPOSED = ("q", "k", "v", "r")
 BY_HEAD = (*TRANSPOSED, "o", "seg_embed", "r_w_bias", "r_r_bias", "r_s_bias")
 QUERY = "mask_emb"
@@ -101,12 +102,12 @@ class Xlnet(RenamedFamily):
     cls_is_last = True
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
-        # The encoder has dropped of its states already.
+        # The encoder ends with dropout, so this head has none.
         if kind == "tags":
             options.pop("stored", None)
             return heads.LinearHead(encoder.config, **options)
         head = super().head(kind, encoder, **options)
-        # A narrower vocabulary, which theirs has not, needs a matrix before it.
+        # Word embeddings narrower than the layers, which theirs never are, need a matrix here.
         if kind == "lm" and not encoder.config.has_projection:
             head.transform = nn.Identity()
         return head
