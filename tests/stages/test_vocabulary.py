@@ -264,6 +264,8 @@ REFUSED = {
     "two things to do": (["to=TO", "words=x", "tokenizer=y"], "and one of"),
     "words of no text": (["to=TO", "add=5"], "and one of text=PATH add=NUMBER"),
     "no number": (["to=TO", "add=many", "text=x"], "add=many is no number of words"),
+    "none to add": (["to=TO", "add=0", "text=x"], "add=0 is no number of words"),
+    "two words in a line": (["to=TO", "words=PHRASES"], "PHRASES:2: 'a b' is no one word"),
     "no such file": (["to=TO", "words=nowhere.txt"], "nowhere.txt does not exist"),
     "known words": (["to=TO", "words=KNOWN"], "every word has an entry already"),
     "a folder that is there": (["to=MODEL", "words=KNOWN"], "remove it, or give to= another name"),
@@ -277,8 +279,9 @@ def test_what_makes_no_vocabulary_is_refused(
     tokenizer = own_tokenizer("bert")
     write_folder(tmp_path / "MODEL", "bert", tokenizer)
     (tmp_path / "KNOWN").write_text("the\nand\n")
+    (tmp_path / "PHRASES").write_text("carcinoma\na b\n")
     words, message = REFUSED[case]
-    for name in ("TO", "MODEL", "KNOWN"):
+    for name in ("TO", "MODEL", "KNOWN", "PHRASES"):
         words = [word.replace(name, str(tmp_path / name)) for word in words]
     assert main(["vocabulary", str(tmp_path / "MODEL"), *words]) == 1
     assert message in " ".join(capsys.readouterr().err.split())

@@ -15,8 +15,9 @@ from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.tokenizer_files import read_text
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.locate import find_model
-from clozelab.stages.export import refuse_to_replace
+from clozelab.stages.export import SWITCH, refuse_to_replace
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.did_you_mean import check_choice
 
 HELP = """\
 clozelab vocabulary MODEL to=FOLDER text=PATH add=NUMBER
@@ -31,12 +32,13 @@ pieces' (without any, of all); all other weights stay as they are.
   add=NUMBER        so many words of text=, those that save most tokens
   words=FILE        these words, one a line
   tokenizer=FOLDER  the tokenizer of this folder instead of the model's
+  hub=true          MODEL is NAME@COMMIT on the Hugging Face hub
 
 With text=, also prints the tokens that a word of it has, before and after.
 
   clozelab vocabulary bert-base to=bio text=abstracts add=5000
   clozelab pretrain encoder=bio tokenizer.vocab_file=bio/tokenizer.json"""
-KEYS = ("to", "text", "add", "words", "tokenizer")
+KEYS = ("to", "text", "add", "words", "tokenizer", "hub")
 
 
 @verb("vocabulary", HELP, names=(1, 1), keys=KEYS)
@@ -46,7 +48,7 @@ def main(args: ParsedArgs) -> int:
     check_keys(values)
     to = Path(values["to"])
     refuse_to_replace(to)
-    source = find_model(args.names[0])
+    source = find_model(args.names[0], from_hub=values.get("hub") == "true")
     # torch takes seconds, which a wrong key need not wait
     from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
     from clozelab.modules.sentence_folders import files_beside
@@ -100,8 +102,10 @@ def check_keys(values: Mapping[str, str]) -> None:
             "vocabulary: say to=FOLDER, and one of text=PATH add=NUMBER, words=FILE and"
             " tokenizer=FOLDER; see --help"
         )
-    if not values.get("add", "1").isdecimal():
-        raise ValueError(f"vocabulary: add={values['add']} is no number of words")
+    check_choice("hub", values.get("hub", "false"), SWITCH)
+    number = values.get("add", "1")
+    if not number.isdecimal() or int(number) == 0:
+        raise ValueError(f"vocabulary: add={number} is no number of words; give 1 or more")
 
 
 def new_tokenizer(
@@ -113,11 +117,22 @@ def new_tokenizer(
     if counts is not None and "add" in values:
         words = vocabulary.useful_words(old, counts, int(values["add"]))
     else:
-        words = read_text(Path(values["words"]), "one word a line").split()
+        words = read_words(Path(values["words"]))
     entries = vocabulary.entries_of(old, words)
     if not entries:
         raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
     return vocabulary.with_entries(old, entries)
+
+
+def read_words(file: Path) -> list[str]:
+    """Those of a file with one a line; ValueError for a line of two."""
+    words = []
+    for number, line in enumerate(read_text(file, "one word a line").splitlines(), start=1):
+        of_line = line.split()
+        if len(of_line) > 1:
+            raise ValueError(f"{file}:{number}: {line.strip()!r} is no one word; give one a line")
+        words += of_line
+    return words
 
 
 def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
