@@ -3,8 +3,8 @@ byte.
 
 `packs/NAME.csv` holds what was made of `docs/results/NAME/runs.zip`, by the pack's own experiment:
 by commit 3343c5f, or by the commit that published a later one. Five of them it refused for an older
-results version; of those it is what it made without that check. One small pack is opened in every run of the suite, all others with `pytest -m
-slow tests/reference/test_packs.py`.
+results version; of those it is what it made without that check. One small pack is opened in every
+run of the suite, all others with `pytest -m slow tests/reference/test_packs.py`.
 """
 
 from __future__ import annotations

@@ -271,7 +271,10 @@ class Arm(Shape):
                 arrays = objective.arrays(instances, 0, 0, index)
                 # Of the text: a row of the permuted objectives has queries behind it, which
                 # the FLOPs a token of text count.
-                of_instance = float(np.mean(arrays.get("text_lengths", arrays["lengths"])))
+                lengths = arrays["lengths"]
+                if "text_lengths" in arrays:
+                    lengths = arrays["text_lengths"]
+                of_instance = float(np.mean(lengths))
             tokens.append(round(phase["steps"] * phase["global_batch_size"] * of_instance))
         return tokens
 
