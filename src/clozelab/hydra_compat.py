@@ -49,9 +49,12 @@ __all__ = ["ConfigRepository", "SourcesRegistry", "create_config_search_path"]
 class VersionedSource(FileConfigSource):
     """A source of YAML files that says when one has changed."""
 
+    @abstractmethod
     def version(self, config_path: str) -> tuple[object, ...]:
-        """Return what is another value when the file, or what stands for it, has changed."""
-        raise NotImplementedError
+        """Return what is another value when the file, or what stands for it, has changed.
+
+        It holds the source's place, so that two search paths never share what was merged.
+        """
 
 
 class MergingOnce(ConfigLoaderImpl):

@@ -17,6 +17,7 @@ size of one direction of an LSTM.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,9 +84,9 @@ class VocabularyHead(nn.Module):
     reads_hidden_states = False
     is_stock = True  # whether classes of transformers have it
 
+    @abstractmethod
     def vector(self, hidden: Tensor) -> Tensor:
         """[P, inputs] -> [P, E]: what the rows of the vocabulary are multiplied by."""
-        raise NotImplementedError
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[P, inputs] -> logits [P, V]."""

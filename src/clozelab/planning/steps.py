@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -211,9 +211,13 @@ def _accepted(
 ) -> list[str]:
     """Those of some overrides that a stage takes: mostly all of them."""
 
+    @cache
+    def are_taken(tried: tuple[str, ...]) -> bool:
+        return isinstance(_composed(stage, names, folder, tried), Composed)
+
     def takes(before: Sequence[str], tried: Sequence[str]) -> list[str]:
         """Those of `tried` that the stage takes on top of others; halves find the refused ones."""
-        if not tried or isinstance(_composed(stage, names, folder, [*before, *tried]), Composed):
+        if not tried or are_taken((*before, *tried)):
             return list(tried)
         if len(tried) == 1:
             return []
@@ -221,7 +225,7 @@ def _accepted(
         first = takes(before, tried[:half])
         return first + takes([*before, *first], tried[half:])
 
-    if isinstance(_composed(stage, names, folder, words), Composed):
+    if are_taken(tuple(words)):
         return list(words)
     # Most refused words belong to a part that the stage does not have.
     possible = _with_known_top_keys(stage, names, folder, words)
