@@ -446,6 +446,10 @@ class PretrainConfig(TrainingConfig):
     spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
     # fractions of the steps after which the encoder is kept as well, in encoders/step-N
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
+    # of the weights in an encoder's folder; training itself keeps them in float32
+    encoder_dtype: Annotated[
+        str, one_of("float32", "float16", "bfloat16"), Added(was="float32")
+    ] = MISSING
     # a run without them is of no use here: it is neither shared nor taken for complete
     needs_kept_encoders: Annotated[bool, NEUTRAL] = MISSING
     # take an equal, complete run of another experiment instead of training again

@@ -961,3 +961,18 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
     for step in range(1, 11):
         assert compiled[step, "train/loss"] == pytest.approx(eager[step, "train/loss"], abs=0.1)
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()
+
+
+def test_an_encoder_is_written_in_half_precision(workplace: Path, tmp_path: Path) -> None:
+    folders = {}
+    for dtype in ("float32", "float16"):
+        run_here(workplace, tmp_path / dtype, encoder_dtype=dtype)
+        folders[dtype] = tmp_path / dtype / "encoder"
+    whole, rounded = (load_file(folder / "model.safetensors") for folder in folders.values())
+    assert {value.dtype for value in whole.values()} == {torch.float32}
+    assert {value.dtype for value in rounded.values()} == {torch.float16}
+    assert all(torch.equal(rounded[name], value.half()) for name, value in whole.items())
+    # Whatever reads it computes in float32.
+    assert {value.dtype for value in load_encoder(folders["float16"]).parameters()} == {
+        torch.float32
+    }

@@ -82,6 +82,7 @@ def save_encoder_folder(
     tokenizer_files: Mapping[str, str | bytes],
     extra_config: ReadOnlyJson,
     with_pooler: bool = True,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
 
@@ -90,6 +91,7 @@ def save_encoder_folder(
         tokenizer_files: name -> content.
         extra_config: further keys of config.json, e.g. label names.
         with_pooler: False leaves out one not trained.
+        dtype: of the weights in the file; float16 halves it.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -101,6 +103,7 @@ def save_encoder_folder(
     if family.pooler_is_apart:
         with_pooler = with_pooler and family.reads_pooler(heads)
     tensors = family.to_file(to_hf_tensors(encoder, heads, with_pooler))
+    tensors = {name: value.to(dtype) for name, value in tensors.items()}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write_json(temporary / CONFIG_FILE, config, sort_keys=True)

@@ -316,9 +316,13 @@ class PretrainingModule(TrainingModule):
         return facts | self.latest_validation
 
     def save_encoder(
-        self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: ReadOnlyJson
+        self,
+        folder: Path,
+        tokenizer_files: Mapping[str, bytes],
+        provenance: ReadOnlyJson,
+        dtype: str,
     ) -> None:
-        """Writes the encoder with its heads in the Hugging Face layout.
+        """Writes the encoder with its heads in the Hugging Face layout, its weights as `dtype`.
 
         The other models are written likewise, beside a folder that is called `encoder`.
         """
@@ -332,6 +336,7 @@ class PretrainingModule(TrainingModule):
                     heads=dict(model.heads.items()),
                     tokenizer_files=with_max_length(tokenizer_files, longest),
                     extra_config={"clozelab": dict(provenance)},
+                    dtype=getattr(torch, dtype),
                 )
 
     def gather_weights(self) -> None:

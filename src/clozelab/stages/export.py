@@ -257,5 +257,5 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     if to is not None:
         folder = to.resolve()
     provenance = pretrain.encoder_provenance(cfg, record, corpus, step=step)
-    module.save_encoder(folder, tokenizer.files(), provenance)
+    module.save_encoder(folder, tokenizer.files(), provenance, cfg.encoder_dtype)
     return folder

@@ -299,7 +299,7 @@ def save_encoder(
     if step is not None:
         folder = run.dir / f"encoders/step-{step}"
     provenance = encoder_provenance(job.cfg, run.content, job.corpus, step=step)
-    module.save_encoder(folder, tokenizer.files(), provenance)
+    module.save_encoder(folder, tokenizer.files(), provenance, job.cfg.encoder_dtype)
 
 
 # What it trains
