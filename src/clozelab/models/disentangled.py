@@ -187,7 +187,8 @@ def distance_scores(
             # Of a row of products half is for no key: not counted, as what a window hides.
             added.append(x @ vectors[..., :slots])
             continue
-        vectors = _of_row(vectors, slots)
+        # Attention maps ask in fp32, whatever the layer's projections are in.
+        vectors = _of_row(vectors, slots).to(x.dtype)
         # All sequences in one product a head: [N, B*S, D] with [N, D, W].
         products = x.transpose(0, 1).flatten(1, 2) @ vectors
         scores = by_distance(products.unflatten(1, (-1, slots))).transpose(0, 1)
