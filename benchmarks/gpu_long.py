@@ -2,8 +2,9 @@
 
 Masks are those of the recipes of Longformer, ModernBERT (its local layers) and BigBird. "Plain" is
 one product, one softmax and one product more on padded rows. Both run forward and backward in bf16;
-errors are those against one sequence after the other in fp32. Chunks of a window (windows.py), which
-attention.py takes on a CPU alone, have a line of their own, to show what they would save.
+errors are those against one sequence after the other in fp32. Chunks of a window
+(windows.py), which attention.py takes on a CPU alone, have a line of their own, to show what they
+would save.
 """
 
 from __future__ import annotations

@@ -74,18 +74,18 @@ def test_a_wrong_kernel_is_noticed(
 
 
 def test_a_wrong_pair_is_noticed(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two members one turns its queries by another angle on the device."""
+    """Of two members one has other angles on the device."""
     family = sys.modules["gpu_family"]
     names = ("BERT", "ModernBERT")
     monkeypatch.setattr(family, "PAIRS", {name: family.PAIRS[name] for name in names})
-    monkeypatch.setattr(family, "check_long_rows", lambda plan: [])  # noqa: ARG005
+    monkeypatch.setattr(family, "check_long_rows", lambda plan: [])
     right = family.Pair.on_device
 
     def broken(pair: Any) -> Any:
         model = right(pair)
         positions = model.encoder.embeddings.position_embeddings
-        if hasattr(positions, "base"):
-            positions.base = 10.0
+        if isinstance(getattr(positions, "table", None), torch.Tensor):
+            positions.table.mul_(1.5)
         return model
 
     monkeypatch.setattr(family.Pair, "on_device", broken)
