@@ -52,6 +52,8 @@ from pretraining import BATCH, SEQ_LENGTH, SIDE_NAMES, clozelab_batch, make_rows
 
 TITLE = "The family beside BERT"
 MASKED = "objective=mlm"
+FULL_ROWS = "objective/input=full_sentences"
+ALWAYS = ("model=mini", FULL_ROWS)
 MEMBERS: Mapping[str, tuple[str, ...]] = {
     "BERT": ("recipe=bert", MASKED),
     "RoBERTa": ("recipe=roberta",),
@@ -255,7 +257,14 @@ class Turn(NamedTuple):
 class Member:
     """A member with its optimizer, and a batch that it is trained on again and again."""
 
-    def __init__(self, words: Sequence[str], rows: int) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        rows: int,
+        always: Sequence[str] = ALWAYS,
+        shards: Any = None,
+        seq_length: int = SEQ_LENGTH,
+    ) -> None:
         import numpy as np
         import torch
 
@@ -267,20 +276,21 @@ class Member:
         from clozelab.stages.pretrain import build_objectives, encoder_config
 
         torch.manual_seed(0)
-        ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=VOCAB_SIZE)
-        always = ("model=mini", "objective/input=full_sentences")
+        if shards is None:
+            shards = random_words(rows)
+        ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=shards.vocab_size)
         cfg = compose("pretrain", [*always, *words]).config
         self.objective = build_objectives(cfg)[0]
         encoder = Encoder(encoder_config(cfg, ids, self.objective))
         encoder.share_projections()
         self.model = PretrainingModel(encoder, [self.objective]).train()
         self.optimizer = clozelab_optimizer(self.model.named_parameters())
-        instances = self.objective.bind(random_words(rows), ids, SEQ_LENGTH)
+        instances = self.objective.bind(shards, ids, seq_length)
         self.batch = to_torch(self.objective.arrays(instances, 0, 0, np.arange(rows)))
         token = self.objective.token
-        share = token.predicted_share(SEQ_LENGTH)
-        flops_per_token = token.flops_per_token(encoder.config, SEQ_LENGTH, share)
-        self.flops = rows * SEQ_LENGTH * flops_per_token
+        share = token.predicted_share(seq_length)
+        flops_per_token = token.flops_per_token(encoder.config, seq_length, share)
+        self.flops = rows * seq_length * flops_per_token
         self.is_bf16 = clozelab_precision()
 
     def loss(self) -> Any:
@@ -322,29 +332,34 @@ def random_words(rows: int) -> Any:
     )
 
 
-def save_teacher(folder: Path) -> None:
+def save_teacher(folder: Path, **options: Any) -> None:
     """A BERT of the same size, with fresh weights."""
     from clozelab.models import folders
 
-    model = Member(MEMBERS["BERT"], 1).model.named_models["encoder"]
+    model = Member(MEMBERS["BERT"], 1, **options).model.named_models["encoder"]
     heads = dict(model.heads.items())
     folders.save_encoder_folder(
         folder, model.encoder, heads=heads, tokenizer_files={}, extra_config={}
     )
 
 
+def make_member(words: Sequence[str], rows: int, **options: Any) -> Member:
+    """`options` as Member has them; who needs a teacher gets one."""
+    if tuple(words) != MEMBERS["DistilBERT with its teacher"]:
+        return Member(words, rows, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        teacher = Path(folder) / "teacher"
+        save_teacher(teacher, **options)
+        return Member([*words, f"objective.token.teacher={teacher}"], rows, **options)
+
+
 def members(names: Sequence[str], rows: int) -> dict[str, Member]:
     made = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            words = list(MEMBERS[name])
-            if words == ["recipe=distilbert"]:
-                save_teacher(Path(folder) / "teacher")
-                words.append(f"objective.token.teacher={folder}/teacher")
-            made[name] = Member(words, rows)
-            # The second step is the first one with the optimizer's memory.
-            for _ in range(2):
-                made[name].step()
+    for name in names:
+        made[name] = make_member(MEMBERS[name], rows)
+        # The second step is the first one with the optimizer's memory.
+        for _ in range(2):
+            made[name].step()
     return made
 
 

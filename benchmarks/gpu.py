@@ -11,6 +11,7 @@ utilisation against the
    memory of both.
 4. memory: what gradient checkpointing saves, and the micro-batch finder from far too large a batch.
 5. data: how long the training loop waits for its next batch, with batches from a real corpus.
+6. family, family_compiled: every pair of an architecture and an objective is right (gpu_family.py).
 
 Each part stands alone: one that fails says so in the report and hides no other. `--smoke` runs all
 of them on a CPU in tiny shapes, to show that the code works; its numbers mean nothing. Writes a
@@ -35,6 +36,7 @@ from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import compile_encoder
 from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_step
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
+from gpu_family import check_compiled, check_family
 from gpu_kernels import check_kernels
 from gpu_plan import Plan, moved
 from interleaved import about, default_report, spread, write_report
@@ -315,6 +317,8 @@ PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "speed": ("Speed and utilisation", measure_speed),
     "memory": ("Memory", measure_memory),
     "data": ("Data", measure_data),
+    "family": ("The family", check_family),
+    "family_compiled": ("The family, compiled", check_compiled),
 }
 
 

@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import torch
 
+from clozelab.models import attention
 from interleaved import say
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -42,6 +47,12 @@ class Plan:
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
+    def kernels(self) -> AbstractContextManager[Any]:
+        """In a smoke test the attention that a GPU takes, as far as a CPU has it."""
+        if not self.smoke:
+            return nullcontext()
+        return mock.patch.object(attention, "_usual_kernel", lambda device: "sdpa")  # noqa: ARG005
+
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -52,13 +63,13 @@ class Plan:
             return 0.0
         return torch.cuda.memory_allocated() / 2**30
 
-    def peak_gib(self, beyond: float = 0.0) -> str:
+    def peak_gib(self, beyond: float = 0.0, digits: int = 1) -> str:
         """The most since the last call, less what lay there before."""
         if self.device.type != "cuda":
             return "-"
         peak = torch.cuda.max_memory_allocated() / 2**30 - beyond
         torch.cuda.reset_peak_memory_stats()
-        return f"{peak:.1f}"
+        return f"{peak:.{digits}f}"
 
     def free(self) -> None:
         gc.collect()
@@ -75,3 +86,49 @@ def moved(
         key: value.to(device, non_blocking=non_blocking) if hasattr(value, "to") else value
         for key, value in batch.items()
     }
+
+
+@dataclass
+class Line:
+    """A line of a table, about one thing; a check that fails hides no other."""
+
+    name: str
+    wrong: list[str] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+
+    def attempt(self, title: str, part: Callable[[], T]) -> T | None:
+        """What the part gives; None where it fails, which the verdict says."""
+        try:
+            return part()
+        except Exception as error:
+            first = str(error).strip().split("\n")[0]
+            message = first[:160].replace("|", "/")
+            self.wrong.append(f"{title}: {type(error).__name__}: {message}")
+            return None
+
+    def check(self, title: str, width: int, part: Callable[[], list[str]]) -> list[str]:
+        """The cells of a check, so many."""
+        cells = self.attempt(title, part)
+        return ["WRONG"] * width if cells is None else cells
+
+    def write(self, plan: Plan, cells: Sequence[str], width: int) -> None:
+        """The cells, filled up to so many, the seconds and the verdict."""
+        verdict = "; ".join(self.wrong) if self.wrong else "ok"
+        seconds = f"{time.perf_counter() - self.start:.1f}"
+        filled = [*cells, *[""] * (width - len(cells))]
+        plan.say("| " + " | ".join([self.name, *filled, seconds, verdict]) + " |")
+
+
+def table(plan: Plan, *titles: str) -> None:
+    """The head of one."""
+    plan.say("| " + " | ".join(titles) + " |", "|" + "---|" * len(titles))
+
+
+def require(is_right: bool, text: str) -> None:
+    if not is_right:
+        raise AssertionError(text)
+
+
+def require_all(lines: Sequence[Line]) -> None:
+    wrong = [line.name for line in lines if line.wrong]
+    require(not wrong, f"{len(wrong)} of {len(lines)} lines are wrong: {'; '.join(wrong)}")

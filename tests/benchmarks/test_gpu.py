@@ -20,7 +20,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
     before = set(sys.modules)
     yield importlib.import_module("gpu")
-    for name in ("gpu", "gpu_kernels", "gpu_plan", "interleaved", "encoders", "pretraining"):
+    names = "gpu gpu_family gpu_kernels gpu_long gpu_plan interleaved encoders families pretraining"
+    for name in names.split():
         if name not in before:
             sys.modules.pop(name, None)
     torch._dynamo.reset()
@@ -70,6 +71,29 @@ def test_a_wrong_kernel_is_noticed(
     report = tmp_path / "report.md"
     assert gpu.main(["--smoke", "--parts", "kernels", "--output", str(report)]) == 1
     assert "WRONG" in report.read_text()
+
+
+def test_a_wrong_pair_is_noticed(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two members one has other angles on the device."""
+    family = sys.modules["gpu_family"]
+    names = ("BERT", "ModernBERT")
+    monkeypatch.setattr(family, "PAIRS", {name: family.PAIRS[name] for name in names})
+    monkeypatch.setattr(family, "check_long_rows", lambda plan: [])
+    right = family.Pair.on_device
+
+    def broken(pair: Any) -> Any:
+        model = right(pair)
+        positions = model.encoder.embeddings.position_embeddings
+        if isinstance(getattr(positions, "table", None), torch.Tensor):
+            positions.table.mul_(1.5)
+        return model
+
+    monkeypatch.setattr(family.Pair, "on_device", broken)
+    report = tmp_path / "report.md"
+    assert gpu.main(["--smoke", "--parts", "family", "--output", str(report)]) == 1
+    text = report.read_text()
+    assert "1 of 3 lines are wrong: ModernBERT" in text
+    assert "| BERT, one weight changed on purpose | noticed: gradient differs" in text
 
 
 def test_without_a_gpu_it_says_what_to_do(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:

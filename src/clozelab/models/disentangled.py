@@ -145,11 +145,17 @@ class DisentangledPositions(Positions):
 
         They are scaled as the scores are.
         """
+        table = self.relative.weight
+        if table.device.type == "meta":
+            # Once a batch, which cost.py does not count. There numbers mean nothing, and what
+            # distance_rows remembers is for all.
+            empty = table.new_empty(layer.num_heads, layer.head_dim, 2 * widest - 1)
+            return dict.fromkeys(self.terms, empty)
         index = distance_rows(widest, self.buckets, self.reach)
         # Only the rows that so wide a row has; they follow each other.
         first = int(index[-1])
         last = int(index[0])
-        rows = self.dropout(self.LayerNorm(self.relative.weight[first : last + 1]))
+        rows = self.dropout(self.LayerNorm(table[first : last + 1]))
         index = index.to(rows.device) - first
         hidden = rows.shape[1]
         scale = (layer.head_dim * (1 + len(self.terms))) ** -0.5
@@ -163,10 +169,6 @@ class DisentangledPositions(Positions):
             if term == "c2p":
                 block = slice(hidden, 2 * hidden)
                 order = index
-            if rows.device.type == "meta":
-                # Once a batch, which cost.py does not count.
-                projected[term] = rows.new_empty(layer.num_heads, layer.head_dim, len(order))
-                continue
             vectors = layer.project(rows, block).index_select(0, order) * scale
             projected[term] = vectors.view(-1, layer.num_heads, layer.head_dim).permute(1, 2, 0)
         return projected
@@ -187,7 +189,8 @@ def distance_scores(
             # Of a row of products half is for no key: not counted, as what a window hides.
             added.append(x @ vectors[..., :slots])
             continue
-        vectors = _of_row(vectors, slots)
+        # Attention maps ask in fp32, whatever the layer's projections are in.
+        vectors = _of_row(vectors, slots).to(x.dtype)
         # All sequences in one product a head: [N, B*S, D] with [N, D, W].
         products = x.transpose(0, 1).flatten(1, 2) @ vectors
         scores = by_distance(products.unflatten(1, (-1, slots))).transpose(0, 1)
