@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from tests.composing import composed
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.models.config import EncoderConfig
@@ -20,6 +22,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
+from clozelab.text.paths import CONF_DIR
 
 BASE = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
 ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "vocab_size": 50265, "pad_token_id": 1}
@@ -284,6 +287,55 @@ def test_a_generator_is_counted_with_its_discriminator():
 def test_a_product_that_is_not_counted_is_refused():
     with pytest.raises(ValueError, match="einsum"), Products():
         torch.einsum("ij,jk->ik", torch.ones(2, 2, device="meta"), torch.ones(2, 2, device="meta"))
+
+
+def test_numbers_stay_numbers_where_products_are_counted():
+    """A table that a module makes there, and remembers, is of the same numbers as elsewhere."""
+    with Products() as products:
+        remembered = (torch.arange(4) + 2) * torch.eye(4)
+        remembered = remembered.index_select(0, torch.tensor([3])) @ torch.ones(4, 1)
+        torch.ones(2, 2, device="meta") @ torch.ones(2, 2, device="meta")
+    assert remembered.item() == 5.0
+    assert products.flops == 2 * 2**3
+
+
+def _forget() -> None:
+    """What modules of encoders remember is made anew, as in another process."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("clozelab.models"):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (CONF_DIR / "architecture").glob("*"))
+)
+def test_what_ran_before_changes_no_training_step(name):
+    """Neither counting nor inference in bf16 leaves anything behind that a step in fp32 reads."""
+    cfg: Any = composed("pretrain", [f"architecture={name}", "model=tiny"]).config
+    torch.manual_seed(0)
+    encoder = Encoder(EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=101))
+
+    def states() -> Tensor:
+        ids = torch.cat([torch.arange(30), torch.arange(17)])
+        return encoder(ids, ids % 2, ids, Layout.ragged([30, 17])).sequence_output
+
+    def step() -> list[Tensor]:
+        torch.manual_seed(1)
+        output = states()
+        loss = output[:, :20].square().sum()
+        trained = [weight for weight in encoder.parameters() if weight.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        return [output.detach(), *(gradient for gradient in gradients if gradient is not None)]
+
+    _forget()
+    expected = step()
+    _forget()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        training_flops_per_token(encoder.config, 30, 0.15)
+        states()
+    torch.testing.assert_close(step(), expected, atol=0.0, rtol=0.0)
 
 
 def test_trained_parameters_of_bert_base_without_its_memory():

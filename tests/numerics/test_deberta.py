@@ -15,7 +15,6 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models import disentangled
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import training_flops_per_token
 from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.deberta_v2 import FAMILY
@@ -327,15 +326,6 @@ def test_a_convolution_and_a_causal_mask_do_not_go_together():
     batch, real = random_batch([4, 4])
     with pytest.raises(ValueError, match="convolution"):
         encoder(**stream(batch, real, "ragged")[0])
-
-
-def test_counting_operations_leaves_the_distances_as_they_are(tmp_path: Path) -> None:
-    """What is remembered of distances is not what stands for numbers where products are counted."""
-    random_model().save_pretrained(tmp_path)
-    disentangled.distance_rows.cache_clear()
-    training_flops_per_token(load_encoder(tmp_path).config, 24, 0.0)
-    expected = disentangled.distance_rows.__wrapped__(24, 8, 48)
-    assert torch.equal(disentangled.distance_rows(24, 8, 48), expected)
 
 
 def test_attention_maps_in_bf16_are_about_those_in_fp32(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ ELEMENTWISE = frozenset(
 class Products(TorchFunctionMode):
     """Counts matrix products of modules on the meta device, where only shapes walk through.
 
-    An unknown name runs on torch's own kernel: right, only slow. ValueError for a product not
-    counted.
+    An unknown name runs on torch's own kernel: right, only slow. So do tensors of another device:
+    they have numbers, which a module may remember. ValueError for a product not counted.
     """
 
     flops: int = 0
@@ -165,12 +165,15 @@ class Products(TorchFunctionMode):
                 f"models/cost.py does not count {name}: add it to COUNTED, or use a product that is"
                 " there"
             )
+        values = (*args, *kwargs.values())
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        if not any(tensor.is_meta for tensor in tensors):
+            return func(*args, **kwargs)
         if name in COUNTED:
             flops, out = COUNTED[name](*args, **kwargs)
             self.flops += flops
             return out
         if name in ELEMENTWISE:
-            tensors = [value for value in args if isinstance(value, Tensor)]
             return max(tensors, key=lambda tensor: math.prod(tensor.shape))
         if name == "embedding":
             return args[1].new_empty(*args[0].shape, args[1].shape[1])

@@ -17,7 +17,9 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias
@@ -41,24 +43,27 @@ TERMS = ("c2p", "p2c")
 
 
 @lru_cache(maxsize=64)
-def distance_rows(width: int, buckets: int, reach: int) -> Tensor:
-    """int64 [2 width - 1]: the table's row of each distance, query less key, from width - 1 down.
+def distance_rows(width: int, buckets: int, reach: int) -> NDArray[np.int64]:
+    """[2 width - 1]: the table's row of each distance, query less key, from width - 1 down.
 
     With `buckets` b, distances up to b / 2 have a row each, and further ones up to `reach` share
     rows by their logarithm; 0: each has its own up to `reach`. In fp32, as Hugging Face's, whose
     rounding decides which bucket a distance is in.
+
+    Unusual: remembered for the process, so made without torch, whose modes, devices and compilers
+    would leave their mark on what later forwards read.
     """
-    distance = torch.arange(width - 1, -width, -1)
+    distance = np.arange(width - 1, -width, -1)
     # Rows 0 ... span - 1 are of keys after the query, row span of itself, others of keys before.
     span = buckets or reach
     if buckets:
         # With 8 buckets: 0 1 2 3 4 alone, then 5, 6 and 7 for ever longer stretches.
         middle = buckets // 2
-        size = distance.abs().clamp(min=middle)
-        share = torch.log(size / middle) / torch.log(torch.tensor((reach - 1) / middle))
-        bucket = torch.ceil(share * (middle - 1)) + middle
-        distance = torch.where(distance.abs() <= middle, distance, bucket.long() * distance.sign())
-    return (distance + span).clamp(0, 2 * span - 1)
+        size = np.maximum(np.abs(distance), middle) / middle
+        share = np.log(size.astype(np.float32)) / np.log(np.float32((reach - 1) / middle))
+        bucket = np.ceil(share * np.float32(middle - 1)).astype(np.int64) + middle
+        distance = np.where(np.abs(distance) <= middle, distance, bucket * np.sign(distance))
+    return (distance + span).clip(0, 2 * span - 1)
 
 
 def by_distance(x: Tensor) -> Tensor:
@@ -147,8 +152,7 @@ class DisentangledPositions(Positions):
         """
         table = self.relative.weight
         if table.device.type == "meta":
-            # Once a batch, which cost.py does not count. There numbers mean nothing, and what
-            # distance_rows remembers is for all.
+            # Once a batch, which cost.py does not count.
             empty = table.new_empty(layer.num_heads, layer.head_dim, 2 * widest - 1)
             return dict.fromkeys(self.terms, empty)
         index = distance_rows(widest, self.buckets, self.reach)
@@ -156,7 +160,7 @@ class DisentangledPositions(Positions):
         first = int(index[-1])
         last = int(index[0])
         rows = self.dropout(self.LayerNorm(table[first : last + 1]))
-        index = index.to(rows.device) - first
+        of_distance = torch.from_numpy(index - first).to(rows.device)
         hidden = rows.shape[1]
         scale = (layer.head_dim * (1 + len(self.terms))) ** -0.5
         projected = {}
@@ -165,10 +169,10 @@ class DisentangledPositions(Positions):
             # A distance is a key to the queries of tokens, and a query to their keys; `block` is
             # the part of a layer's matrix of query, key and value that makes it.
             block = slice(hidden)
-            order = index.flip(0)
+            order = of_distance.flip(0)
             if term == "c2p":
                 block = slice(hidden, 2 * hidden)
-                order = index
+                order = of_distance
             vectors = layer.project(rows, block).index_select(0, order) * scale
             projected[term] = vectors.view(-1, layer.num_heads, layer.head_dim).permute(1, 2, 0)
         return projected
