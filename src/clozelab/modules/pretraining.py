@@ -173,7 +173,9 @@ class PretrainingModule(TrainingModule):
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
         is_cpu = self.device.type == "cpu"
         reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
-        skips = self.spikes.should_skip(self.trainer, step + 1, norm, reads_norm=reads_norm)
+        skips = self.spikes.should_skip(
+            self.trainer, step + 1, norm, phase=self._phase, reads_norm=reads_norm
+        )
         if not self.spikes.in_control and (is_cpu or is_log_step):
             # All ranks see the norm of the whole gradient, each its own loss.
             deciding = norm if self.trainer.world_size > 1 else norm + loss
