@@ -2,9 +2,9 @@
 
 A spike is a norm of the whole global batch's gradient, before it is cut, that is ten times the
 usual one and six standard deviations above it, by the logarithms of the last hundred: these lie
-near a bell curve. Another phase has another usual norm: longer rows begin with gradients of 20
-times the size, so its first norms are not judged. All ranks see the same norm, and a checkpoint holds what was seen, so all ranks
-decide alike, and a resumed run as an undisturbed one.
+near a bell curve. Another phase has another usual norm: longer rows may begin with gradients of 20
+times the size, so its first norms are not judged. All ranks see the same norm, and a checkpoint
+holds what was seen, so all ranks decide alike, and a resumed run as an undisturbed one.
 
 stop ends the run. skip looks at each norm before its update and leaves the update out; a GPU waits
 for that. roll_back looks at log points and saves alone: behind a spike it goes back to the last
