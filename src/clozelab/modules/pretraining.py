@@ -329,17 +329,21 @@ class PretrainingModule(TrainingModule):
         The other models are written likewise, beside a folder that is called `encoder`.
         """
         longest = max(provenance["trained_seq_lengths"])
+        tokenizer_files = with_max_length(tokenizer_files, longest)
         for name, model in self._whole_model().named_models.items():
-            is_kept = name == "encoder"
-            if is_kept or (model.is_saved and folder.name == "encoder"):
-                save_encoder_folder(
-                    folder if is_kept else folder.with_name(name),
-                    model.encoder,
-                    heads=dict(model.heads.items()),
-                    tokenizer_files=with_max_length(tokenizer_files, longest),
-                    extra_config={"clozelab": dict(provenance)},
-                    dtype=getattr(torch, dtype),
-                )
+            target = folder
+            if name != "encoder":
+                if not model.is_saved or folder.name != "encoder":
+                    continue
+                target = folder.with_name(name)
+            save_encoder_folder(
+                target,
+                model.encoder,
+                heads=dict(model.heads.items()),
+                tokenizer_files=tokenizer_files,
+                extra_config={"clozelab": dict(provenance)},
+                dtype=dtype,
+            )
 
     def gather_weights(self) -> None:
         """Collects on rank 0 what is spread over ranks.

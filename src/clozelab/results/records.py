@@ -15,11 +15,13 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from scipy import stats
 
-from clozelab.analysis.scores import datasets_for_column
+from clozelab.analysis.scores import Cell, DataColumn, datasets_for_column
+from clozelab.analysis.statistics import estimate
 from clozelab.corpus.files import write_whole
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.did_you_mean import hint
+from clozelab.text.plain import JsonObject
 
 LEAST_SEEDS = 5
 SIGNIFICANCE = 0.01
@@ -40,7 +42,9 @@ class Budget(NamedTuple):
 
 def _split(values: object) -> object:
     """A cell of the file holds several numbers: "70.1 69.8"."""
-    return tuple(values.split()) if isinstance(values, str) else values
+    if isinstance(values, str):
+        return tuple(values.split())
+    return values
 
 
 class Attempt(BaseModel, extra="forbid", frozen=True):
@@ -73,24 +77,10 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
     """
     if row not in table.rows:
         raise ValueError(f"there is no row {row!r}; {hint(row, table.rows)}")
-    columns = datasets_for_column(column_name, table.columns)
-    if not columns:
-        headings = [column.column.name for column in table.columns if column.column]
-        raise ValueError(f"no run has {column_name!r}; {hint(column_name, headings)}")
-    column = columns[0]
+    column = find_column(table, column_name)
     cell = table.cells[row, column.key]
-    if cell.estimate is None or len({seed for seed, _ in cell.scores}) < LEAST_SEEDS:
-        raise ValueError(
-            f"{row} on {column.heading}: a record has {LEAST_SEEDS} pre-training seeds"
-        )
-    if any(part.missing or part.num_collapsed for part in cell.parts):
-        raise ValueError(f"{row} on {column.heading}: runs of some seeds are missing or collapsed")
-
-    seeds = {seed for seed, _ in cell.scores}
-    pretrained = table.complete("pretrain", table.spec.row(row).arm)
-    runs = [run for run in pretrained if run.seed in seeds]
-    if len(runs) < len(seeds):
-        raise ValueError(f"{row}: the pre-training of some seeds is not here")
+    require_every_seed(cell, f"{row} on {column.heading}")
+    runs = pretrainings_of(table, row, cell)
     require_one_recipe(table, runs)
     longest = max(device_minutes(run) for run in runs)
     if longest > budget.device_minutes:
@@ -98,21 +88,58 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
             f"{row}: a pre-training took {longest:.2f} device minutes, and {budget.text} is"
             f" {budget.device_minutes:.2f}"
         )
-    first = runs[0]
+    values = estimate(cell.scores).values
     return Attempt(
         budget=budget.text,
         score=column.heading,
-        machine=kind_of_machine(first),
-        text=str(first.facts["text"]),
-        name=f"{first.experiment}/{row}",
-        mean=round(cell.estimate.mean, 4),
-        values=cell.estimate.values,
+        name=f"{runs[0].experiment}/{row}",
+        mean=round(sum(values) / len(values), 4),
+        values=values,
         device_minutes=round(longest, 1),
-        parameters=int(first.facts["parameters"]),
-        tokens=int(first.facts["tokens"]),
-        commit=first.git.commit[:7] if first.git else "unknown",
-        date=str(first.finished)[:10],
+        **origin_of(runs[0]),
     )
+
+
+def find_column(table: ResultTable, name: str) -> DataColumn:
+    """The column's own data set, else its first stand-in. ValueError: no run has one."""
+    columns = datasets_for_column(name, table.columns)
+    if not columns:
+        names = [column.column.name for column in table.columns if column.column]
+        raise ValueError(f"no run has {name!r}; {hint(name, names)}")
+    return columns[0]
+
+
+def require_every_seed(cell: Cell, name: str) -> None:
+    """ValueError where a cell is no sample of enough seeds."""
+    if len({seed for seed, _ in cell.scores}) < LEAST_SEEDS:
+        raise ValueError(f"{name}: a record has {LEAST_SEEDS} pre-training seeds or more")
+    if any(part.missing or part.num_collapsed for part in cell.parts):
+        raise ValueError(f"{name}: runs of some seeds are missing or collapsed")
+
+
+def pretrainings_of(table: ResultTable, row: str, cell: Cell) -> list[Record]:
+    """The pre-trainings behind a cell. ValueError where one is not here."""
+    seeds = {seed for seed, _ in cell.scores}
+    pretrained = table.complete("pretrain", table.spec.row(row).arm)
+    runs = [run for run in pretrained if run.seed in seeds]
+    if len(runs) < len(seeds):
+        raise ValueError(f"{row}: the pre-training of some seeds is not here")
+    return runs
+
+
+def origin_of(run: Record) -> JsonObject:
+    """What a line says of its pre-trainings, which all have alike."""
+    commit = "unknown"
+    if run.git:
+        commit = run.git.commit[:7]
+    return {
+        "machine": kind_of_machine(run),
+        "text": run.facts["text"],
+        "parameters": run.facts["parameters"],
+        "tokens": run.facts["tokens"],
+        "commit": commit,
+        "date": str(run.finished)[:10],
+    }
 
 
 def require_one_recipe(table: ResultTable, runs: Sequence[Record]) -> None:
@@ -186,7 +213,9 @@ def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
 def standing_record(attempts: Iterable[Attempt], attempt: Attempt) -> Attempt | None:
     """The record that an attempt has to beat: the last of its contest."""
     rivals = [other for other in attempts if other.contest == attempt.contest]
-    return rivals[-1] if rivals else None
+    if not rivals:
+        return None
+    return rivals[-1]
 
 
 def p_above(attempt: Attempt, record: Attempt) -> float:

@@ -68,11 +68,13 @@ def main(args: ParsedArgs) -> int:
     if is_record:
         attempts.append(attempt)
     print_attempts(attempts, console)
-    say(console, outcome(attempt, record), style="green" if is_record else "yellow")
-    if is_record and "add" in args.flags:
+    say(console, outcome(attempt, record))
+    if not is_record:
+        return 1
+    if "add" in args.flags:
         write_attempts(path, attempts)
         say(console, f"added to {path.resolve()}")
-    return 0 if is_record else 1
+    return 0
 
 
 def read_budget(text: str) -> Budget:
