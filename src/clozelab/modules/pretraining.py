@@ -329,7 +329,7 @@ class PretrainingModule(TrainingModule):
         The other models are written likewise, beside a folder that is called `encoder`.
         """
         longest = max(provenance["trained_seq_lengths"])
-        tokenizer_files = with_max_length(tokenizer_files, longest)
+        tokenizer = with_max_length(tokenizer_files, longest)
         for name, model in self._whole_model().named_models.items():
             target = folder
             if name != "encoder":
@@ -340,7 +340,7 @@ class PretrainingModule(TrainingModule):
                 target,
                 model.encoder,
                 heads=dict(model.heads.items()),
-                tokenizer_files=tokenizer_files,
+                tokenizer_files=tokenizer,
                 extra_config={"clozelab": dict(provenance)},
                 dtype=dtype,
             )
