@@ -312,12 +312,15 @@ def _stand_in_for(task: str) -> str | None:
 
 
 def scales_of(name: str) -> list[str]:
+    real_text = [scale for scale in SCALES if scale != "demo"]
     # own data alone
     worlds = {
         "two_sides": [SMALL_WORLD],
         "hybrid_ratio": [SMALL_WORLD],
         "ltr_plus_rtl": [SMALL_WORLD],
-        "zero_shot": [scale for scale in SCALES if scale != "demo"],
+        # no files of these tasks in the demo's world
+        "zero_shot": real_text,
+        "what_fine_tuning_says": real_text,
     }
     return worlds.get(name, SCALES)
 
@@ -496,8 +499,9 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
         *(f"{table}/mlm_nsp" for table in tables),
     }
     same = ["table5_pretraining_tasks", "figure5_training_steps"]
-    if scale in scales_of("zero_shot"):
-        default, same = default | {"zero_shot/mlm_nsp"}, [*same, "zero_shot"]
+    for name in ("zero_shot", "what_fine_tuning_says"):
+        if scale in scales_of(name):
+            default, same = default | {f"{name}/mlm_nsp"}, [*same, name]
     others = [
         {f"{name}/mlm" for name in same} | {"roberta_nsp_x_format/pairs"},
         {f"{name}/ltr" for name in same},

@@ -37,6 +37,7 @@ RUN_VERBS = {
     "runs": "every run folder: status, score, time",
     "verify": "is it the same run, trained again? is a pack what it says?",
     "track": "sends the numbers of runs to a tracker that was away while they trained",
+    "record": "is a row the best yet of one text, one budget and one kind of machine?",
     "pack": "records, scores and predictions of runs in one small file",
     "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",

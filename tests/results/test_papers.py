@@ -39,6 +39,7 @@ WITHOUT_NUMBERS = (
     "masking_rate",
     "sentence_embeddings",
     "two_sides",
+    "what_fine_tuning_says",
     "zero_shot",
 )
 STATISTIC = re.compile(r"(mean|median)s?[ _]of[ _](\d+)")

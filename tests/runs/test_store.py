@@ -376,6 +376,12 @@ def test_encoder_fingerprint(tmp_path: Path, screen: Screens) -> None:
     first = encoder_fingerprint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"2")
     assert encoder_fingerprint(tmp_path) != first
+    (tmp_path / "1_Pooling").mkdir()
+    seen = set()
+    for text in ("mean", "cls"):
+        (tmp_path / "1_Pooling/config.json").write_text(text)
+        seen.add(encoder_fingerprint(tmp_path))
+    assert len(seen) == 2, "how its sentences are pooled is part of an encoder"
     (tmp_path / "checksums.json").write_text(json.dumps({"model.safetensors": "x"}))
     second = encoder_fingerprint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"3")

@@ -58,6 +58,27 @@ def test_training_as_it_is_raises_no_alarm(spread: float) -> None:
     assert fed("skip", trend * usual(len(steps), spread)).left_out == []
 
 
+def test_another_phase_begins_with_norms_of_its_own() -> None:
+    """Left to right, rows of 64 and then of 256: one norm of 7 where 0.5 was usual, in each of five
+    seeds, and training went on well.
+    """
+
+    def watch_phases(phases: list[int]) -> SpikeWatch:
+        watch = SpikeWatch("skip")
+        norms = [*usual(60, 0.1), 20.0, *usual(60, 0.1, seed=1), 30.0]
+        for step, (norm, phase) in enumerate(zip(norms, phases, strict=True), 1):
+            if step == 62:
+                # a stop behind the change of phase changes nothing
+                resumed = SpikeWatch("skip")
+                resumed.load(watch.state())
+                watch = resumed
+            watch.should_skip(FIRST, step, torch.tensor(norm), phase=phase, reads_norm=True)
+        return watch
+
+    assert watch_phases([0] * 60 + [1] * 62).left_out == [122]
+    assert watch_phases([0] * 122).left_out == [61, 122]
+
+
 def test_norms_that_stay_high_are_the_new_usual() -> None:
     watch = fed("skip", [*usual(60, 0.1), *(50.0 * usual(200, 0.1, seed=1))])
     assert 1 <= len(watch.left_out) < 10, "the run does not stand still"

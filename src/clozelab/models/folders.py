@@ -82,7 +82,7 @@ def save_encoder_folder(
     tokenizer_files: Mapping[str, str | bytes],
     extra_config: ReadOnlyJson,
     with_pooler: bool = True,
-    dtype: torch.dtype = torch.float32,
+    dtype: str = "float32",
 ) -> None:
     """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
 
@@ -103,7 +103,7 @@ def save_encoder_folder(
     if family.pooler_is_apart:
         with_pooler = with_pooler and family.reads_pooler(heads)
     tensors = family.to_file(to_hf_tensors(encoder, heads, with_pooler))
-    tensors = {name: value.to(dtype) for name, value in tensors.items()}
+    tensors = {name: value.to(getattr(torch, dtype)) for name, value in tensors.items()}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write_json(temporary / CONFIG_FILE, config, sort_keys=True)

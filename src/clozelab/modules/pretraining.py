@@ -173,7 +173,9 @@ class PretrainingModule(TrainingModule):
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
         is_cpu = self.device.type == "cpu"
         reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
-        skips = self.spikes.should_skip(self.trainer, step + 1, norm, reads_norm=reads_norm)
+        skips = self.spikes.should_skip(
+            self.trainer, step + 1, norm, phase=self._phase, reads_norm=reads_norm
+        )
         if not self.spikes.in_control and (is_cpu or is_log_step):
             # All ranks see the norm of the whole gradient, each its own loss.
             deciding = norm if self.trainer.world_size > 1 else norm + loss
@@ -327,17 +329,21 @@ class PretrainingModule(TrainingModule):
         The other models are written likewise, beside a folder that is called `encoder`.
         """
         longest = max(provenance["trained_seq_lengths"])
+        tokenizer = with_max_length(tokenizer_files, longest)
         for name, model in self._whole_model().named_models.items():
-            is_kept = name == "encoder"
-            if is_kept or (model.is_saved and folder.name == "encoder"):
-                save_encoder_folder(
-                    folder if is_kept else folder.with_name(name),
-                    model.encoder,
-                    heads=dict(model.heads.items()),
-                    tokenizer_files=with_max_length(tokenizer_files, longest),
-                    extra_config={"clozelab": dict(provenance)},
-                    dtype=getattr(torch, dtype),
-                )
+            target = folder
+            if name != "encoder":
+                if not model.is_saved or folder.name != "encoder":
+                    continue
+                target = folder.with_name(name)
+            save_encoder_folder(
+                target,
+                model.encoder,
+                heads=dict(model.heads.items()),
+                tokenizer_files=tokenizer,
+                extra_config={"clozelab": dict(provenance)},
+                dtype=dtype,
+            )
 
     def gather_weights(self) -> None:
         """Collects on rank 0 what is spread over ranks.

@@ -70,8 +70,9 @@ def encoder_fingerprint(folder: str | Path) -> str:
     if checksums.is_file():
         paths = [checksums]
     else:
-        paths = [path for path in folder.iterdir() if path.is_file()]
-    return digest({path.name: file_sha256(path) for path in paths})
+        # sentence-transformers keeps pooling and further layers below: 1_Pooling/config.json
+        paths = [path for path in (*folder.iterdir(), *folder.glob("[0-9]_*/*")) if path.is_file()]
+    return digest({path.relative_to(folder).as_posix(): file_sha256(path) for path in paths})
 
 
 def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:

@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.config import Composed, total_steps
-from clozelab.corpus.files import file_sha256
+from clozelab.corpus.files import digest, file_sha256
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
@@ -445,10 +445,14 @@ def corpus_facts(
     """Losses on the held-out text that the report compares the trained model's with.
 
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
-    `known_loss` too, the best that any model can do.
+    `known_loss` too, the best that any model can do. `text` is the checksum of the text's files,
+    whatever tokenizer cuts them.
     """
     labels = data.held_out_labels()
-    facts: JsonObject = {"unigram_loss": unigram_loss(corpus.train, labels)}
+    facts: JsonObject = {
+        "unigram_loss": unigram_loss(corpus.train, labels),
+        "text": digest(corpus.manifest["settings"]["sources"]),
+    }
     if not cfg.corpus.generator:
         return facts
     # (share of tokens that are predicted, share of these that stay as they are)

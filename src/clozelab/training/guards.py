@@ -2,8 +2,9 @@
 
 A spike is a norm of the whole global batch's gradient, before it is cut, that is ten times the
 usual one and six standard deviations above it, by the logarithms of the last hundred: these lie
-near a bell curve. All ranks see the same norm, and a checkpoint holds what was seen, so all ranks
-decide alike, and a resumed run as an undisturbed one.
+near a bell curve. Another phase has another usual norm: longer rows may begin with gradients of 20
+times the size, so its first norms are not judged. All ranks see the same norm, and a checkpoint
+holds what was seen, so all ranks decide alike, and a resumed run as an undisturbed one.
 
 stop ends the run. skip looks at each norm before its update and leaves the update out; a GPU waits
 for that. roll_back looks at log points and saves alone: behind a spike it goes back to the last
@@ -91,17 +92,20 @@ class SpikeWatch:
         # Step and description of a spike that nothing was done about yet.
         self.spike: tuple[int, str] | None = None
         self.left_out: list[int] = []  # steps without an update
-        self._logs: list[float] = []  # logarithms of the last norms
-        self._unread: list[tuple[int, Tensor]] = []  # norms still on the device
+        self._logs: list[float] = []  # logarithms of the last norms, all of one phase
+        self._phase = 0
+        self._unread: list[tuple[int, int, Tensor]] = []  # steps, phases, norms still on the device
 
-    def should_skip(self, trainer: Trainer, step: int, norm: Tensor, *, reads_norm: bool) -> bool:
+    def should_skip(
+        self, trainer: Trainer, step: int, norm: Tensor, *, phase: int = 0, reads_norm: bool
+    ) -> bool:
         """Notes the norm of a step before its update; returns whether to leave that out.
 
-        `reads_norm`: wait for the device.
+        `phase`: the one that the step belongs to. `reads_norm`: wait for the device.
         """
         if self.action == "off":
             return False
-        self._unread.append((step, norm.detach()))
+        self._unread.append((step, phase, norm.detach()))
         if self.action == "skip" or reads_norm:
             self.look(trainer)
         if self.action == "skip" and self.spike:
@@ -112,7 +116,10 @@ class SpikeWatch:
         """Judges what was noted; the first spike ends the run, or waits in `spike`."""
         unread = self._unread
         self._unread = []
-        for step, norm in unread:
+        for step, phase, norm in unread:
+            if phase != self._phase:
+                self._phase = phase
+                self._logs = []
             self._judge(step, float(norm))
         if self.spike is None:
             return
@@ -158,10 +165,11 @@ class SpikeWatch:
 
     def state(self) -> ReadOnlyJson:
         """For a checkpoint, after a look."""
-        return {"logs": list(self._logs), "left_out": list(self.left_out)}
+        return {"logs": list(self._logs), "phase": self._phase, "left_out": list(self.left_out)}
 
     def load(self, state: ReadOnlyJson) -> None:
         self._logs = list(state["logs"])
+        self._phase = state["phase"]
         self.left_out = list(state["left_out"])
         self._unread = []
 

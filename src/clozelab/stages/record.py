@@ -1,0 +1,128 @@
+"""`clozelab record`: the best that is reached from one text within one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from clozelab.planning.steps import runs_root
+from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.records import (
+    SIGNIFICANCE,
+    Attempt,
+    Budget,
+    make_attempt,
+    p_above,
+    read_attempts,
+    standing_record,
+    write_attempts,
+)
+from clozelab.results.table import build_table
+from clozelab.runs.find import find
+from clozelab.stages.plan import parse_budget
+from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
+from clozelab.text.formatting import probability
+
+HELP = """clozelab record EXPERIMENT ROW COLUMN budget=DEVICESxTIME
+                [table=records.csv] [scale=NAME] [name=value ...] [--add]
+
+Says whether a row of an experiment is a record, and prints the record table. An
+attempt has five pre-training seeds or more of one recipe, on one kind of
+machine, each of them within the budget: 2x15min is a quarter of an hour of two
+cores, 1x30min half an hour of one GPU. It is a record where its scores are
+above those of the record before with p < .01 (Welch's t test), with the same
+text, budget, score and kind of machine. The first attempt is one.
+
+  table=FILE   the table's file, records.csv unless said otherwise
+  --add        writes a record into it
+
+  clozelab record table5_pretraining_tasks mlm MRPC budget=2x15min scale=laptop"""
+
+
+@verb(
+    "record",
+    HELP,
+    names=(3, 3),
+    keys=("budget", "table"),
+    flags=("add",),
+    takes_overrides=True,
+)
+def main(args: ParsedArgs) -> int:
+    """Judge an attempt; returns the exit status, which is 1 where it is no record."""
+    name, row, column = args.names
+    path = Path(args.values.get("table", "records.csv"))
+    budget = read_budget(args.values.get("budget", ""))
+    attempts = read_attempts(path)
+    folder = find_experiment(name)
+    root, _ = runs_root(folder, args.overrides)
+    runs = find(root) if root.is_dir() else None
+    if runs is None or not runs.runs:
+        raise ValueError(f"no run below {root}")
+    attempt = make_attempt(build_table(load_experiment(folder), runs), row, column, budget)
+
+    console = make_console()
+    record = standing_record(attempts, attempt)
+    is_record = record is None or p_above(attempt, record) < SIGNIFICANCE
+    if is_record:
+        attempts.append(attempt)
+    print_attempts(attempts, console)
+    say(console, outcome(attempt, record))
+    if not is_record:
+        return 1
+    if "add" in args.flags:
+        write_attempts(path, attempts)
+        say(console, f"added to {path.resolve()}")
+    return 0
+
+
+def read_budget(text: str) -> Budget:
+    """Read `2x15min`. ValueError: it is not DEVICESxTIME."""
+    devices, times, duration = text.partition("x")
+    if not times or not devices.isdigit() or int(devices) < 1:
+        raise ValueError(
+            f"record needs budget=DEVICESxTIME, such as 2x15min (two cores), not {text!r}"
+        )
+    return Budget(text, int(devices), parse_budget(duration))
+
+
+def outcome(attempt: Attempt, record: Attempt | None) -> str:
+    """Return what an attempt is, in a sentence."""
+    has = f"{attempt.name} has {attempt.mean:.1f} on {attempt.score}"
+    if record is None:
+        return f"{has}: a record, the first with this text, budget and kind of machine"
+    p = p_above(attempt, record)
+    beside = f"{record.name} has {record.mean:.1f}; {probability(p)}"
+    if p < SIGNIFICANCE:
+        return f"{has}: a record. {beside}"
+    return f"{has}: no record, which takes p < {SIGNIFICANCE}. {beside}"
+
+
+def print_attempts(attempts: Iterable[Attempt], console: Console) -> None:
+    """Print the table: what contests with each other stands together, the best last."""
+    headings = [
+        Heading("budget"),
+        Heading("score"),
+        Heading("mean", is_number=True),
+        Heading("row"),
+        Heading("tokens", is_number=True, drop=2),
+        Heading("date", drop=1),
+        Heading("machine", folds=True),
+    ]
+    rows = []
+    for attempt in sorted(attempts, key=lambda attempt: (attempt.contest, attempt.mean)):
+        mean = f"{attempt.mean:.1f}"
+        tokens = f"{attempt.tokens / 1e6:.1f} M"
+        rows.append(
+            [
+                attempt.budget,
+                attempt.score,
+                mean,
+                attempt.name,
+                tokens,
+                attempt.date,
+                attempt.machine,
+            ]
+        )
+    console.print(make_table(headings, rows, console.width))
