@@ -166,7 +166,9 @@ class Layout:
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""
         if key not in self._cache:
-            self._cache[key] = make()
+            # A batch that was read in inference may be trained on.
+            with torch.inference_mode(False):
+                self._cache[key] = make()
         return self._cache[key]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
