@@ -10,12 +10,14 @@ from typing import Any, cast
 import pytest
 from hydra._internal import defaults_list
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from tests.screens import Screens
 
 from clozelab.config import Composed
+from clozelab.hydra_compat import MergingOnce
 from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
@@ -98,6 +100,15 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
     assert {sweep.composer.compose(job).get("arm") for job in sweep.jobs} == {"one", "two"}
 
 
+def test_a_file_counts_as_it_is_now_and_where_it_is_put(tmp_path: Path) -> None:
+    (tmp_path / "flavour").mkdir()
+    for name in ("sweet", "salty"):
+        (tmp_path / "flavour" / "of_now.yaml").write_text(f"name: {name}\n")
+        for place in ("hydra.job.env_set", "hydra.callbacks"):
+            words = [f"hydra.searchpath=[file://{tmp_path}]", f"+flavour@{place}=of_now"]
+            assert OmegaConf.select(compose("pretrain", words).node, f"{place}.name") == name
+
+
 @pytest.mark.parametrize("stage", ["prepare", "pretrain"])
 def test_work_that_hydra_is_spared_changes_no_configuration(
     monkeypatch: pytest.MonkeyPatch, stage: str
@@ -107,6 +118,11 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     choices = cast("Any", defaults_list._create_interpolation_map)
     monkeypatch.setattr(defaults_list, "_create_interpolation_map", choices.__wrapped__)
     monkeypatch.delattr(ConfigStore, "__deepcopy__")
+    for scheme in ("pkg", "structured"):
+        source: Any = SourcesRegistry.instance().types[scheme]
+        monkeypatch.setattr(source, "load_config", source.load_config.__wrapped__)
+    for cache in ("_merged", "_embedded"):
+        monkeypatch.setattr(MergingOnce, cache, {})
     slow = compose(stage, ["scale=laptop"])
     assert OmegaConf.to_container(slow.node) == OmegaConf.to_container(quick.node)
     assert quick.of_hydra("runtime.choices")["corpus"] == "scale_laptop"
