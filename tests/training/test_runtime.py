@@ -51,7 +51,9 @@ def test_products_follow_what_the_libraries_may_use(
     assert processor.product_dtype(torch.device("cpu")) == expected
 
 
-def test_ceiling_is_a_rate() -> None:
+@pytest.mark.parametrize("size", [64, 1024, 2048])
+def test_ceiling_is_a_rate(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(runtime, "CPU_PRODUCT_SIZE", size)
     assert 1e8 < runtime.matmul_ceiling("32-true", torch.device("cpu"), seconds=0.05) < 1e15
 
 
@@ -63,7 +65,7 @@ def test_a_ceiling_draws_as_many_numbers_on_every_device(device: str) -> None:
     state_after = torch.get_rng_state()
     torch.manual_seed(0)
     for _ in range(2):
-        torch.randn(runtime.CPU_PRODUCT_SIZE, runtime.CPU_PRODUCT_SIZE)
+        torch.randn(runtime.DRAWN_SIZE, runtime.DRAWN_SIZE)
     assert torch.equal(state_after, torch.get_rng_state())
 
 
