@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
 from tests.screens import Screens
 
 from clozelab.config import Composed, fallback
@@ -195,6 +196,13 @@ def test_a_fidelity_is_a_name_for_settings(
     if len(words) == 1 and words[0].startswith(("scale=", "fidelity=")):
         assert repr(last.input) == repr(objective.input)
         assert getattr(last.token, "count_specials", None) == count_specials
+
+
+@pytest.mark.parametrize("stage", ["prepare", "pretrain", "finetune", "evaluate"])
+def test_a_configuration_is_written_as_omegaconf_writes_it(stage: str) -> None:
+    """Words with letters of other alphabets, and those that look like a number or a truth."""
+    written = composed(stage, "data_dir='é: yes'", "runs_dir='1e-3'", "cache_dir='yes'")
+    assert written.yaml == OmegaConf.to_yaml(OmegaConf.create(written.unresolved))
 
 
 @pytest.mark.parametrize("stage", ["prepare", "pretrain"])

@@ -20,7 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml  # type: ignore[import-untyped]
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
+from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
@@ -324,7 +326,14 @@ class Composed:
     @property
     def yaml(self) -> str:
         """The configuration as composed, in YAML, unresolved, without literal secrets."""
-        return OmegaConf.to_yaml(OmegaConf.create(redacted(self.unresolved)))
+        # as OmegaConf.to_yaml writes it, which makes nodes of the plain values first
+        return yaml.dump(
+            redacted(self.unresolved),
+            default_flow_style=False,
+            allow_unicode=True,
+            sort_keys=False,
+            Dumper=get_omega_conf_dumper(),
+        )
 
     @cached_property
     def origin(self) -> Origin | None:
