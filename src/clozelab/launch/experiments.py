@@ -365,7 +365,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
         return any(name.startswith(f"{config_path}/") for name in self.inline)
 
     def is_config(self, config_path: str) -> bool:
-        return super().is_config(config_path) or config_path in self.inline
+        return self._is_file(config_path) or config_path in self.inline
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         names = set()
@@ -384,7 +384,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
                 f"{config_path} is no choice: a choice is a file's name, below the folder of its"
                 " group"
             )
-        if super().is_config(config_path) or config_path not in self.inline:
+        if self._is_file(config_path) or config_path not in self.inline:
             result = self._read(config_path)
         else:
             result = self._inline(config_path)
@@ -393,11 +393,17 @@ class ExperimentSource(hydra_compat.VersionedSource):
         return result
 
     def version(self, config_path: str) -> tuple[object, ...]:
-        if not super().is_config(config_path):
+        if not self._is_file(config_path):
             return (self.path, str(self.inline.get(config_path)))
         file = self._file(config_path)
         status = file.stat()
         return (self.provider, file, status.st_ino, status.st_ctime_ns)
+
+    def _is_file(self, config_path: str) -> bool:
+        """As Hydra's `is_config` says, which resolves every link first; only `..` needs that."""
+        if ".." in config_path:
+            return super().is_config(config_path)
+        return self._file(config_path).is_file()
 
     def _file(self, config_path: str) -> Path:
         return Path(self.path) / self._normalize_file_name(config_path)
@@ -414,7 +420,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
 
         YAML takes a third of the time to compose.
         """
-        if not super().is_config(config_path):
+        if not self._is_file(config_path):
             return super().load_config(config_path)  # which says what is missing
         key = self.version(config_path)
         if key not in PARSED:
