@@ -439,19 +439,27 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
 # What its record and folders say of it
 
 
+def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
+    """Digest of a corpus's text."""
+    checksums = []
+    for source in corpus.manifest["settings"]["sources"]:
+        checksums += [file["sha256"] for file in source["files"]]
+    return digest([sorted(checksums), cfg.corpus.validation_fraction])
+
+
 def corpus_facts(
     cfg: PretrainConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
 ) -> JsonObject:
     """Losses on the held-out text that the report compares the trained model's with.
 
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
-    `known_loss` too, the best that any model can do. `text` is the checksum of the text's files,
-    whatever tokenizer cuts them.
+    `known_loss` too, the best that any model can do. `text` is a digest of the files that were read
+    and of how much was held out, whatever they are called and whichever tokenizer cuts them.
     """
     labels = data.held_out_labels()
     facts: JsonObject = {
         "unigram_loss": unigram_loss(corpus.train, labels),
-        "text": digest(corpus.manifest["settings"]["sources"]),
+        "text": text_digest(cfg, corpus),
     }
     if not cfg.corpus.generator:
         return facts

@@ -8,17 +8,17 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.planning.steps import runs_root
-from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.results.records import (
+from clozelab.results.contests import (
     SIGNIFICANCE,
     Attempt,
     Budget,
+    best_of_contest,
     make_attempt,
     p_above,
     read_attempts,
-    standing_record,
     write_attempts,
 )
+from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.stages.plan import parse_budget
@@ -31,12 +31,14 @@ HELP = """clozelab record EXPERIMENT ROW COLUMN budget=DEVICESxTIME
 Says whether a row of an experiment is a record, and prints the record table. An
 attempt has five pre-training seeds or more of one recipe, on one kind of
 machine, each of them within the budget: 2x15min is a quarter of an hour of two
-cores, 1x30min half an hour of one GPU. It is a record where its scores are
-above those of the record before with p < .01 (Welch's t test), with the same
-text, budget, score and kind of machine. The first attempt is one.
+threads, 1x30min half an hour of one GPU. It is a record where its scores are
+higher than those of the record before with p < .01 (Welch's t test), with the
+same text, budget, score and kind of machine. The first attempt is one.
 
   table=FILE   the table's file, records.csv unless said otherwise
   --add        writes a record into it
+
+The exit status is 0 for a record, and 1 otherwise.
 
   clozelab record table5_pretraining_tasks mlm MRPC budget=2x15min scale=laptop"""
 
@@ -63,12 +65,12 @@ def main(args: ParsedArgs) -> int:
     attempt = make_attempt(build_table(load_experiment(folder), runs), row, column, budget)
 
     console = make_console()
-    record = standing_record(attempts, attempt)
-    is_record = record is None or p_above(attempt, record) < SIGNIFICANCE
+    best = best_of_contest(attempts, attempt)
+    is_record = best is None or p_above(attempt, best) < SIGNIFICANCE
     if is_record:
         attempts.append(attempt)
     print_attempts(attempts, console)
-    say(console, outcome(attempt, record))
+    say(console, outcome(attempt, best))
     if not is_record:
         return 1
     if "add" in args.flags:
@@ -87,13 +89,13 @@ def read_budget(text: str) -> Budget:
     return Budget(text, int(devices), parse_budget(duration))
 
 
-def outcome(attempt: Attempt, record: Attempt | None) -> str:
+def outcome(attempt: Attempt, best: Attempt | None) -> str:
     """Return what an attempt is, in a sentence."""
     has = f"{attempt.name} has {attempt.mean:.1f} on {attempt.score}"
-    if record is None:
+    if best is None:
         return f"{has}: a record, the first with this text, budget and kind of machine"
-    p = p_above(attempt, record)
-    beside = f"{record.name} has {record.mean:.1f}; {probability(p)}"
+    p = p_above(attempt, best)
+    beside = f"{best.name} has {best.mean:.1f}; {probability(p)}"
     if p < SIGNIFICANCE:
         return f"{has}: a record. {beside}"
     return f"{has}: no record, which takes p < {SIGNIFICANCE}. {beside}"
@@ -116,7 +118,7 @@ def print_attempts(attempts: Iterable[Attempt], console: Console) -> None:
         tokens = f"{attempt.tokens / 1e6:.1f} M"
         rows.append(
             [
-                attempt.budget,
+                f"{attempt.budget:g} min",
                 attempt.score,
                 mean,
                 attempt.name,
