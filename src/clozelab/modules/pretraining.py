@@ -322,7 +322,7 @@ class PretrainingModule(TrainingModule):
         folder: Path,
         tokenizer_files: Mapping[str, bytes],
         provenance: ReadOnlyJson,
-        dtype: str,
+        dtype: str = "float32",
     ) -> None:
         """Writes the encoder with its heads in the Hugging Face layout, its weights as `dtype`.
 
