@@ -13,6 +13,7 @@ from tests.results.words import cell_note, incomparability_of, judgement_note, r
 
 from clozelab.analysis.scores import Cell
 from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.launch import sweep
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import Runs
@@ -442,3 +443,26 @@ def test_what_a_student_keeps_of_its_teacher(tmp_path: Path) -> None:
     paper.write_text(paper.read_text().replace("retained_of: teacher", "retained_of: techer"))
     with pytest.raises(ValueError, match=r"retained_of.*techer.*teacher"):
         load_experiment(tmp_path)
+
+
+def test_a_teacher_is_asked_for_the_same_tokens() -> None:
+    """So a student's held-out loss stands beside that of one without a teacher; another masking
+    rate, or replaced tokens, ask for others.
+    """
+
+    def predicts(objective: str, *words: str) -> str:
+        config = sweep.compose("pretrain", [f"objective={objective}", *words])
+        return Record.model_construct(config=config.recorded).predicts
+
+    masked = predicts("mlm")
+    assert predicts("distillation", "objective.token.teacher=somewhere") == masked
+    assert predicts("distillation", "objective.token.soft_weight=0") == masked
+    assert predicts("mlm_emd") == masked
+    others = [
+        predicts("mlm", "objective.token.predict_prob=0.3"),
+        predicts("distillation", "objective.token.predict_prob=0.3"),
+        predicts("mlm", "objective.token.whole_words=true"),
+        predicts("rtd"),
+        predicts("ltr"),
+    ]
+    assert masked not in others and len(set(others)) == 4

@@ -42,6 +42,24 @@ a bad file.
 """
 PERCENT: Final = "percent"
 NO_UNIT: Final = ""
+# objectives whose held-out loss is the cross-entropy of masked tokens, and what chooses these
+MASKED = (
+    "clozelab.objectives.mlm.MaskedLanguageModel",
+    "clozelab.objectives.distillation.Distillation",
+    "clozelab.objectives.emd.EnhancedMaskedLanguageModel",
+)
+MASKING = (
+    "predict_prob",
+    "count_specials",
+    "max_predictions_fraction",
+    "whole_words",
+    "span_weights",
+    "one_action_a_span",
+    "units",
+    "mask_fraction",
+    "random_fraction",
+    "same_fraction",
+)
 # of SQuAD 2.0, above which there is no answer
 THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
 
@@ -177,7 +195,11 @@ class Record(BaseModel, extra="forbid"):
         """The tokens that its held-out loss is over: those of the last phase's objective."""
         phases = self.config.get("phases") or [{}]
         objective = phases[-1].get("objective") or self.config.get("objective") or {}
-        return str(objective.get("token"))
+        token = objective.get("token")
+        if isinstance(token, Mapping) and str(token.get("_target_")) in MASKED:
+            # A teacher, or another head, is asked for the same tokens.
+            return str([token.get(key) for key in MASKING])
+        return str(token)
 
     @property
     def experiment(self) -> str:
