@@ -17,7 +17,7 @@ from clozelab.launch import sweep
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import Runs
-from clozelab.runs.record import Record, Score
+from clozelab.runs.record import MASKING, Record, Score
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 
@@ -454,6 +454,9 @@ def test_a_teacher_is_asked_for_the_same_tokens() -> None:
         config = sweep.compose("pretrain", [f"objective={objective}", *words])
         return Record.model_construct(config=config.recorded).predicts
 
+    # A setting that chooses tokens and is not listed would make two maskings one.
+    token = sweep.compose("pretrain", ["objective=mlm"]).recorded["objective"]["token"]
+    assert {*token} == {*MASKING, "_target_", "weight"}
     masked = predicts("mlm")
     assert predicts("distillation", "objective.token.teacher=somewhere") == masked
     assert predicts("distillation", "objective.token.soft_weight=0") == masked

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from scipy import stats
+from tests.results.test_comparability import change
 from tests.screens import Screens
 
 from clozelab.cli import main
@@ -25,21 +26,6 @@ ABOUT = {
     "facts__threads": 2,
     "environment__kernels": "x86_64 avx2",
 }
-
-
-def change(root: Path, pattern: str, **values: Any) -> None:
-    """Set dotted keys of run.json in all folders that match."""
-    folders = list(root.glob(pattern))
-    assert folders
-    for folder in folders:
-        state = json.loads((folder / "run.json").read_text())
-        for key, value in values.items():
-            part = state
-            *parents, last = key.split("__")
-            for name in parents:
-                part = part.setdefault(name, {})
-            part[last] = value
-        (folder / "run.json").write_text(json.dumps(state))
 
 
 @pytest.fixture
