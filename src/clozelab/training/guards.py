@@ -169,7 +169,8 @@ class SpikeWatch:
 
     def load(self, state: ReadOnlyJson) -> None:
         self._logs = list(state["logs"])
-        self._phase = state["phase"]
+        # An older checkpoint names no phase: another one than any, so its norms judge nothing.
+        self._phase = state.get("phase", -1)
         self.left_out = list(state["left_out"])
         self._unread = []
 
