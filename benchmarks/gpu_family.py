@@ -48,7 +48,7 @@ PAIRS: Mapping[str, tuple[str, ...]] = MEMBERS | {
     "Longformer, global": ("recipe=longformer",),
 }
 """Those of benchmarks/families.py, and what it does not time."""
-WITH_PAIRS = ("BERT, next sentence", "ALBERT, sentence order")
+WITH_TWO_SEGMENTS = ("BERT, next sentence", "ALBERT, sentence order")
 NARROW: Mapping[str, tuple[str, ...]] = {
     "recipe=longformer": ("architecture.attention.window=8",),
     "recipe=modernbert": ("architecture.attention.window=8",),
@@ -102,7 +102,7 @@ def small_words(plan: Plan, name: str) -> tuple[list[str], dict[str, Any]]:
     always += [f"model.intermediate_size={2 * width}", "model.initializer_range=0.1"]
     always += ["model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0"]
     words = list(PAIRS[name])
-    if name not in WITH_PAIRS and FULL_ROWS not in words:
+    if name not in WITH_TWO_SEGMENTS and FULL_ROWS not in words:
         always.append(FULL_ROWS)
     for word in PAIRS[name]:
         words += NARROW.get(word, ())

@@ -578,7 +578,7 @@ class Spike(Callback):
 
 @pytest.fixture
 def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "LEAST", 2)
+    monkeypatch.setattr(guards, "MIN_NORMS", 2)
 
 
 def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None) -> None:

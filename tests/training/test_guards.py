@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from clozelab.training.guards import (
-    LEAST,
-    MOST,
+    MAX_SKIPPED,
+    MIN_NORMS,
     WINDOW,
     DivergedError,
     SpikeWatch,
@@ -44,8 +44,8 @@ def test_a_norm_far_above_the_usual_one_is_a_spike(factor: float) -> None:
 
 
 def test_few_norms_judge_nothing() -> None:
-    assert fed("skip", [*usual(LEAST - 1), 1000.0]).left_out == []
-    assert fed("skip", [*usual(LEAST), 1000.0]).left_out == [LEAST + 1]
+    assert fed("skip", [*usual(MIN_NORMS - 1), 1000.0]).left_out == []
+    assert fed("skip", [*usual(MIN_NORMS), 1000.0]).left_out == [MIN_NORMS + 1]
 
 
 @pytest.mark.parametrize("spread", [0.05, pytest.param(0.3, marks=pytest.mark.slow), 1.0])
@@ -87,10 +87,10 @@ def test_a_checkpoint_from_before_there_were_phases_is_read_without_its_norms() 
     for checkpoint in (state, old):
         watch = SpikeWatch("skip")
         watch.load(checkpoint)
-        for step, norm in enumerate([20.0, *usual(LEAST), 1000.0], 61):
+        for step, norm in enumerate([20.0, *usual(MIN_NORMS), 1000.0], 61):
             watch.should_skip(FIRST, step, torch.tensor(float(norm)), reads_norm=True)
         left_out.append(watch.left_out)
-    assert left_out == [[61, 61 + LEAST + 1], [61 + LEAST + 1]]
+    assert left_out == [[61, 61 + MIN_NORMS + 1], [61 + MIN_NORMS + 1]]
 
 
 def test_norms_that_stay_high_are_the_new_usual() -> None:
@@ -124,9 +124,9 @@ def test_spikes_that_do_not_cease_end_the_run() -> None:
     more.
     """
     rare = []
-    for _ in range(MOST + 5):
+    for _ in range(MAX_SKIPPED + 5):
         rare.extend((*usual(WINDOW // 5), float("nan")))
-    assert len(fed("skip", rare).left_out) == MOST + 5
+    assert len(fed("skip", rare).left_out) == MAX_SKIPPED + 5
 
 
 def test_a_spike_does_not_hide_the_next_one() -> None:

@@ -30,7 +30,7 @@ from clozelab.training.checkpoints import (
     newest_whole,
     save_file,
 )
-from clozelab.training.guards import MOST, WINDOW, DivergedError
+from clozelab.training.guards import MAX_SKIPPED, WINDOW, DivergedError
 from clozelab.training.runtime import largest_that_fits
 from clozelab.training.tracking import build_tensorboard_logger
 from clozelab.training.trainer import choose_hardware, resolve_accelerator
@@ -85,7 +85,7 @@ def spikes_that_do_not_cease_end_the_run() -> None:
     more.
     """
     rare = []
-    for _ in range(MOST + 5):
+    for _ in range(MAX_SKIPPED + 5):
         rare.extend((*test_guards.usual(WINDOW // 5), float("nan")))
     test_guards.fed("skip", [*test_guards.usual(30), *[float("nan")] * 50])
 
@@ -233,7 +233,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "spikes that do not cease end the run",
         spikes_that_do_not_cease_end_the_run,
         DivergedError,
-        f"step {30 + MOST + 1}: gradient norm nan.*{MOST} of the last {WINDOW}",
+        f"step {30 + MAX_SKIPPED + 1}: gradient norm nan.*{MAX_SKIPPED} of the last {WINDOW}",
     ),
     (
         "mlflow is an extra",

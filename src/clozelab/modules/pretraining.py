@@ -176,7 +176,7 @@ class PretrainingModule(TrainingModule):
         skips = self.spikes.should_skip(
             self.trainer, step + 1, norm, phase=self._phase, reads_norm=reads_norm
         )
-        if not self.spikes.in_control and (is_cpu or is_log_step):
+        if not self.spikes.tolerates_non_finite and (is_cpu or is_log_step):
             # All ranks see the norm of the whole gradient, each its own loss.
             deciding = norm if self.trainer.world_size > 1 else norm + loss
             self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)

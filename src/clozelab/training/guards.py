@@ -28,11 +28,11 @@ from clozelab.text.plain import ReadOnlyJson
 log = logging.getLogger(__name__)
 
 WINDOW = 100  # norms that are remembered
-LEAST = 20  # norms that have to be known before one is judged
+MIN_NORMS = 20  # norms that have to be known before one is judged
 # A spike is so many standard deviations, and so many times, above the usual norm.
 SIGMAS = 6.0
 FACTOR = 10.0
-MOST = 10  # updates of so many steps that may be left out
+MAX_SKIPPED = 10  # updates of so many steps that may be left out
 
 
 class DivergedError(ValueError):
@@ -88,7 +88,7 @@ class SpikeWatch:
     def __init__(self, action: str = "off") -> None:
         self.action = action
         # Whether a norm that is no number is a spike as well, rather than the run's end.
-        self.in_control = action in ("skip", "roll_back")
+        self.tolerates_non_finite = action in ("skip", "roll_back")
         # Step and description of a spike that nothing was done about yet.
         self.spike: tuple[int, str] | None = None
         self.left_out: list[int] = []  # steps without an update
@@ -130,10 +130,11 @@ class SpikeWatch:
                 f"{text}; earlier checkpoints stay, and spike=skip leaves such updates out",
             )
         recent = [left_out for left_out in self.left_out if left_out > step - WINDOW]
-        if len(recent) >= MOST:
+        if len(recent) >= MAX_SKIPPED:
             diverge(
                 trainer,
-                f"{text}; the updates of {MOST} of the last {WINDOW} steps were left out already",
+                f"{text}; the updates of {MAX_SKIPPED} of the last {WINDOW} steps were left out"
+                " already",
             )
 
     def _judge(self, step: int, norm: float) -> None:
@@ -141,12 +142,12 @@ class SpikeWatch:
         logs = self._logs
         count = max(1, len(logs))
         mean = sum(logs) / count
-        is_spike = self.in_control
+        is_spike = self.tolerates_non_finite
         if math.isfinite(norm):
             value = math.log(max(norm, 1e-30))
             deviation = math.sqrt(sum((other - mean) ** 2 for other in logs) / count)
             distance = max(SIGMAS * deviation, math.log(FACTOR))
-            is_spike = len(logs) >= LEAST and value > mean + distance
+            is_spike = len(logs) >= MIN_NORMS and value > mean + distance
             # A spike counts as a small one: whole it would hide the next. A level that stays
             # becomes usual.
             if is_spike:
