@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 
 DEPTH = 2  # batches that wait: one to hide the making of the next, one against jitter
 CEILING_SECONDS = 0.3  # what a training spends on measuring its machine
-CPU_PRODUCT_SIZE = 1024  # rows and columns of the product that is timed on a CPU
-DRAWN_SIZE = 1024  # rows and columns of what the products of all devices are cut from
+CPU_PRODUCT_SIZE = 1024  # rows and columns of the product that is timed on a CPU; a GPU repeats it
 MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inputs
 
 
@@ -139,8 +138,8 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float | None =
     size = 8192 if device.type == "cuda" else CPU_PRODUCT_SIZE
     # The heads of a fresh model are drawn after this, by the same generator. It is asked for as
     # many numbers whatever the device, so that a seed means the same weights on all of them.
-    drawn = [torch.randn(DRAWN_SIZE, DRAWN_SIZE)[:size, :size] for _ in range(2)]
-    copies = max(size // DRAWN_SIZE, 1)
+    drawn = [torch.randn(CPU_PRODUCT_SIZE, CPU_PRODUCT_SIZE) for _ in range(2)]
+    copies = size // CPU_PRODUCT_SIZE
     a, b = (matrix.to(device, dtype).repeat(copies, copies) for matrix in drawn)
     return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
 
