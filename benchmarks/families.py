@@ -289,7 +289,7 @@ class Member:
         self.batch = to_torch(self.objective.arrays(instances, 0, 0, np.arange(rows)))
         token = self.objective.token
         share = token.predicted_share(seq_length)
-        flops_per_token = token.flops_per_token(encoder.config, seq_length, share)
+        flops_per_token = self.objective.flops_per_token(encoder.config, seq_length, share)
         self.flops = rows * seq_length * flops_per_token
         self.is_bf16 = clozelab_precision()
 

@@ -76,13 +76,15 @@ class ToyObjective:
         return SimpleNamespace(
             name="mlm",
             build=self.build,
-            flops_per_token=lambda *_: 1.0,
             num_predictions=lambda batch: self.counts(batch)["mlm"],
             num_directions=1,
             moves_slots=False,
             hides_neighbours=False,
             start=lambda models: None,
         )
+
+    def flops_per_token(self, *_: object) -> float:
+        return 1.0
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}

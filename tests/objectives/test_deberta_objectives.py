@@ -13,10 +13,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.corpus.instances import SegmentPairs
-from clozelab.models.cost import Products
-from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.deberta_v2 import FAMILY
 from clozelab.models.folders import load_encoder, save_encoder_folder, to_hf_tensors
@@ -24,6 +23,7 @@ from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
 from clozelab.objectives.emd import EnhancedMaskedLanguageModel
 from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.objectives.rtd import ReplacedTokenDetection
 
@@ -196,19 +196,31 @@ def test_what_does_not_go_together_is_refused(make, tiny_config, ids):
         narrow.build({"encoder": build_models(encoder, [other])["encoder"]})
 
 
-def test_a_decoders_work_is_counted(tiny_config):
-    """By the counter itself, over an encoder and its decoder together."""
-    config = tiny_config(**DEBERTA)
-    objective = EnhancedMaskedLanguageModel(weight=1.0, **MASKING)
-    with torch.device("meta"):
-        encoder = Encoder(config).eval()
-        head = EnhancedMaskDecoder(encoder).eval()
-        ids = torch.empty(16, dtype=torch.int64)
-    layout = Layout.rectangle([16], 16)
-    with torch.no_grad(), Products() as products:
-        output = encoder(ids, ids, ids, layout, output_hidden_states=True)
-        told = encoder.attention_inputs(ids, encoder.rows_of(output.sequence_output, layout))
-        for _ in range(head.passes):
-            encoder.layers()[-1](output.hidden_states[-2], told[encoder.masks[-1]])
-        head(output.sequence_output)
-    assert objective.flops_per_token(config, 16, 1.0) == 3.0 * products.flops / 16
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("with_pair", [False, True])
+def test_a_decoders_work_is_counted_as_torch_counts_a_step(tiny_config, ids, layers, with_pair):
+    """Forward and backward of a whole step, with attention that has no products of its own beside
+    the model's. What only a loss on pairs reads runs backward with one alone.
+    """
+    config = tiny_config(vocab_size=ids.vocab_size, num_hidden_layers=layers)
+    token = EnhancedMaskedLanguageModel(weight=1.0, **MASKING)
+    pair = NextSentencePrediction(weight=1.0) if with_pair else None
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=pair)
+    model = build_models(Encoder(config), [objective])["encoder"]
+    stream = torch.arange(NUM * SLOTS)
+    batch = {
+        "input_ids": stream % ids.vocab_size,
+        "token_type_ids": stream % 2,
+        "position_ids": stream % SLOTS,
+        "prediction_positions": stream[:5],
+        "layout": Layout.rectangle([SLOTS] * NUM, SLOTS),
+    }
+    with FlopCounterMode(display=False) as counter:
+        output = model.states(batch["input_ids"], batch)
+        loss = model.heads["lm"](model.predicted_states(output, batch)).square().sum()
+        if with_pair:
+            # Its head and pooler are below a thousandth of a real step, and left out.
+            loss = loss + output.sequence_output.square().sum()
+        loss.backward()
+    counted = objective.flops_per_token(config, SLOTS, 5 / len(stream)) * len(stream)
+    assert counted == pytest.approx(counter.get_total_flops(), rel=1e-12)

@@ -211,7 +211,7 @@ class PretrainingModule(TrainingModule):
         lengths = batch.get("text_lengths", batch["layout"].lengths_list)
         tokens = sum(lengths)
         fraction = objective.token.num_predictions(batch) / tokens
-        flops_per_token = objective.token.flops_per_token(
+        flops_per_token = objective.flops_per_token(
             self.model.encoder.config, max(lengths), fraction
         )
         self.throughput.add(tokens, tokens * flops_per_token)

@@ -22,8 +22,17 @@ class EnhancedMaskedLanguageModel(MaskedLanguageModel):
     def flops_per_token(
         self, config: EncoderConfig, seq_length: int, predicted_fraction: float
     ) -> float:
-        """The last layer runs further times."""
-        # Counted as layers, though it has the weights of the last one.
+        """The last layer runs further times; without a loss on pairs its first run has no gradient.
+
+        Each run is counted as a layer, though all have the weights of the last one.
+        """
         passes = EnhancedMaskDecoder.passes
         deeper = replace(config, num_hidden_layers=config.num_hidden_layers + passes)
-        return training_flops_per_token(deeper, seq_length, predicted_fraction)
+        flops = training_flops_per_token(deeper, seq_length, predicted_fraction)
+        return flops - self.pair_flops_per_token(config, seq_length)
+
+    def pair_flops_per_token(self, config: EncoderConfig, seq_length: int) -> float:
+        """The backward pass through the last layer's first run: two of its three parts."""
+        deeper = replace(config, num_hidden_layers=config.num_hidden_layers + 1)
+        with_one_more = training_flops_per_token(deeper, seq_length, 0.0)
+        return (with_one_more - training_flops_per_token(config, seq_length, 0.0)) * 2.0 / 3.0

@@ -355,6 +355,10 @@ class TokenObjective(_Weighted):
         """
         return training_flops_per_token(config, seq_length, predicted_fraction)
 
+    def pair_flops_per_token(self, config: EncoderConfig, seq_length: int) -> float:  # noqa: ARG002
+        """What a loss on pairs adds to them, where it is not below a thousandth."""
+        return 0.0
+
     def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
         """Model -> its outputs at the positions of its VisibilitySpec [P, ...].
 
@@ -487,6 +491,15 @@ class Objective:
         if self.pair is None:
             return self.token.counts(batch)
         return self.token.counts(batch) | self.pair.counts(batch)
+
+    def flops_per_token(
+        self, config: EncoderConfig, seq_length: int, predicted_fraction: float
+    ) -> float:
+        """Useful operations of a training step, of all models; `config` is the encoder's."""
+        flops = self.token.flops_per_token(config, seq_length, predicted_fraction)
+        if self.pair is not None:
+            flops += self.token.pair_flops_per_token(config, seq_length)
+        return flops
 
     def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
         """The input format's instances of one split at one sequence length."""

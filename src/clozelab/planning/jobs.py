@@ -306,7 +306,7 @@ class Arm(Shape):
         for phase, objective in zip(self.phases, self.of_phases, strict=True):
             seq_length = phase["seq_length"]
             share = objective.token.predicted_share(seq_length)
-            flops.append(objective.token.flops_per_token(self.config, seq_length, share))
+            flops.append(objective.flops_per_token(self.config, seq_length, share))
         return flops
 
     @property
