@@ -7,17 +7,20 @@ import json
 import os
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
+import torch
 from tests.screens import Screens
 
 import clozelab
 from clozelab.cli import main
 from clozelab.metrics import glue
+from clozelab.modules.pretraining import check_lengths
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 TINY: dict[str, Any] = {
@@ -127,6 +130,46 @@ def test_the_functions_take_what_the_command_line_takes(
     assert (report.folder / "report.md").is_file()
     with screen.refuses(AttributeError):
         clozelab.lode  # noqa: B018
+
+
+def torch_settings() -> dict[str, Any]:
+    return {
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "fill": torch.utils.deterministic.fill_uninitialized_memory,
+        "fp32": torch.get_float32_matmul_precision(),
+        "fp32 of oneDNN": torch.backends.mkldnn.matmul.fp32_precision,
+    }
+
+
+@pytest.mark.parametrize("ends", ["complete", "refused"])
+def test_a_run_leaves_torch_as_it_was(
+    page: dict[str, Any], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook, whose own work goes on: threads, algorithms, how fp32 is multiplied."""
+    trainer = page["tiny"]["trainer"] | {"deterministic": True}
+    options = page["tiny"] | PRETRAIN | {"trainer": trainer}
+    if ends == "refused":
+        # after the machine was looked at
+        options["validation"] = PRETRAIN["validation"] | {"seq_length": 4096}
+    during = []
+
+    def check(*args: Any) -> None:
+        during.append((torch.get_num_threads(), torch.get_deterministic_debug_mode()))
+        check_lengths(*args)
+
+    monkeypatch.setattr("clozelab.stages.pretrain.check_lengths", check)
+    # The page's own Trainer has left what `compose` set.
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.set_num_threads(2)
+    try:
+        before = torch_settings()
+        with nullcontext() if ends == "complete" else pytest.raises(ValueError, match="positions"):
+            clozelab.pretrain(scale="demo", seed=7, objective="mlm", **options)
+        assert torch_settings() == before
+    finally:
+        torch.set_num_threads(1)
+    assert during == [(1, 2)], "of the run: its own"
 
 
 @pytest.mark.parametrize(

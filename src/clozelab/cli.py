@@ -163,7 +163,10 @@ def job(composed: Composed) -> int:
     stage = importlib.import_module(f"clozelab.stages.{verb}")
     if verb == "prepare":
         stage.main(composed.config)
-    else:
+        return 0
+    from clozelab.training.runtime import torch_settings_kept  # after torch was imported
+
+    with torch_settings_kept():
         stage.main(composed.config, composed)
     return 0
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -126,6 +126,40 @@ def use_deterministic_algorithms() -> None:
     # A net for programs that read what nobody wrote.
     settings.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def torch_settings_kept() -> Iterator[None]:
+    """What a run inside sets of this process's torch is as it was afterwards, also on an error.
+
+    That is threads, deterministic algorithms and how fp32 is multiplied: a notebook goes on.
+    """
+    attributes: Any = (
+        (torch.utils.deterministic, "fill_uninitialized_memory"),
+        (torch.backends.cudnn, "benchmark"),
+        (torch.backends.cuda.matmul, "fp32_precision"),
+        (getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"),
+    )
+    settings = []
+    for owner, name in attributes:
+        if hasattr(owner, name):
+            settings.append((owner, name, getattr(owner, name)))
+    threads = torch.get_num_threads()
+    mode = torch.get_deterministic_debug_mode()
+    # It is of all backends, and torch does not tell it where these differ.
+    precision = None
+    with suppress(RuntimeError):
+        precision = torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if torch.get_deterministic_debug_mode() != mode:
+            torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+        if precision is not None:
+            torch.set_float32_matmul_precision(precision)
+        for owner, name, value in settings:
+            setattr(owner, name, value)
 
 
 @torch.no_grad()
