@@ -18,6 +18,7 @@ from tests.corpus.test_folder_tokenizers import TRAINING
 
 import clozelab
 from clozelab.cli import main
+from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.tokenizers import (
     ByteBpeTokenizer,
     MpnetTokenizer,
@@ -29,6 +30,8 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
 from clozelab.modules.model import write_model
+from clozelab.objectives.objective import build_models
+from clozelab.stages.pretrain import build_objectives, encoder_config
 
 transformers = pytest.importorskip("transformers")
 
@@ -256,6 +259,73 @@ def test_training_goes_on_from_means_with_a_lower_loss_than_from_random_rows(
     means, fresh = (loss_of(tmp_path / name, name, 1, 1e-9) for name in ("means", "random"))
     assert means < fresh - 0.1
     assert loss_of(tmp_path / "means", "further", 40, 1e-3) < means - 0.1
+
+
+def write_run(run: Path, recipe: str, text: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Encoder and generator with random weights, as a pre-training writes them; its words."""
+    file = run / "encoder/tokenizer.json"
+    options: dict[str, Any] = {
+        "scale": "own",
+        "recipe": recipe,
+        "corpus": {"sources": [{"name": "text", "path": str(text)}]},
+        "tokenizer": {"vocab_file": str(file), "lowercase": True},
+        "model": SHAPE | {"hidden_dropout_prob": 0.0},
+        "phases": [{"seq_length": 32, "steps": 1, "global_batch_size": 4, "micro_batch_size": 4}],
+        "validation": {"seq_length": 32},
+        "optimizer": {"learning_rate": 1e-12, "matrix_learning_rate": 1e-12},
+        "trainer": {"precision": "32-true", "threads": 1, "progress_bar": False},
+        "cache_dir": str(run / "cache"),
+        "runs_dir": str(run / "runs"),
+    }
+    cfg: Any = composed("pretrain", [*clozelab._words(options)]).config
+    (objective,) = build_objectives(cfg)
+    ids = SpecialIds.of(tokenizer)
+    models = build_models(Encoder(encoder_config(cfg, ids, objective)), [objective])
+    torch.manual_seed(3)
+    for model in models.values():
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+    for name, model in models.items():
+        write_model(run / name, model.encoder, dict(model.heads.items()), tokenizer)
+    return options
+
+
+@pytest.mark.parametrize("recipe", ["electra", "deberta_v3"])
+def test_a_generator_gets_the_same_words_and_training_goes_on_from_both(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compounds(tmp_path / "text.txt")
+    options = write_run(tmp_path / "old", recipe, tmp_path / "text.txt", own_tokenizer("electra"))
+    (tmp_path / "words.txt").write_text("stonefish\n")
+    words = ["vocabulary", str(tmp_path / "old"), f"words={tmp_path / 'words.txt'}"]
+    assert main([*words, f"to={tmp_path / 'new'}"]) == 1
+    err = "".join(capsys.readouterr().err.split())
+    assert f"sayto={tmp_path / 'new/encoder'}," in err and not (tmp_path / "new").exists()
+    assert main([*words, f"to={tmp_path / 'new/encoder'}"]) == 0
+    old = transformers.AutoTokenizer.from_pretrained(tmp_path / "old/generator")
+    new = transformers.AutoTokenizer.from_pretrained(tmp_path / "new/generator")
+    pieces = old("stonefish", add_special_tokens=False)["input_ids"]
+    assert new("stonefish", add_special_tokens=False)["input_ids"] == [len(old)]
+    before = load_file(tmp_path / "old/generator/model.safetensors")
+    after = load_file(tmp_path / "new/generator/model.safetensors")
+    changed = 0
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name][: len(tensor)]), name
+        if len(tensor) == len(old):
+            changed += 1
+            mean = sum(tensor[index].double() for index in pieces) / len(pieces)
+            torch.testing.assert_close(after[name][-1].double(), mean, rtol=0, atol=1e-6)
+    assert changed == 2, "word embeddings and the bias"
+    # A step of nearly no rate: what training begins from.
+    file = {"vocab_file": str(tmp_path / "new/encoder/tokenizer.json"), "lowercase": True}
+    options |= {"tokenizer": file, "encoder": str(tmp_path / "new/encoder")}
+    run = clozelab.pretrain("objective/input=full_sentences", **options)
+    for name in ("encoder", "generator"):
+        begun = load_file(tmp_path / "new" / name / "model.safetensors")
+        trained = load_file(run.folder / name / "model.safetensors")
+        assert begun.keys() == trained.keys()
+        for key, tensor in begun.items():
+            torch.testing.assert_close(trained[key], tensor, rtol=0, atol=1e-6)
 
 
 REFUSED = {

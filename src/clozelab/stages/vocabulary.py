@@ -6,18 +6,22 @@ More pre-training begins from the folder that it writes (`pretrain encoder=FOLDE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clozelab.corpus import vocabulary
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.tokenizer_files import read_text
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
-from clozelab.models.locate import find_model
+from clozelab.models.locate import CONFIG_FILE, find_model
 from clozelab.stages.export import SWITCH, refuse_to_replace
 from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.did_you_mean import check_choice
+
+if TYPE_CHECKING:
+    from clozelab.modules.model import Model
 
 HELP = """\
 clozelab vocabulary MODEL to=FOLDER text=PATH add=NUMBER
@@ -34,11 +38,13 @@ pieces' (without any, of all); all other weights stay as they are.
   tokenizer=FOLDER  the tokenizer of this folder instead of the model's
   hub=true          MODEL is NAME@COMMIT on the Hugging Face hub
 
+A generator beside MODEL (ELECTRA, DeBERTa v3) gets the same: to=NAME/encoder.
 With text=, also prints the tokens that a word of it has, before and after.
 
   clozelab vocabulary bert-base to=bio text=abstracts add=5000
   clozelab pretrain encoder=bio tokenizer.vocab_file=bio/tokenizer.json"""
 KEYS = ("to", "text", "add", "words", "tokenizer", "hub")
+GENERATOR = "generator"  # what pre-training calls its folder, beside the encoder's
 
 
 @verb("vocabulary", HELP, names=(1, 1), keys=KEYS)
@@ -49,25 +55,67 @@ def main(args: ParsedArgs) -> int:
     to = Path(values["to"])
     refuse_to_replace(to)
     source = find_model(args.names[0], from_hub=values.get("hub") == "true")
+    targets = folders_to_write(source, to)
     # torch takes seconds, which a wrong key need not wait
-    from clozelab.modules.model import PROBLEM_TYPES, read_model, write_model
-    from clozelab.modules.sentence_folders import files_beside
-    from clozelab.modules.vocabulary import with_vocabulary
+    from clozelab.modules.model import read_model
 
     counts = None
     if "text" in values:
         shards = Source("text", values["text"]).shards(0, Path())
         counts = vocabulary.count_words(read_documents(shards, CorpusCounts()))
-    model = read_model(source)
-    old = model.tokenizer
+    models = {target: read_model(folder) for folder, target in targets.items()}
+    old = models[to].tokenizer
+    for model in models.values():
+        if model.tokenizer.fingerprint != old.fingerprint:
+            raise ValueError(
+                f"vocabulary: {model.folder} has another vocabulary than {source}, so it is not its"
+                " generator; move one of them elsewhere"
+            )
     new = new_tokenizer(old, values, counts)
     pieces = vocabulary.old_pieces(new, old)
+    for target, model in models.items():
+        # The rows behind the vocabulary, which pad the matrix, stay.
+        padding = range(old.vocab_size, model.encoder.config.vocab_size)
+        if "tokenizer" in values:
+            padding = range(0)
+        write(target, model, new, [*pieces, *([row] for row in padding)])
     # Entries by their old pieces: 0 (mean of all), 1 (a copy), or more (mean of these).
     numbers = Counter(map(len, pieces))
-    if "tokenizer" not in values:
-        # The rows behind the vocabulary, which pad the matrix, stay.
-        pieces += [[row] for row in range(len(pieces), model.encoder.config.vocab_size)]
-    model = with_vocabulary(model, new, pieces)
+    means = new.vocab_size - numbers[0] - numbers[1]
+    print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
+    print(f"rows: {numbers[1]:,} copied, {means:,} means of their pieces, {numbers[0]:,} of all")
+    if counts is not None:
+        before, after = (vocabulary.pieces_per_word(tokenizer, counts) for tokenizer in (old, new))
+        print(f"tokens a word: {before:.3f} before, {after:.3f} after")
+    for target in models:
+        print(target.resolve())
+    return 0
+
+
+def folders_to_write(source: Path, to: Path) -> dict[Path, Path]:
+    """Where a model is written, and the generator beside it that more pre-training would read.
+
+    ValueError where it would not find that one.
+    """
+    generator = source.with_name(GENERATOR)
+    if generator == source or not (generator / CONFIG_FILE).is_file():
+        return {source: to}
+    if to.name != "encoder":
+        raise ValueError(
+            f"vocabulary: the model has a generator, {generator}, which needs the same vocabulary;"
+            f" say to={to / 'encoder'}, and {to / GENERATOR} is written beside it"
+        )
+    refuse_to_replace(to.with_name(GENERATOR))
+    return {source: to, generator: to.with_name(GENERATOR)}
+
+
+def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[int]]) -> None:
+    """Write a model's folder with another tokenizer; `pieces` as modules/vocabulary.py has them."""
+    from clozelab.modules.model import PROBLEM_TYPES, write_model
+    from clozelab.modules.sentence_folders import files_beside
+    from clozelab.modules.vocabulary import with_vocabulary
+
+    model = with_vocabulary(model, tokenizer, pieces)
     has_pooler = "pooler" not in model.untrained
     remembered = {"clozelab": model.config["clozelab"]}
     problem_type = PROBLEM_TYPES.get(model.task or "")
@@ -76,7 +124,7 @@ def main(args: ParsedArgs) -> int:
         to,
         model.encoder,
         dict(model.heads),
-        new,
+        tokenizer,
         labels=model.labels,
         problem_type=problem_type,
         max_length=model.max_length,
@@ -84,14 +132,6 @@ def main(args: ParsedArgs) -> int:
         extra_config=remembered,
         extra_files=files,
     )
-    means = new.vocab_size - numbers[0] - numbers[1]
-    print(f"vocabulary: {old.vocab_size:,} entries before, {new.vocab_size:,} after")
-    print(f"rows: {numbers[1]:,} copied, {means:,} means of their pieces, {numbers[0]:,} of all")
-    if counts is not None:
-        before, after = (vocabulary.pieces_per_word(tokenizer, counts) for tokenizer in (old, new))
-        print(f"tokens a word: {before:.3f} before, {after:.3f} after")
-    print(to.resolve())
-    return 0
 
 
 def check_keys(values: Mapping[str, str]) -> None:
