@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf.errors import InterpolationResolutionError
 from tests.screens import Screens
 
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import estimate
 from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.cli import main
 from clozelab.launch.jobs import PlannedJob
 from clozelab.planning.steps import Step
 from clozelab.results.experiment import Experiment, load_experiment
@@ -253,15 +253,15 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
 
 
 def test_a_scale_that_lacks_every_measure_says_how_to_go_without(
-    tmp_path: Path, screen: Screens
+    tmp_path: Path, screen: Screens, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pairs.yaml").write_text(
         "arms: {mlm: {objective: mlm}}\n"
         "columns: [{name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}]\n"
     )
     words = [f"{tmp_path}/pairs.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
-    with screen.refuses(InterpolationResolutionError):
-        reproduce.main(words)
+    assert main(["reproduce", *words]) == 1
+    screen(capsys.readouterr().err)
     assert reproduce.main([*words, "evaluate=none"]) == 0
 
 

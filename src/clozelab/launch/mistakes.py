@@ -33,6 +33,7 @@ WRONG_IN_FILE = re.compile(
     r"In '(?P<file>[^']+)': \w+ raised while composing config:\s*"
     r"Key '[^']+' .*\s+full_key: (?P<key>\S+)"
 )
+RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
 WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
 
 
@@ -75,7 +76,9 @@ def explain(
         # phases[0].steps -> phases.0.steps
         return no_value(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return f"{error.full_key}: {_first_line(text)}"
+        # What a sweep runs through is an ordinary key to whoever wrote it.
+        key = str(error.full_key).removeprefix("hydra.sweeper.params.")
+        return f"{key}: {RESOLVING.sub('', _first_line(text))}"
     return text
 
 
