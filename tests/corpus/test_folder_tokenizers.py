@@ -467,6 +467,21 @@ def test_its_files_give_the_same_tokenizer_here_and_to_auto_tokenizer(
     )
 
 
+def test_an_export_gives_an_alberts_pair_the_types_that_its_own_class_leaves_out(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As docs/import-export.md says; AlbertTokenizer of transformers 5 names no token types."""
+    ours = read_tokenizer(folder_of("albert"))
+    for name, content in ours.files().items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder_of("albert")))
+    assert "token_type_ids" not in theirs("the cat", "sat")
+    pair = transformers.AutoTokenizer.from_pretrained(str(tmp_path))("the cat", "sat")
+    packed = assemble(ours, *(ours.encode_batch([text]) for text in ("the cat", "sat")))
+    types = np.arange(len(packed.input_ids)) >= packed.second_starts[0]
+    assert pair["token_type_ids"] == types.astype(int).tolist()
+
+
 def test_a_cache_that_is_always_full_changes_nothing(
     folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
