@@ -376,12 +376,20 @@ def test_encoder_fingerprint(tmp_path: Path, screen: Screens) -> None:
     first = encoder_fingerprint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"2")
     assert encoder_fingerprint(tmp_path) != first
-    (tmp_path / "1_Pooling").mkdir()
-    seen = set()
-    for text in ("mean", "cls"):
-        (tmp_path / "1_Pooling/config.json").write_text(text)
-        seen.add(encoder_fingerprint(tmp_path))
-    assert len(seen) == 2, "how its sentences are pooled is part of an encoder"
+    for name in ("1_Pooling", "pooling", "1_Notes"):
+        (tmp_path / name).mkdir()
+    # The last one has no files, as of a module without settings.
+    modules = [{"path": path} for path in ("", "1_Pooling", "pooling", "2_Normalize")]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    for name, counts in (("1_Pooling", True), ("pooling", True), ("1_Notes", False)):
+        seen = set()
+        for text in ("mean", "cls"):
+            (tmp_path / name / "config.json").write_text(text)
+            seen.add(encoder_fingerprint(tmp_path))
+        assert (len(seen) == 2) is counts, "how its sentences are pooled is part of an encoder"
+    (tmp_path / "modules.json").write_text("[")
+    with screen.refuses(ValueError):
+        encoder_fingerprint(tmp_path)
     (tmp_path / "checksums.json").write_text(json.dumps({"model.safetensors": "x"}))
     second = encoder_fingerprint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"3")

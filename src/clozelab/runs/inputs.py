@@ -14,6 +14,7 @@ from pathlib import Path
 from clozelab.config import MISSING_VALUE, Composed
 from clozelab.corpus.files import digest, file_sha256, matching_files
 from clozelab.runs.identity import counting_leaves
+from clozelab.text.plain import read_json
 
 MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
@@ -70,9 +71,21 @@ def encoder_fingerprint(folder: str | Path) -> str:
     if checksums.is_file():
         paths = [checksums]
     else:
-        # sentence-transformers keeps pooling and further layers below: 1_Pooling/config.json
-        paths = [path for path in (*folder.iterdir(), *folder.glob("[0-9]_*/*")) if path.is_file()]
+        paths = []
+        for place in (folder, *_module_folders(folder)):
+            paths += [path for path in place.glob("*") if path.is_file()]
     return digest({path.relative_to(folder).as_posix(): file_sha256(path) for path in paths})
+
+
+def _module_folders(folder: Path) -> list[Path]:
+    """Those of sentence-transformers below an encoder's, such as 1_Pooling; not all are there."""
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return []
+    try:
+        return [folder / str(module["path"]).lstrip("/") for module in read_json(modules)]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{modules} is damaged: it lists no modules with a path each") from None
 
 
 def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
