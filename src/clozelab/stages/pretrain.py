@@ -26,10 +26,11 @@ from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
-from clozelab.models.config import EncoderConfig
+from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.locate import CONFIG_FILE
+from clozelab.models.longer import LONG, load_encoder_as, longer_config
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
@@ -158,7 +159,8 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
     # A given encoder brings its own shape, whatever the configuration says of a model.
     positions = cfg.model.max_position_embeddings
     if cfg.encoder is not None:
-        positions = folders.read_config(require_encoder(cfg.encoder)).max_position_embeddings
+        require_encoder(cfg.encoder)
+        positions = given_config(cfg).max_position_embeddings
         folders.refuse_untied(cfg.encoder)
     phases = [vars(phase) for phase in cfg.phases]
     check_lengths(phases, vars(cfg.validation), positions, hardware.world_size)
@@ -191,7 +193,7 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     if cfg.encoder is None:
         student = EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     else:
-        student = folders.read_config(cfg.encoder)
+        student = given_config(cfg)
     # Which objectives and parts fit together, the constructors know.
     with torch.device("meta"):
         build_models(Encoder(student), list(dict.fromkeys(objectives)))
@@ -322,7 +324,7 @@ def build_module(
         encoder = Encoder(encoder_config(cfg, SpecialIds.of(corpus.tokenizer), objectives[-1]))
         encoder.share_projections()
     else:
-        encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
+        encoder = load_encoder_as(given_config(cfg), Path(cfg.encoder), cfg.seed)
         encoder.share_projections(only_equal=True)
     optimization = factory.optimization(cfg, total_steps, cfg.seed)
     ceiling = matmul_ceiling(hardware.precision, hardware.device)
@@ -365,6 +367,20 @@ def encoder_config(cfg: PretrainConfig, ids: SpecialIds, objective: Objective) -
         is_causal=objective.is_causal,
         predicts_next=objective.predicts_next,
     )
+
+
+def given_config(cfg: PretrainConfig) -> EncoderConfig:
+    """The shape of an encoder that begins with given weights: the folder's, or a longer one's.
+
+    ValueError where `architecture` asks for one that cannot begin with these.
+    """
+    folder = Path(cfg.encoder or "")
+    config = folders.read_config(folder)
+    model_type = cfg.architecture.model_type
+    if model_type not in LONG or model_type == config.model_type:
+        return config
+    attention = ModuleSpec.of(cfg.architecture.attention, "architecture.attention")
+    return longer_config(folder, model_type, attention, cfg.model.max_position_embeddings)
 
 
 def encoder_tokenizer(
@@ -415,9 +431,11 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
 def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
     # A further model's folder may be missing: an encoder alone is a valid beginning.
     stored: Collection[str] = ()
+    family = family_for(model.encoder.config)
     if (folder / CONFIG_FILE).is_file():
         stored = folders.read_tensors(folder)
-    family = family_for(model.encoder.config)
+        # A Longformer may begin with a BERT's, which have that one's names.
+        family = family_for(folders.read_config(folder))
     if family.asks_by_positions(stored) and "lm" in model.heads and model.heads["lm"].is_stock:
         log.warning(
             "%s predicts tokens by absolute positions (mlm_emd), and this objective does not:"

@@ -24,7 +24,7 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep, phase_objectives
-from clozelab.models.folders import read_config, read_config_dict
+from clozelab.models.folders import read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, made_up_corpus
@@ -186,7 +186,7 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
         config = pretrain.encoder_config(cfg, corpus.ids, last_objective)
     else:
         config = replace(
-            read_config(settings["encoder"]),
+            pretrain.given_config(cfg),
             is_causal=last_objective.is_causal,
             predicts_next=last_objective.predicts_next,
         )
