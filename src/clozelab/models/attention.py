@@ -236,12 +236,10 @@ class AttentionInputs(NamedTuple):
         bias = self.score_bias
         if bias is None or bias.reads_states or not isinstance(rows, DenseRows):
             return self
-        # A table of distances (MPNet's) adds the same to every layer's scores. On the meta device
-        # only products are counted.
-        if bias.position_ids.device.type != "meta":
-            positions = bias.position_ids.view(rows.batch_size, rows.width)
-            added = bias.compute(None, None, positions).to(dtype)
-            rows = rows._replace(bias=_with_score_bias(added, rows))
+        # A table of distances (MPNet's) adds the same to every layer's scores.
+        positions = bias.position_ids.view(rows.batch_size, rows.width)
+        added = bias.compute(None, None, positions).to(dtype)
+        rows = rows._replace(bias=_with_score_bias(added, rows))
         return self._replace(layout=rows, score_bias=None)
 
     def of_layer(self, layer: nn.Module) -> AttentionInputs:
@@ -296,8 +294,7 @@ def dense_rows(
     # torch's kernel knows a causal mask by a word.
     is_spoken = mask == CAUSAL and kernel == "sdpa" and visibility is None
     bias = None
-    # On the meta device only products are counted.
-    if device.type != "meta" and not hides_nothing and not is_spoken:
+    if not hides_nothing and not is_spoken:
         bias = layout.remember(("bias", mask, dtype, kernel, num_heads), make_bias)
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
@@ -465,12 +462,7 @@ def _dense(
         scale *= score_bias.scale
         positions = score_bias.position_ids.unflatten(0, shape[:2])
         bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
-    if q.device.type == "meta":
-        # Where cost.py counts: the products of a kernel that computes no more than the window. A
-        # causal mask is not discounted, though half of its scores are thrown away.
-        seen = rows.mask.num_keys(rows.width)
-        out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
-    elif rows.kernel == "bmm":
+    if rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
         if bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]

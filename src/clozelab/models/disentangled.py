@@ -138,6 +138,10 @@ class DisentangledPositions(Positions):
         # The projections are a layer's: `bind` gives them.
         return ScoreBias(partial(distance_scores, {}), position_ids, scale=scale, bind=self.bind)
 
+    def score_flops(self, seq_length: int) -> float:
+        """Of a row of products half is for no key: not counted, as what a window hides."""
+        return 2.0 * len(self.terms) * seq_length * self.relative.embedding_dim
+
     def bind(self, bias: ScoreBias, layer: SelfAttention, widest: int) -> ScoreBias:
         """What a layer adds to the scores of rows up to `widest` slots."""
         projected = self.project(layer, widest)
@@ -151,10 +155,6 @@ class DisentangledPositions(Positions):
         They are scaled as the scores are.
         """
         table = self.relative.weight
-        if table.device.type == "meta":
-            # Once a batch, which cost.py does not count.
-            empty = table.new_empty(layer.num_heads, layer.head_dim, 2 * widest - 1)
-            return dict.fromkeys(self.terms, empty)
         index = distance_rows(widest, self.buckets, self.reach)
         # Only the rows that so wide a row has; they follow each other.
         first = int(index[-1])
@@ -189,10 +189,6 @@ def distance_scores(
     added = []
     for term, vectors in projected.items():
         x = q if term == "c2p" else k
-        if q.device.type == "meta":
-            # Of a row of products half is for no key: not counted, as what a window hides.
-            added.append(x @ vectors[..., :slots])
-            continue
         # Attention maps ask in fp32, whatever the layer's projections are in.
         vectors = _of_row(vectors, slots).to(x.dtype)
         # All sequences in one product a head: [N, B*S, D] with [N, D, W].

@@ -330,7 +330,7 @@ class ContextPooler(Pooler):
 def score_dtype(hidden: Tensor) -> torch.dtype:
     """That of query and key of these states, which autocast may make narrower."""
     device = hidden.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return hidden.dtype
 
