@@ -14,6 +14,7 @@ size, W = 2 S - 1 distances.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,8 +26,8 @@ from torch import Tensor, nn
 from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
-from clozelab.models.encoder import Encoder, PostNorm, SelfAttention, layer_norm
-from clozelab.models.heads import HeadInput, MaskedLMHead
+from clozelab.models.encoder import Encoder, EncoderOutput, PostNorm, SelfAttention, layer_norm
+from clozelab.models.heads import MaskedLMHead
 from clozelab.models.layers import (
     Dropout,
     Embedding,
@@ -319,20 +320,19 @@ class EnhancedMaskDecoder(MaskedLMHead):
         self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size)
         initialise_(self.position_embeddings, config.initializer_range, generator)
 
-    def states(self, inputs: HeadInput) -> Tensor:
+    def states(self, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]) -> Tensor:
         """[P, H]."""
-        encoder = inputs.encoder
-        position_ids = inputs.batch["position_ids"]
-        assert inputs.output.hidden_states is not None
-        hidden = inputs.output.hidden_states[-2]
-        rows = encoder.rows_of(hidden, inputs.batch["layout"])
-        inputs_of_layer = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
+        position_ids = batch["position_ids"]
+        assert output.hidden_states is not None
+        hidden = output.hidden_states[-2]
+        rows = encoder.rows_of(hidden, batch["layout"])
+        inputs = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
         # Here the model learns where in the text it stands: "a new store opened beside the
         # new mall" has one distance between either "new" and its noun.
         queries = hidden + self.position_embeddings(position_ids)
         for _ in range(self.passes):
-            queries = encoder.layers()[-1](hidden, inputs_of_layer, queries)
-        return queries.index_select(0, inputs.positions)
+            queries = encoder.layers()[-1](hidden, inputs, queries)
+        return queries.index_select(0, batch["prediction_positions"])
 
 
 class ConvolvedPostNorm(PostNorm):

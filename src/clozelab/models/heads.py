@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -35,28 +35,6 @@ if TYPE_CHECKING:
 
 
 SPAN_PLACES = 64  # places in a span that have an embedding of their own
-
-
-class HeadInput(NamedTuple):
-    """What a head on tokens may read of a forward."""
-
-    hidden: Tensor  # [P, H]: the last states at the predicted positions
-    positions: Tensor  # int64 [P]: their slots in the stream
-    output: EncoderOutput  # of the whole batch
-    batch: Mapping[str, Any]
-    encoder: Encoder
-
-
-def predicted_states(
-    head: Any, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]
-) -> Tensor:
-    """[P, H]: what `head` predicts a batch's `prediction_positions` from.
-
-    `output` has the states of all layers where the head reads them.
-    """
-    positions = batch["prediction_positions"]
-    hidden = output.sequence_output.index_select(0, positions)
-    return head.states(HeadInput(hidden, positions, output, batch, encoder))
 
 
 class PredictionTransform(nn.Module):
@@ -121,9 +99,17 @@ class MaskedLMHead(VocabularyHead):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.word_embedding_weight = word_embedding_weight
 
-    def states(self, inputs: HeadInput) -> Tensor:
-        """[P, H]: what the tokens are predicted from, one row a prediction."""
-        return inputs.hidden
+    def states(
+        self,
+        encoder: Encoder,  # noqa: ARG002
+        output: EncoderOutput,
+        batch: Mapping[str, Any],
+    ) -> Tensor:
+        """[P, H]: what a batch's `prediction_positions` are predicted from.
+
+        `output` has the states of all layers where the head reads them.
+        """
+        return output.sequence_output.index_select(0, batch["prediction_positions"])
 
     def vector(self, hidden: Tensor) -> Tensor:
         """[P, H] -> [P, E]."""

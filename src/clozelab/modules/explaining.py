@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.models.heads import predicted_states
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
 from clozelab.modules.classification import sequence_states
@@ -151,7 +150,7 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
                 "position_ids": positions.repeat(number),
                 "layout": layout,
             }
-            return head(predicted_states(head, encoder, output, asked))
+            return head(head.states(encoder, output, asked))
         if bilstm is not None:
             hidden = bilstm(hidden, layout)
         if act == "answer":

@@ -43,7 +43,6 @@ from clozelab.datamodules.texts import (
 )
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.encoder import EncoderOutput
-from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
@@ -124,7 +123,7 @@ class Predictor(ModelRunner):
 
         def top_tokens(hidden: Tensor, batch: Batch) -> BatchValues:
             output = EncoderOutput(hidden, batch["hidden_states"])
-            states = predicted_states(head, self.encoder, output, batch)
+            states = head.states(self.encoder, output, batch)
             chunks = []
             for chunk in states.split(states_at_once):
                 probabilities = self.in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)

@@ -24,7 +24,7 @@ from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import EncoderOutput
-from clozelab.models.heads import feature_layers, predicted_states
+from clozelab.models.heads import feature_layers
 from clozelab.models.layout import Layout
 from clozelab.modules import answers
 from clozelab.modules.finetuning import BatchValues, in_order
@@ -73,7 +73,7 @@ def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> scoring.Qu
 
 
 def score_sequences(
-    runner: ModelRunner, head: nn.Module, sequences: TokenSequences, index: Ints
+    runner: ModelRunner, head: Any, sequences: TokenSequences, index: Ints
 ) -> list[answers.Scored]:
     """The scores of the sequences at `index`."""
     is_causal = runner.encoder.config.is_causal
@@ -105,7 +105,7 @@ def score_sequences(
 
     def label_log_probs(hidden: Tensor, batch: Batch) -> BatchValues:
         output = EncoderOutput(hidden, batch["hidden_states"])
-        states = predicted_states(head, runner.encoder, output, batch)
+        states = head.states(runner.encoder, output, batch)
         values = log_probs(head, states, batch["prediction_labels"])
         return batch["prediction_index"], values[:, 0]
 
@@ -239,11 +239,9 @@ def _predict_tags(
     arrays, _ = tags.build_sequences(
         sentences, numbers, runner.tokenizer, runner.model.max_length, False
     )
-    offsets = arrays["offsets"]
-    tokens = TokenSequences(arrays["input_ids"], offsets, np.diff(offsets).astype(np.int32))
     num_words = sum(map(len, words))
     sequences = tags.TaggedSequences(
-        sequences=tokens,
+        sequences=TokenSequences.of(arrays),
         word_offsets=arrays["word_offsets"],
         word_positions=arrays["word_positions"],
         labels=np.zeros(num_words, dtype=np.int64),

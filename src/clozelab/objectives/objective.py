@@ -30,7 +30,6 @@ from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
-from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
@@ -52,7 +51,6 @@ class EncoderWithHeads(nn.Module):
     """One of the models of an objective; its heads are under their kinds (families/bert.py)."""
 
     is_trained: bool = True
-    is_saved: bool = True  # whether it gets a folder when the training ends
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -81,7 +79,8 @@ class EncoderWithHeads(nn.Module):
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
-        return predicted_states(self.heads["lm"], self.encoder, output, batch)
+        head: Any = self.heads["lm"]
+        return head.states(self.encoder, output, batch)
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
         """A head of this kind, by default the family's; objectives that take turns share it.
@@ -106,20 +105,14 @@ class EncoderWithHeads(nn.Module):
 class AuxiliaryModel(EncoderWithHeads):
     """A model beside the one that is kept: a generator, a teacher.
 
-    One that is not trained is part of no checkpoint and no sharding, and counts nowhere: the files
-    that it is read from are inputs of the run (`TokenObjective.inputs`).
-
-    Args:
-        trained: False freezes its weights.
-        saved: whether it gets a folder of its own beside the encoder's.
-        mode: `train`, or `eval` for a forward without dropout in training, too.
+    One that is `trained` gets a folder of its own beside the encoder's. Any other is frozen and
+    has no dropout. It is part of no checkpoint and no sharding, and counts nowhere: the files that
+    it is read from are inputs of the run (`TokenObjective.inputs`).
     """
 
-    def __init__(self, encoder: Encoder, *, trained: bool, saved: bool, mode: str) -> None:
+    def __init__(self, encoder: Encoder, *, trained: bool) -> None:
         super().__init__(encoder)
         self.is_trained = trained
-        self.is_saved = saved
-        self.mode = mode
         self._settle()
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
@@ -129,11 +122,10 @@ class AuxiliaryModel(EncoderWithHeads):
     def _settle(self) -> None:
         if not self.is_trained:
             self.requires_grad_(False)
-        if self.mode == "eval":
             self.eval()
 
     def train(self, mode: bool = True) -> AuxiliaryModel:
-        return super().train(mode and self.mode == "train")
+        return super().train(mode and self.is_trained)
 
 
 MOST_SOURCES = 20  # with more, a held-out loss of each would say little and cost a call each
