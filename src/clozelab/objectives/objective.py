@@ -220,7 +220,7 @@ class TokenObjective(_Weighted):
         return 0.0
 
     @abstractmethod
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+    def arrays(self, packed: PackedInstances) -> Arrays:
         """Returns `input_ids` [T], `prediction_positions` [P], `prediction_labels` [P], all int64.
 
         `input_ids` are as the encoder sees them. The state of stream slot `prediction_positions[p]`
@@ -383,9 +383,7 @@ class PairObjective(_Weighted):
         """ValueError for an input format that makes no pairs of this kind."""
 
     @abstractmethod
-    def arrange(
-        self, packed: PackedInstances, seed: int, epoch: Epoch
-    ) -> tuple[PackedInstances, I64]:
+    def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, I64]:
         """The instances as they are to be read, and the label of each [B]."""
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
@@ -504,24 +502,20 @@ class Objective:
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
         packed = replace(instances.pack(seed, epoch, index), order=order)
-        packed, labels = self.arrange(packed, seed, epoch)
-        return self.arrays_of(packed, instances.ids, seed, epoch) | labels
+        packed, labels = self.arrange(packed)
+        return self.arrays_of(packed) | labels
 
-    def arrange(
-        self, packed: PackedInstances, seed: int, epoch: Epoch
-    ) -> tuple[PackedInstances, Arrays]:
+    def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, Arrays]:
         """The instances as the models read them, before anything is masked.
 
         Beside them the pair objective's labels.
         """
         if self.pair is None:
             return packed, {}
-        packed, labels = self.pair.arrange(packed, seed, epoch)
+        packed, labels = self.pair.arrange(packed)
         return packed, {self.pair.label: labels}
 
-    def arrays_of(
-        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
-    ) -> Arrays:
+    def arrays_of(self, packed: PackedInstances) -> Arrays:
         """`arrays` of arranged instances, without the pair labels."""
         arrays = {
             "token_type_ids": packed.token_type_ids,
@@ -533,16 +527,14 @@ class Objective:
         if packed.b_source is not None:
             arrays["b_source"] = packed.b_source
             arrays["a_length"] = packed.a_length
-        return arrays | self.token.arrays(packed, ids, seed, epoch)
+        return arrays | self.token.arrays(packed)
 
-    def visibility(
-        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
-    ) -> list[VisibilitySpec]:
+    def visibility(self, packed: PackedInstances) -> list[VisibilitySpec]:
         """What the predictions that `arrays_of` asks for may see.
 
         A pair prediction may see everything.
         """
-        return self.token.visibility(packed, self.token.arrays(packed, ids, seed, epoch))
+        return self.token.visibility(packed, self.token.arrays(packed))
 
     def terms(self, models: Models, batch: TorchBatch) -> list[LossTerm]:
         """One LossTerm for each of `weights`, in their order; `batch` as `to_torch` makes it."""
