@@ -35,7 +35,6 @@ from clozelab.models.layers import (
     draw_dropout_bits,
     dropout,
     has_fast_dropout,
-    keep_scale,
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
@@ -609,14 +608,12 @@ class _CpuAttention(torch.autograd.Function):
             added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha
         )
         probs = torch.softmax(scores, dim=-1)
-        ctx.scale = keep_scale(levels)
-        mask = None
-        dropped = probs
-        if levels:
-            mask = draw_dropout_bits(probs.shape, probs.dtype, levels)
-            dropped = apply_dropout_bits(probs, mask, ctx.scale)
+        mask = draw_dropout_bits(probs, levels)
+        ctx.levels = levels
         ctx.save_for_backward(q, k, v, probs, mask)
-        out = torch.bmm(dropped, v).view(batch_size, num_heads, width, head_dim)
+        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(
+            batch_size, num_heads, width, head_dim
+        )
         return out.transpose(1, 2).reshape(batch_size * width, num_heads, head_dim)
 
     @staticmethod
@@ -625,11 +622,10 @@ class _CpuAttention(torch.autograd.Function):
         batch_size, width, num_heads, head_dim = ctx.shape
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.scale) if mask is not None else probs
+        dropped = apply_dropout_bits(probs, mask, ctx.levels)
         torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
         grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        if mask is not None:
-            grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
+        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         grad_bias = None
         # The bias is added behind the scale, so its gradient is taken before it.

@@ -36,7 +36,6 @@ from clozelab.models.layers import (
     apply_dropout_bits,
     draw_dropout_bits,
     initialise_,
-    keep_scale,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
 
@@ -237,7 +236,7 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         width = rows.width
         ctx.shape = (num_heads, size, width, head_dim)
         ctx.alpha = alpha
-        ctx.scale = keep_scale(levels)
+        ctx.levels = levels
         # [T, 3, N, D] -> three times [N, B, S, D], by one copy
         by_slot = qkv.view(size, width, 3, num_heads, head_dim)
         q, k, v = by_slot.permute(2, 3, 0, 1, 4).reshape(3, -1, width, head_dim)
@@ -252,13 +251,9 @@ class _CpuDisentangledAttention(torch.autograd.Function):
                 products = torch.bmm(x.view(num_heads, -1, head_dim), vectors)
                 added += by_distance(products.view(num_heads, size, width, -1))
         probs = torch.softmax(scores, dim=-1)
-        mask = None
-        dropped = probs
-        if levels:
-            mask = draw_dropout_bits(probs.shape, probs.dtype, levels)
-            dropped = apply_dropout_bits(probs, mask, ctx.scale)
+        mask = draw_dropout_bits(probs, levels)
         ctx.save_for_backward(q, k, v, c2p, p2c, probs, mask)
-        out = torch.bmm(dropped, v).view(ctx.shape)
+        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(ctx.shape)
         return out.permute(1, 2, 0, 3).reshape(-1, num_heads, head_dim)
 
     @staticmethod
@@ -269,11 +264,10 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         by_slot = grads[0].view(size, width, num_heads, head_dim)
         grad_out = by_slot.permute(2, 0, 1, 3).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.scale) if mask is not None else probs
+        dropped = apply_dropout_bits(probs, mask, ctx.levels)
         torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
         grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        if mask is not None:
-            grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
+        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         by_head = grad_scores.view(num_heads, size, width, width)
         of_distances: list[Tensor | None] = []
