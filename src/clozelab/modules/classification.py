@@ -24,7 +24,14 @@ from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
+from clozelab.modules.finetuning import (
+    BatchValues,
+    Evaluation,
+    FineTuning,
+    check_metric,
+    in_fp32,
+    in_order,
+)
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
@@ -80,7 +87,7 @@ class SequenceClassification(FineTuning):
         hidden = self.encode(batch)
         has_bilstm = self.bilstm is not None
         states = sequence_states(self.encoder, self.classifier, hidden, batch["layout"], has_bilstm)
-        return self.in_fp32(self.classifier, states)
+        return in_fp32(self.classifier, states)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return self.kind.loss(logits, batch["labels"])

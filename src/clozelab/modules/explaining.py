@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -115,7 +115,7 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
     Of an answer the outputs are all start logits, then all end logits.
     """
     encoder = predictor.encoder
-    head = predictor.heads[HEADS[act]]
+    head: Any = predictor.heads[HEADS[act]]
     bilstm = None
     if "bilstm" in predictor.heads:
         bilstm = predictor.heads["bilstm"]
