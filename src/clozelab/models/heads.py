@@ -370,10 +370,6 @@ class BiLSTM(nn.Module):
         groups = layout.padded_groups(layout.batch_size)
         rows = groups.groups[0][1]
         x = to_padded(x, groups).view(rows.batch_size, rows.max_seqlen, -1)  # [B, S, H]
-        # The slots of each row in reverse order within its length; padding stays where it is.
-        slots = torch.arange(rows.max_seqlen, device=x.device)
-        last = rows.lengths[:, None] - 1
-        reversal = torch.where(slots <= last, last - slots, slots)[:, :, None]  # [B, S, 1]
         for number, layer in enumerate(self.layers):
             if number:
                 x = dropout(x, self.dropout_prob, self.training)
@@ -382,6 +378,11 @@ class BiLSTM(nn.Module):
             with torch.autocast(x.device.type, enabled=False):
                 x = x.float()
                 left = forwards(x)[0]
-                right = backwards(x.gather(1, reversal.expand_as(x)))[0]
-                x = torch.cat([left, right.gather(1, reversal.expand_as(right))], dim=-1)
+                right = _reversed(backwards(_reversed(x, rows))[0], rows)
+                x = torch.cat([left, right], dim=-1)
         return from_padded(x.flatten(0, 1), groups)
+
+
+def _reversed(x: Tensor, rows: Layout) -> Tensor:
+    """[B, S, ...]: each row read backwards within its length."""
+    return x.flatten(0, 1).index_select(0, rows.reversal).view_as(x)
