@@ -28,7 +28,7 @@ import numpy as np
 
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import PackedInstances, SpecialIds
-from clozelab.corpus.random import instance_indices
+from clozelab.corpus.random import Draws, instance_indices
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -134,7 +134,7 @@ def all_of(
     epoch = np.repeat(np.arange(epochs), number)
     packed = instances.pack(seed, epoch, index)
     assert ids.continues is not None
-    found = figures(packed, token.apply(packed, ids, seed, epoch)[1], ids.continues, length)
+    found = figures(packed, token.apply(packed)[1], ids.continues, length)
     return found | {"instances": len(instances) * epochs}
 
 
@@ -142,12 +142,13 @@ def their_figures(
     instances: Sequence[dict[str, Any]],
     width: int,
     tokenizer: WordPieceTokenizer,
-    continues: np.ndarray,
+    ids: SpecialIds,
 ) -> dict[str, float]:
     """The released code's instances as a rectangle, to be counted by the same code."""
     numbers = {token: number for number, token in enumerate(tokenizer.vocabulary)}
     rows = np.zeros((len(instances), width), dtype=np.int64)
     special = np.ones(rows.shape, dtype=bool)
+    assert ids.continues is not None
     position = []
     lengths = []
     for row, instance in enumerate(instances):
@@ -166,11 +167,12 @@ def their_figures(
         position_ids=np.tile(np.arange(width), len(rows)),
         lengths=np.array(lengths),
         width=width,
-        names=np.arange(len(rows), dtype=np.uint64),
+        ids=ids,
+        draws=Draws(0, 0, np.arange(len(rows))),
         special=special.reshape(-1),
         next_sentence_label=np.array(is_random_next, dtype=np.int64),
     )
-    return figures(packed, np.array(position), continues, width)
+    return figures(packed, np.array(position), ids.continues, width)
 
 
 def released_code(
@@ -241,11 +243,8 @@ def at_the_released_settings(
     width = oracle["args"]["max_seq_length"]
     copies = oracle["args"]["dupe_factor"]
     build = released_code(code, data, oracle) if code else None
-    continues = ids.continues
-    assert continues is not None
-
     # Name of a column -> its figures, one dictionary a seed.
-    released = their_figures(oracle["instances"], width, tokenizer, continues)
+    released = their_figures(oracle["instances"], width, tokenizer, ids)
     columns: dict[str, list[dict[str, float]]] = {RELEASED_INSTANCES: [released]}
     for recipe, whole_words in (("released", False), ("released, whole words", True)):
         if build:
@@ -253,7 +252,7 @@ def at_the_released_settings(
             columns[name] = []
             for seed in range(seeds):
                 instances = build(seed, whole_words)
-                columns[name].append(their_figures(instances, width, tokenizer, continues))
+                columns[name].append(their_figures(instances, width, tokenizer, ids))
         columns[f"ours: {recipe}"] = [
             all_of(shards, ids, recipe, width, seed, copies) for seed in range(seeds)
         ]

@@ -220,9 +220,7 @@ def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
     assert caught(replace(subject, arms=[student])) == set()
     assert student.flops > arm.flops
     leaky = copy(token)
-    leaky.arrays = lambda packed, ids, seed, epoch: (
-        token.arrays(packed, ids, seed, epoch) | {"input_ids": packed.input_ids}
-    )
+    leaky.arrays = lambda packed: token.arrays(packed) | {"input_ids": packed.input_ids}
     unmasked = Objective(input=objective.input, token=leaky, pair=None)
     assert "own label" in caught(replace(subject, arms=[replace(student, objective=unmasked)]))
 
@@ -456,7 +454,9 @@ def test_random_pairs_at_another_share(
 
     def next_too_often(self: ReleasedInstances, *rest: Any) -> PackedInstances:
         rows = whole(self, *rest)
-        return replace(rows, next_sentence_label=rows.next_sentence_label * (rows.names % 3 > 0))
+        return replace(
+            rows, next_sentence_label=rows.next_sentence_label * (rows.draws.names % 3 > 0)
+        )
 
     monkeypatch.setattr(ReleasedInstances, "pack", next_too_often)
     assert caught(replace(subject, arms=[released()])) == {"pairs"}

@@ -28,6 +28,7 @@ from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
+from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizers import (
     ByteBpeTokenizer,
@@ -522,10 +523,10 @@ def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(
         (np.zeros(0, int), np.zeros(0, int)),
         unknown,
         8,
-        np.arange(1),
+        Draws(0, 0, np.arange(1)),
     )
     with pytest.raises(ValueError, match="whole_words=true needs a tokenizer whose entries say"):
-        masking.apply(packed, unknown, 0, 0)
+        masking.apply(packed)
 
 
 def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:

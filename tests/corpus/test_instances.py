@@ -249,7 +249,7 @@ def test_rows_are_a_pure_function_of_seed_epoch_and_index(
         alone = instances.pack(3, epoch, np.array([number]))
         assert (rectangle(whole, whole.input_ids)[row] == alone.input_ids).all()
         assert whole.next_sentence_label[row] == alone.next_sentence_label[0]
-        assert whole.names[row] == number
+        assert whole.draws.names[row] == number
     again = SegmentPairs(0.5, "corpus").bind(shards, ids, 32).pack(3, 0, index)
     assert (again.input_ids == instances.pack(3, 0, index).input_ids).all()
     for other in (instances.pack(4, 0, index), instances.pack(3, 1, index)):
@@ -337,7 +337,7 @@ def collect(
     parts = every_row(instances, epochs=-(-count // len(instances)))
     features = np.concatenate([length_features(shards, cuts(rows)) for rows in parts])
     labels = np.concatenate([rows.next_sentence_label for rows in parts])
-    return features, labels, np.concatenate([rows.names for rows in parts]) % 2 == 0
+    return features, labels, np.concatenate([rows.draws.names for rows in parts]) % 2 == 0
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_the_classifier_detects_a_naive_builder(
     )
     cut.b_length = np.where((rows.next_sentence_label == 0) & (whole > 0), whole, cut.b_length)
     features = length_features(shards, cut)
-    assert length_only_accuracy(features, rows.next_sentence_label, rows.names % 2 == 0) > 0.8
+    assert length_only_accuracy(features, rows.next_sentence_label, rows.draws.names % 2 == 0) > 0.8
 
 
 def test_the_classifier_detects_a_slight_leak(
@@ -402,10 +402,10 @@ def test_the_classifier_detects_a_slight_leak(
             offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1]
             - cut.b_start
         )
-        changed = (rows.next_sentence_label == 0) & (whole > 0) & (rows.names % 10 < 2)
+        changed = (rows.next_sentence_label == 0) & (whole > 0) & (rows.draws.names % 10 < 2)
         cut.b_length = np.where(changed, whole, cut.b_length)
         features.append(length_features(shards, cut))
-    is_training = np.concatenate([rows.names for rows in parts]) % 2 == 0
+    is_training = np.concatenate([rows.draws.names for rows in parts]) % 2 == 0
     assert length_only_accuracy(np.concatenate(features), labels, is_training) > 0.53
 
 

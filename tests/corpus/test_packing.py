@@ -4,10 +4,13 @@ is never touched.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds, choose_positions
+from clozelab.corpus.random import Draws
 
 
 def test_special_ids_from_a_tokenizer() -> None:
@@ -44,9 +47,14 @@ def rectangle(lengths: list[int], width: int, ids: SpecialIds) -> PackedInstance
         position_ids=np.tile(slot, len(lengths)),
         lengths=length[:, 0],
         width=width,
-        names=np.arange(len(lengths), dtype=np.uint64),
+        ids=ids,
+        draws=Draws(1, 0, np.arange(len(lengths))),
         special=(input_ids < TOKEN).reshape(-1),
     )
+
+
+def drawn(rows: PackedInstances, seed: int, epoch: int | np.ndarray) -> PackedInstances:
+    return replace(rows, draws=Draws(seed, epoch, rows.draws.names))
 
 
 def chosen(rows: PackedInstances, prob: float, seed: int, epoch: int) -> np.ndarray:
@@ -54,7 +62,8 @@ def chosen(rows: PackedInstances, prob: float, seed: int, epoch: int) -> np.ndar
         Masking(prob, 0.8, 0.1, 0.1),
         (~rows.special).reshape(-1, rows.width).sum(1),
     )
-    return choose_positions(rows, masking.number(rows.lengths, candidates, rows.width), seed, epoch)
+    number = masking.number(rows.lengths, candidates, rows.width)
+    return choose_positions(drawn(rows, seed, epoch), number)
 
 
 def test_exact_number_a_row(ids: SpecialIds) -> None:
@@ -75,7 +84,7 @@ def test_rows_without_candidates_have_no_predictions(ids: SpecialIds) -> None:
 def test_only_predicted_positions_change_and_labels_are_the_originals(ids: SpecialIds) -> None:
     rows = rectangle([40, 64, 9], 64, ids)
     before = rows.input_ids.copy()
-    input_ids, position, labels = PAPER.apply(rows, ids, 5, 2)
+    input_ids, position, labels = PAPER.apply(drawn(rows, 5, 2))
     assert (rows.input_ids == before).all()
     assert (labels == before[position]).all()
     untouched = np.ones(len(before), dtype=bool)
@@ -98,7 +107,7 @@ def test_positions_are_uniform_and_independent_of_the_slot(ids: SpecialIds) -> N
 
 def test_eighty_ten_ten(ids: SpecialIds) -> None:
     rows = rectangle([128] * 2000, 128, ids)
-    input_ids, position, labels = PAPER.apply(rows, ids, 1, 0)
+    input_ids, position, labels = PAPER.apply(rows)
     seen = input_ids[position]
     total = len(position)
     sigma = 4 * np.sqrt(0.8 * 0.2 / total)
@@ -121,7 +130,7 @@ def test_eighty_ten_ten(ids: SpecialIds) -> None:
 )
 def test_table_8_arms(ids: SpecialIds, fractions: tuple[float, float, float]) -> None:
     rows = rectangle([64] * 400, 64, ids)
-    input_ids, position, labels = Masking(0.15, *fractions).apply(rows, ids, 1, 0)
+    input_ids, position, labels = Masking(0.15, *fractions).apply(rows)
     seen = input_ids[position]
     masked, same = (seen == ids.mask).mean(), (seen == labels).mean()
     assert abs(masked - fractions[0]) < 0.03 and abs(same - fractions[2]) < 0.03
@@ -135,8 +144,8 @@ def test_table_8_arms(ids: SpecialIds, fractions: tuple[float, float, float]) ->
 
 def test_pure_function_of_seed_epoch_and_name(ids: SpecialIds) -> None:
     rows = rectangle([30, 50, 64], 64, ids)
-    one = PAPER.apply(rows, ids, 1, np.array([0, 1, 0]))
-    again = PAPER.apply(rows, ids, 1, 0)
+    one = PAPER.apply(drawn(rows, 1, np.array([0, 1, 0])))
+    again = PAPER.apply(rows)
     assert (one[0].reshape(3, 64)[[0, 2]] == again[0].reshape(3, 64)[[0, 2]]).all()
     assert (one[0].reshape(3, 64)[1] != again[0].reshape(3, 64)[1]).any()
-    assert (PAPER.apply(rows, ids, 2, 0)[0] != again[0]).any()
+    assert (PAPER.apply(drawn(rows, 2, 0))[0] != again[0]).any()

@@ -28,7 +28,7 @@ from clozelab.corpus.packing import (
     choose_positions,
     choose_spans,
 )
-from clozelab.corpus.random import uniform01, uniform_u64
+from clozelab.corpus.random import Draws, uniform01, uniform_u64
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -336,10 +336,10 @@ def test_shapes_are_distributed_as_with_a_generator(
 # Masks.
 
 
-def masked(packed: PackedInstances, masking: Masking, ids: SpecialIds) -> np.ndarray:
+def masked(packed: PackedInstances, masking: Masking) -> np.ndarray:
     """[B, S] which slots are predicted."""
     hits = np.zeros(packed.special.size, dtype=bool)
-    hits[masking.apply(packed, ids, 1, 0)[1]] = True
+    hits[masking.apply(packed)[1]] = True
     return hits.reshape(-1, packed.width)
 
 
@@ -380,21 +380,20 @@ def test_spans_equal_a_plain_loop_fed_with_the_same_draws(
 ) -> None:
     continues = np.random.default_rng(5).random(shards.vocab_size) < (0.4 if whole_words else 0.0)
     continues[:10] = False
-    packed = RELEASED.bind(shards, ids, 64).pack(1, 0, np.arange(60))
+    packed = RELEASED.bind(shards, ids, 64).pack(3, 2, np.arange(60))
     rows, special = packed.input_ids.reshape(-1, 64), packed.special.reshape(-1, 64)
     number = np.minimum(np.random.default_rng(6).integers(1, 14, 60), (~special).sum(1))
     begins = begin_words(packed, continues if whole_words else None)
-    position, first = choose_spans(packed, number, begins, weights, 3, 2)
+    position, first = choose_spans(packed, number, begins, weights)
     for row in range(60):
         words = plain_words(rows[row].tolist(), special[row].tolist(), continues)
         keys = [
-            int(uniform_u64(3, 2, "mask position", packed.names[row], slot)[0]) >> 16 << 16 | slot
+            int(uniform_u64(3, 2, "mask position", row, slot)[0]) >> 16 << 16 | slot
             for slot in range(64)
         ]
         order = sorted(range(64), key=keys.__getitem__)
         drawn = [
-            float(uniform01(3, 2, "mask span", packed.names[row], slot)[0]) * sum(weights)
-            for slot in range(64)
+            float(uniform01(3, 2, "mask span", row, slot)[0]) * sum(weights) for slot in range(64)
         ]
         reach = {}
         for slot, u in enumerate(drawn):
@@ -405,7 +404,7 @@ def test_spans_equal_a_plain_loop_fed_with_the_same_draws(
         assert (first[own] // 64 == row).all() and (first[own] <= position[own]).all()
     assert (np.diff(position) > 0).all()
     if weights == (1.0,) and not whole_words:
-        assert (position == choose_positions(packed, number, 3, 2)).all()
+        assert (position == choose_positions(packed, number)).all()
 
 
 @pytest.mark.parametrize(("weights", "mean"), [((6.0, 3.0, 2.0), 18 / 11), ((0.0, 0.0, 1.0), 3.0)])
@@ -420,12 +419,11 @@ def test_spans_have_their_lengths(ids: SpecialIds, weights: tuple[float, ...], m
         position_ids=np.tile(np.arange(width), 200),
         lengths=np.full(200, width),
         width=width,
-        names=np.arange(200, dtype=np.uint64),
+        ids=ids,
+        draws=Draws(1, 0, np.arange(200)),
         special=special.reshape(-1),
     )
-    position, first = choose_spans(
-        packed, np.full(200, 12), begin_words(packed, None), weights, 1, 0
-    )
+    position, first = choose_spans(packed, np.full(200, 12), begin_words(packed, None), weights)
     lengths = np.unique(first, return_counts=True)[1]
     assert lengths.mean() == pytest.approx(mean, rel=0.06)
     assert len(position) == 200 * 12
@@ -439,7 +437,7 @@ def test_every_masked_objective_takes_whole_words(
 ) -> None:
     """The generator of replaced tokens, too; and its copies of the text are whole behind it."""
     pieces = replace(ids, continues=np.arange(shards.vocab_size) % 3 == 0)
-    packed = RELEASED.bind(shards, ids, 64).pack(1, 0, np.arange(60))
+    packed = RELEASED.bind(shards, pieces, 64).pack(1, 0, np.arange(60))
     weights = {"weight": 1.0} | ({} if make is MaskedLanguageModel else {"generator_weight": 1.0})
     for whole_words, torn in ((True, 0), (False, 50)):
         token = make(
@@ -451,7 +449,7 @@ def test_every_masked_objective_takes_whole_words(
             span_weights=[6, 3, 2],
             **weights,
         )
-        found = token.arrays(packed, pieces, 1, 0)
+        found = token.arrays(packed)
         position = found["prediction_positions"]
         assert (found["prediction_labels"] == packed.input_ids[position]).all() and len(
             position
@@ -481,7 +479,8 @@ def test_words_of_a_byte_level_vocabulary() -> None:
         np.arange(size),
         np.array([size]),
         size,
-        np.zeros(1, dtype=np.uint64),
+        ids,
+        Draws(0, 0, np.zeros(1, dtype=np.int64)),
         np.isin(np.arange(size), [0, size - 1]),
     )
     begins = np.flatnonzero(begin_words(packed, ids.continues))
@@ -496,11 +495,9 @@ def test_one_action_a_span(shards: TokenShards, ids: SpecialIds) -> None:
         masking = Masking(
             0.3, 0.5, 0.0, 0.5, span_weights=(0.0, 0.0, 1.0), one_action_a_span=one_action
         )
-        seen, position, _ = masking.apply(packed, ids, 1, 0)
+        seen, position, _ = masking.apply(packed)
         number = masking.number(packed.lengths, (~packed.special).reshape(-1, 64).sum(1), 64)
-        _, first = choose_spans(
-            packed, number, begin_words(packed, None), masking.span_weights, 1, 0
-        )
+        _, first = choose_spans(packed, number, begin_words(packed, None), masking.span_weights)
         is_masked = seen[position] == ids.mask
         mixed = [len({*is_masked[first == begin].tolist()}) > 1 for begin in np.unique(first)]
         assert any(mixed) != one_action
@@ -520,7 +517,7 @@ def test_the_share_counts_special_tokens_and_is_held_down(
             [min(3, max(1, round(0.15 * n))) for n in lengths],
         ),
     ):
-        found = masked(packed, Masking(0.15, 0.8, 0.1, 0.1, **settings), ids).sum(1)
+        found = masked(packed, Masking(0.15, 0.8, 0.1, 0.1, **settings)).sum(1)
         assert found.tolist() == expected
 
 
@@ -621,8 +618,8 @@ def our_figures(
         for epoch in range(5 // layout.copies)
     ]
     rows, words, hits = [], [], []
-    for epoch, packed in enumerate(packs):
-        position = masking.apply(packed, ids, seed, epoch)[1]
+    for packed in packs:
+        position = masking.apply(packed)[1]
         special = packed.special.reshape(-1, 128).tolist()
         for number, row in enumerate(packed.input_ids.reshape(-1, 128).tolist()):
             words.append(plain_words(row, special[number], ids.continues))

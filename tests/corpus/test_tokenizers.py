@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.packing import Masking, PackedInstances, Spans, SpecialIds, pack_pairs
+from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizers import (
     SPECIAL_TOKENS,
@@ -468,7 +469,7 @@ def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
     ids = SpecialIds.of(train_bpe())
     texts = np.arange(10, 40)
     spans = Spans(*(np.array(values) for values in ([0, 4], [3, 2], [20, 9], [4, 1])))
-    packed = pack_pairs(TokenStream([texts]), spans, ids, 12, np.arange(2))
+    packed = pack_pairs(TokenStream([texts]), spans, ids, 12, Draws(0, 0, np.arange(2)))
     expected = [
         [0, 10, 11, 12, 2, 2, 30, 31, 32, 33, 2, 1],
         [0, 14, 15, 2, 2, 19, 2, 1, 1, 1, 1, 1],
@@ -487,12 +488,11 @@ def test_masking_draws_every_token_but_the_special_ones() -> None:
         np.arange(500),
         np.array([500]),
         500,
-        np.array([1], dtype=np.uint64),
+        ids,
+        Draws(1, 0, np.array([1])),
         zeros.astype(bool),
     )
-    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(packed, ids, seed=1, epoch=0)
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(packed)
     assert set(seen.tolist()) == set(range(4, 11))
-    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(
-        packed, replace(ids, undrawn=()), seed=1, epoch=0
-    )
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(replace(packed, ids=replace(ids, undrawn=())))
     assert set(seen.tolist()) == set(range(12))

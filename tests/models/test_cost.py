@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import (
-    Products,
-    parameter_count,
-    trained_parameters,
-    training_flops_per_token,
-)
+from clozelab.models.cost import parameter_count, trained_parameters, training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
@@ -282,21 +277,6 @@ def test_a_generator_is_counted_with_its_discriminator():
     )
     heads = (64 * 64 + 64 + 64 + 1) + (16 * 64 + 64 + 2 * 64 + 500)
     assert trained_parameters(models) == parameter_count(config) + own + heads
-
-
-def test_a_product_that_is_not_counted_is_refused():
-    with pytest.raises(ValueError, match="einsum"), Products():
-        torch.einsum("ij,jk->ik", torch.ones(2, 2, device="meta"), torch.ones(2, 2, device="meta"))
-
-
-def test_numbers_stay_numbers_where_products_are_counted() -> None:
-    """A table that a module makes there, and remembers, is of the same numbers as elsewhere."""
-    with Products() as products:
-        remembered = (torch.arange(4) + 2) * torch.eye(4)
-        remembered = remembered.index_select(0, torch.tensor([3])) @ torch.ones(4, 1)
-        torch.ones(2, 2, device="meta") @ torch.ones(2, 2, device="meta")
-    assert remembered.item() == 5.0
-    assert products.flops == 2 * 2**3
 
 
 def _forget() -> None:

@@ -19,7 +19,6 @@ from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.deberta_v2 import FAMILY
 from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
-from clozelab.models.heads import predicted_states
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model, write_model
 
@@ -293,9 +292,7 @@ def test_the_enhanced_mask_decoder_of_a_published_folder(kind, fill_folder, tmp_
         head: Any = read.heads["lm"]
         assert isinstance(head, EnhancedMaskDecoder)
         output = read.encoder(**arguments, output_hidden_states=True)
-        states = predicted_states(
-            head, read.encoder, output, arguments | {"prediction_positions": rows}
-        )
+        states = head.states(read.encoder, output, arguments | {"prediction_positions": rows})
         logits = head(states)
         assert_equal(logits, expected, "logits")
         # Without the decoder they are others.

@@ -19,7 +19,6 @@ from clozelab.datamodules.examples import TokenSequences
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import predicted_states
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.explaining import _outputs
@@ -141,7 +140,7 @@ def outputs(encoder: Encoder, heads: Any) -> dict[str, Tensor]:
     output = encoder.read(batch, True)
     results = {"states": output.sequence_output}
     if "lm" in heads:
-        states = predicted_states(heads["lm"], encoder, output, batch)
+        states = heads["lm"].states(encoder, output, batch)
         results["lm"] = heads["lm"](states)
     if "rtd" in heads:
         results["rtd"] = heads["rtd"](output.sequence_output)
@@ -319,7 +318,7 @@ def test_what_is_explained_is_what_is_predicted(make_member: Any, token: TokenOb
         "prediction_positions": torch.tensor([3]),
     }
     with torch.no_grad():
-        states = predicted_states(head, encoder, encoder.read(batch, True), batch)
+        states = head.states(encoder, encoder.read(batch, True), batch)
         embedded = encoder.embeddings.word_embeddings(batch["input_ids"])
         actual = explained(torch.stack([embedded, embedded]))
         expected = head(states).expand(2, -1)

@@ -25,7 +25,7 @@ def test_each_real_token_but_the_last_predicts_its_successor(
 ) -> None:
     rows = input_format.bind(shards, ids, 48).pack(1, 0, np.arange(20))
     assert (rows.lengths < 48).any()  # short rows with padding are in the test
-    batch = LTR.arrays(rows, ids, 1, 0)
+    batch = LTR.arrays(rows)
     expected_rows = []
     expected_labels = []
     for number, length in enumerate(rows.lengths):

@@ -216,11 +216,11 @@ def test_a_token_tells_those_behind_it_in_the_order(
 
     def predictions(text: np.ndarray) -> Tensor:
         changed = type(packed)(**{**vars(packed), "input_ids": text})
-        batch = to_torch(objective.arrays_of(changed, ids, 1, 0))
+        batch = to_torch(objective.arrays_of(changed))
         with torch.no_grad():
             return objective.token.predictions(models, batch)["encoder"]
 
-    arrays = objective.arrays_of(packed, ids, 1, 0)
+    arrays = objective.arrays_of(packed)
     slots = arrays["position_ids"][arrays["prediction_positions"]]
     before = predictions(packed.input_ids)
     for rank, slot in enumerate(slots):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.models.cost import trained_parameters
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
-from clozelab.models.heads import HeadInput, MaskedLMHead
+from clozelab.models.heads import MaskedLMHead
 from clozelab.models.registry import family_for
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.pretraining import PretrainingModule
@@ -54,7 +54,7 @@ class Distillation(MaskedLanguageModel):
     def build(self, models: dict[str, Any]) -> None:
         super().build(models)
         encoder = load_encoder(self.teacher)
-        teacher = AuxiliaryModel(encoder, trained=False, saved=False, mode="eval")
+        teacher = AuxiliaryModel(encoder, trained=False)
         teacher.add_head("lm")
         load_head(self.teacher, "lm", teacher.heads["lm"])
         models["teacher"] = teacher
@@ -79,10 +79,10 @@ class BoundaryHead(MaskedLMHead):
 
     reads_hidden_states: ClassVar[bool] = True
 
-    def states(self, inputs: HeadInput) -> Tensor:
-        below = inputs.output.hidden_states[-2]
-        left = below.index_select(0, inputs.positions - 1)
-        right = below.index_select(0, inputs.positions + 1)
+    def states(self, encoder: Any, output: Any, batch: Any) -> Tensor:
+        below = output.hidden_states[-2]
+        left = below.index_select(0, batch["prediction_positions"] - 1)
+        right = below.index_select(0, batch["prediction_positions"] + 1)
         return left + right
 
 

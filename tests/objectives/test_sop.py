@@ -28,7 +28,7 @@ def test_pairs_are_whole_sentences_in_either_order(
     instances = SentencePairs().bind(shards, ids, 40)
     index = np.arange(len(instances))
     text = instances.pack(1, 2, index)
-    packed, label = SOP.arrange(text, 1, 2)
+    packed, label = SOP.arrange(text)
     tokens = shards.tokens[:].tolist()
     starts = set(shards.sentence_offsets.tolist())
     documents = shards.sentence_offsets[shards.document_offsets]
@@ -64,12 +64,10 @@ def test_labels_are_balanced_and_drawn_anew_in_every_epoch(
 ) -> None:
     instances = SentencePairs().bind(shards, ids, 40)
     index = np.arange(len(instances))
-    labels = np.array(
-        [SOP.arrange(instances.pack(1, epoch, index), 1, epoch)[1] for epoch in range(40)]
-    )
+    labels = np.array([SOP.arrange(instances.pack(1, epoch, index))[1] for epoch in range(40)])
     assert abs(labels.mean() - 0.5) < 4.5 * 0.5 / labels.size**0.5
     assert (labels.min(0) == 0).all() and (labels.max(0) == 1).all()
-    again = SOP.arrange(instances.pack(1, 7, index[::-1]), 1, np.full(len(index), 7))[1]
+    again = SOP.arrange(instances.pack(1, np.full(len(index), 7), index[::-1]))[1]
     assert (again[::-1] == labels[7]).all()
 
 
@@ -108,7 +106,7 @@ def test_loss_and_masks_are_those_of_the_swapped_text(
     objective = Objective(input=SentencePairs(), token=token, pair=SOP)
     instances = objective.bind(shards, ids, 40)
     arrays = objective.arrays(instances, 1, 0, np.arange(9))
-    packed, label = SOP.arrange(instances.pack(1, 0, np.arange(9)), 1, 0)
+    packed, label = SOP.arrange(instances.pack(1, 0, np.arange(9)))
     text = arrays["input_ids"].copy()
     text[arrays["prediction_positions"]] = arrays["prediction_labels"]
     assert (text == packed.input_ids).all() and (arrays["sentence_order_label"] == label).all()

@@ -75,13 +75,12 @@ def test_units_are_hidden_whole_or_not_at_all(
     text: Any, units: tuple[Path, list[list[int]]]
 ) -> None:
     path, runs = units
-    ids = SpecialIds.of(TOKENIZER)
     ranges = plain_units(text.input_ids.tolist(), runs)
     assert len(ranges) > 40
 
     def torn(token: MaskedLanguageModel) -> tuple[int, int, np.ndarray]:
         """How many units are hidden in part, how many as a whole; and the predictions."""
-        arrays = token.arrays(text, ids, 1, 0)
+        arrays = token.arrays(text)
         positions = set(arrays["prediction_positions"].tolist())
         shares = [len(positions & set(here)) / len(here) for here in ranges]
         whole = sum(share == 1 for share in shares)
@@ -104,19 +103,18 @@ def test_where_units_stand_is_a_plain_scan(text: Any, units: tuple[Path, list[li
     goes_on = np.zeros(len(text.input_ids), dtype=bool)
     for here in plain_units(text.input_ids.tolist(), runs):
         goes_on[here.start + 1 : here.stop] = True
-    begins = token_of(path).begins(text, SpecialIds.of(TOKENIZER)).reshape(-1)
+    begins = token_of(path).begins(text).reshape(-1)
     assert np.array_equal(begins, begin_words(text, None).reshape(-1) & ~goes_on)
     assert inside_units(np.array([7]), {2: np.array([[7, 8]])}).tolist() == [False]
 
 
 def test_another_worker_process_knows_the_units(text: Any, units: Any) -> None:
-    ids = pickle.loads(pickle.dumps(SpecialIds.of(TOKENIZER)))
-    mine = token_of(units[0]).arrays(text, ids, 1, 0)
-    theirs = token_of(units[0]).arrays(text, SpecialIds.of(TOKENIZER), 1, 0)
+    mine = token_of(units[0]).arrays(pickle.loads(pickle.dumps(text)))
+    theirs = token_of(units[0]).arrays(text)
     assert np.array_equal(mine["prediction_positions"], theirs["prediction_positions"])
     # A plan without a tokenizer masks tokens.
-    unknown = replace(ids, encode=None)
-    assert len(token_of(units[0]).arrays(text, unknown, 1, 0)["prediction_labels"])
+    unknown = replace(text, ids=replace(text.ids, encode=None))
+    assert len(token_of(units[0]).arrays(unknown)["prediction_labels"])
 
 
 def test_the_file_is_an_input_of_the_run(units: Any) -> None:

@@ -118,8 +118,8 @@ class Predictions:
     input_ids: I64  # what stands there instead
 
     @classmethod
-    def of(cls, arm: Arm, packed: PackedInstances, epoch: int) -> Predictions:
-        arrays = arm.objective.arrays_of(packed, arm.corpus.ids, PROBE_SEED, epoch)
+    def of(cls, arm: Arm, packed: PackedInstances) -> Predictions:
+        arrays = arm.objective.arrays_of(packed)
         # The objective says which slot each prediction is about; its own slot may be another.
         spec = arm.objective.token.visibility(packed, arrays)[0]
         labels = _of_spec(spec, arrays["prediction_labels"])
@@ -139,7 +139,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     if not isinstance(token, Masking) or token.is_causal:
         yield _check_predicted_share(arm, packed)
         return
-    predictions = Predictions.of(arm, packed, 0)
+    predictions = Predictions.of(arm, packed)
     candidates = _num_candidates(token, packed)
     number = len(predictions.positions)
     figure = share(number, candidates)
@@ -147,9 +147,9 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     if token.hides_words:
         # The same beginnings as the masks: units join words.
         if token.unit_texts:
-            begins = token.begins(packed, arm.corpus.ids)
+            begins = token.begins(packed)
         else:
-            begins = begin_words(packed, arm.corpus.ids.continues)
+            begins = begin_words(packed, packed.ids.continues)
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
         word = np.cumsum(begins, dtype=np.int64)
         wrong += _torn_words(word, packed.special, predictions.positions)
@@ -159,7 +159,8 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     if number:
         shares = _replacement_shares(predictions, arm.corpus.ids.mask)
         wrong += _wrong_replacements(token, shares, number)
-        again = Predictions.of(arm, packed, 1)
+        later = replace(packed, draws=replace(packed.draws, epoch=1))
+        again = Predictions.of(arm, later)
         if arm.objective.dupe_factor != 1 and np.array_equal(
             again.positions, predictions.positions
         ):
@@ -182,7 +183,7 @@ def _num_candidates(token: Masking, packed: PackedInstances) -> int:
 def _check_predicted_share(arm: Arm, packed: PackedInstances) -> Finding:
     """Of an objective that masks nothing."""
     token = arm.objective.token
-    arrays = token.arrays(packed, arm.corpus.ids, PROBE_SEED, 0)
+    arrays = token.arrays(packed)
     number = len(arrays["prediction_positions"])
     candidates = int((packed.lengths - 1).sum())  # the first token has nothing before it
     expected = token.predicted_share(packed.width) * candidates
@@ -280,7 +281,7 @@ def sample_pairs(arm: Arm) -> PairSample | None:
     """Pairs of an arm; None for one without pairs."""
     if arm.objective.pair is None:
         return None
-    packed, label = arm.objective.pair.arrange(sample_instances(arm), PROBE_SEED, 0)
+    packed, label = arm.objective.pair.arrange(sample_instances(arm))
     ids = packed.input_ids.reshape(packed.num_instances, packed.width)  # [B, S]
     a_length = packed.a_length
     b_length = packed.b_length
@@ -483,7 +484,7 @@ class Probe:
         shortest = min(phase["seq_length"] for phase in arm.phases)
         instances = arm.corpus.instances(arm.objective, min(MAX_PROBED_SLOTS, shortest))
         packed = instances.pack(PROBE_SEED, 0, np.arange(min(NUM_PROBED, len(instances))))
-        arranged, _ = arm.objective.arrange(packed, PROBE_SEED, 0)
+        arranged, _ = arm.objective.arrange(packed)
         return cls(arm, models, arranged)
 
     def arrays(self, input_ids: I64 | None = None) -> Arrays:
@@ -491,7 +492,7 @@ class Probe:
         packed = self.packed
         if input_ids is not None:
             packed = replace(packed, input_ids=input_ids)
-        return self.arm.objective.arrays_of(packed, self.arm.corpus.ids, PROBE_SEED, 0)
+        return self.arm.objective.arrays_of(packed)
 
     @torch.no_grad()
     def states(self, model: str, stream: Arrays, layout: Layout | None = None) -> Tensor:
@@ -557,7 +558,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
     torch.set_num_threads(1)
     try:
         probe = Probe.of(arm)
-        for spec in arm.objective.visibility(probe.packed, arm.corpus.ids, PROBE_SEED, 0):
+        for spec in arm.objective.visibility(probe.packed):
             yield check_context(probe, spec, f"{arm.name}, {spec.term}")
             yield check_own_label(probe, spec, f"{arm.name}, {spec.term}")
         yield check_neighbours(probe)

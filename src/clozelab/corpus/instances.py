@@ -46,11 +46,10 @@ from clozelab.corpus.packing import (
     PackedInstances,
     Spans,
     SpecialIds,
-    column_of,
     pack_pairs,
     pack_windows,
 )
-from clozelab.corpus.random import integers, uniform01
+from clozelab.corpus.random import Draws
 from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
@@ -265,12 +264,12 @@ class PairInstances(BoundPairs):
         self._tails = NegativeSampler(tails, group[tails], self._single_document_groups)
 
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
-        index = np.asarray(index, dtype=np.int64)
-        split = self._split(seed, epoch, index)
-        wants_random = uniform01(seed, epoch, "random next", index) < self._layout.random_next_prob
-        b_start, label = self._random_starts(seed, epoch, index, split, wants_random)
+        draws = Draws(seed, epoch, index)
+        split = self._split(draws)
+        wants_random = draws.uniform("random next") < self._layout.random_next_prob
+        b_start, label = self._random_starts(draws, split, wants_random)
         spans = replace(split.spans, b_start=b_start)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
+        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
         b_document = self._document_of(np.searchsorted(self._sentences, b_start))
         num_fallbacks = int(wants_random.sum() - label.sum())
         return replace(
@@ -310,7 +309,7 @@ class PairInstances(BoundPairs):
         starts = np.where(is_last, moved, starts)
         return starts[end - first > 1]
 
-    def _split(self, seed: int, epoch: Epoch, index: I64) -> _Split:
+    def _split(self, draws: Draws) -> _Split:
         """A, and the true B, of each instance.
 
         All numbers are token positions:
@@ -322,8 +321,8 @@ class PairInstances(BoundPairs):
         """
         sentences = self._sentences
         # [B, 3] in [0, 1): where A begins, where it is split, how a short B is cut.
-        draw = uniform01(seed, column_of(epoch), "split", index[:, None], _THREE)
-        first = self._starts[index]
+        draw = draws.column.uniform("split", _THREE)
+        first = self._starts[draws.names]
         document = self._document_of(first)
         budget = self._budgets[document]
         last_sentence = self._documents[document + 1] - 1
@@ -358,7 +357,7 @@ class PairInstances(BoundPairs):
         return _Split(document, spans, room, available)
 
     def _random_starts(
-        self, seed: int, epoch: Epoch, index: I64, split: _Split, wants_random: NDArray[np.bool_]
+        self, draws: Draws, split: _Split, wants_random: NDArray[np.bool_]
     ) -> tuple[I64, I64]:
         """B's first token [B] and next_sentence_label [B], from the splits of other instances.
 
@@ -366,7 +365,7 @@ class PairInstances(BoundPairs):
         yet, and takes the first good one.
         """
         b_start = split.spans.b_start.copy()
-        label = np.zeros(len(index), dtype=np.int64)
+        label = np.zeros(len(b_start), dtype=np.int64)
         still_open = np.flatnonzero(wants_random)
         num_tried = 0
         for width in _TRIES:
@@ -375,10 +374,7 @@ class PairInstances(BoundPairs):
             # C = open * width candidates: `row` is the instance in the batch that each is for.
             row = np.repeat(still_open, width)
             attempt = np.tile(np.arange(num_tried, num_tried + width), len(still_open))
-            row_epoch = epoch if isinstance(epoch, int) else epoch[row]
-            is_good, start = self._draw_candidates(
-                seed, row_epoch, index[row], attempt, _rows_of(split, row)
-            )
+            is_good, start = self._draw_candidates(draws.of(row), attempt, _rows_of(split, row))
             # [open, width]: the first good one of each row, where there is any.
             is_good = is_good.reshape(-1, width)
             start = start.reshape(-1, width)
@@ -390,12 +386,10 @@ class PairInstances(BoundPairs):
             num_tried += width
         return b_start, label
 
-    def _draw_candidates(
-        self, seed: int, epoch: Epoch, index: I64, attempt: I64, split: _Split
-    ) -> tuple[BoolArray, I64]:
+    def _draw_candidates(self, draws: Draws, attempt: I64, split: _Split) -> tuple[BoolArray, I64]:
         """Whether each candidate [C] is good, and the first token [C] that B would have.
 
-        `index`, `attempt` and `split` are of the instances that ask.
+        The arguments are of the instances that ask.
 
         A full B takes any split with as much text behind it as B needs. A short one shows something
         of how near the document's end is, so its candidates must be as near: they are drawn among
@@ -404,14 +398,14 @@ class PairInstances(BoundPairs):
         """
         # [C, 2] in [0, 1): which candidate, and whether one for a short B is kept.
         sub = 2 * attempt[:, None] + _TWO
-        draw = uniform01(seed, column_of(epoch), "negative", index[:, None], sub)
+        draw = draws.column.uniform("negative", sub)
         group = self._groups[split.document]
         is_short = split.available < split.room
         candidate = np.where(
             is_short, self._tails.draw(draw[:, 0], group), self._all.draw(draw[:, 0], group)
         )
         # Each candidate's own split in this epoch says where B would begin.
-        drawn = self._split(seed, epoch, candidate)
+        drawn = self._split(replace(draws, names=candidate))
         b_length = split.spans.b_length
         is_long_enough = drawn.available >= b_length
         is_other_document = self._origins[drawn.document] != self._origins[split.document]
@@ -463,18 +457,16 @@ class ReleasedInstances(BoundPairs):
             np.arange(len(self._documents) - 1), self._groups, self._single_document_groups
         )
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:  # noqa: ARG002
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """Pairs do not depend on seed and epoch: only their order and their masks change."""
-        index = np.asarray(index, dtype=np.int64)
         sentences = self._sentences
         copy, first = np.divmod(self._starts[index].astype(np.int64), len(sentences))
-        chunk = self._chunks(copy, first)
+        draws = self._draws(copy, first)
+        chunk = self._chunks(draws)
         a_start = sentences[first]
         a_length = sentences[chunk.split] - a_start
         # B is the rest of the chunk, or a run of sentences from another document.
-        random_first, random_end = self._random_next(
-            copy, first, chunk.document, chunk.target - a_length
-        )
+        random_first, random_end = self._random_next(draws, chunk.document, chunk.target - a_length)
         b_first = np.where(chunk.is_random, random_first, chunk.split)
         b_end = np.where(chunk.is_random, random_end, chunk.end)
         b_start = sentences[b_first]
@@ -483,10 +475,12 @@ class ReleasedInstances(BoundPairs):
         half = -(-self._budget // 2)
         a_kept = np.minimum(a_length, np.maximum(self._budget - b_length, half))
         b_kept = np.minimum(b_length, self._budget - a_kept)
-        a_start = a_start + self._cut_in_front("trim A", copy, first, a_length - a_kept)
-        b_start = b_start + self._cut_in_front("trim B", copy, first, b_length - b_kept)
+        a_start = a_start + _cut_in_front(draws, "trim A", a_length - a_kept)
+        b_start = b_start + _cut_in_front(draws, "trim B", b_length - b_kept)
         spans = Spans(a_start, a_kept, b_start, b_kept)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
+        packed = pack_pairs(
+            self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
+        )
         return replace(
             packed,
             next_sentence_label=chunk.is_random.astype(np.int64),
@@ -494,65 +488,64 @@ class ReleasedInstances(BoundPairs):
             b_source=self._sources[self._document_of(b_first)].astype(np.int64),
         )
 
+    def _draws(self, copy: Epoch, first: I64) -> Draws:
+        """Of the chunks that begin with the sentences `first` [B]; a copy is as an epoch."""
+        return Draws(self._layout.builder_seed, copy, first)
+
     def _find_starts(self, copy: int) -> I64:
         """First sentences of one copy's instances."""
 
         def following(low: int, high: int) -> I64:
             # What a random B replaces may begin the next chunk.
-            chunk = self._chunks(copy, np.arange(low, high))
+            chunk = self._chunks(self._draws(copy, np.arange(low, high)))
             is_put_back = chunk.is_random & self._layout.put_back_unused
             return np.where(is_put_back, chunk.split, chunk.end)
 
         starts = greedy_chunks(len(self._sentences) - 1, following)
         if self._layout.lone_sentences == "random":
             return starts
-        num_sentences = self._chunks(copy, starts).end - starts
+        num_sentences = self._chunks(self._draws(copy, starts)).end - starts
         return starts[num_sentences > 1]
 
-    def _chunks(self, copy: Epoch, first: I64) -> _Chunks:
-        """The chunks that begin with the sentences `first` [B]."""
+    def _chunks(self, draws: Draws) -> _Chunks:
         layout = self._layout
+        first = draws.names
         document = self._document_of(first)
-        target = layout.budgets(copy, document, self._budget)
+        target = layout.budgets(draws.epoch, document, self._budget)
         reach = np.searchsorted(self._sentences, self._sentences[first] + target)
         end = np.minimum(reach, self._documents[document + 1])
-        draw = uniform01(
-            layout.builder_seed, column_of(copy), "chunk", first[:, None], np.arange(2)
-        )
+        draw = draws.column.uniform("chunk", _TWO)
         # A has one sentence at least, and leaves B one where there are two.
         split = first + 1 + (draw[:, 0] * (end - first - 1)).astype(np.int64)
         is_random = (end - first == 1) | (draw[:, 1] < layout.random_next_prob)
         return _Chunks(document, target, split, end, is_random)
 
-    def _random_next(
-        self, copy: I64, first: I64, document: I64, num_tokens: I64
-    ) -> tuple[I64, I64]:
+    def _random_next(self, draws: Draws, document: I64, num_tokens: I64) -> tuple[I64, I64]:
         """First sentence and end of random Bs [B].
 
         They have at least one sentence, and go on until `num_tokens` tokens are there.
         """
-        seed = self._layout.builder_seed
-        rows = np.arange(len(first))
+        rows = np.arange(len(document))
         # Ten candidates for the other document [B, 10]: the first that is another one, or at last
         # one's own.
-        draw = uniform01(seed, column_of(copy), "other document", first[:, None], np.arange(10))
+        draw = draws.column.uniform("other document", np.arange(10))
         candidates = self._sampler.draw(draw, self._groups[document][:, None])
         is_other = self._origins[candidates] != self._origins[document][:, None]
         first_other = np.where(is_other.any(1), is_other.argmax(1), -1)
         other = candidates[rows, first_other]
         begin = self._documents[other]
         end = self._documents[other + 1]
-        start = begin + integers(seed, copy, "other sentence", first, high=end - begin)
+        start = begin + draws.integers("other sentence", high=end - begin)
         reach = np.searchsorted(self._sentences, self._sentences[start] + np.maximum(1, num_tokens))
         return start, np.minimum(reach, end)
 
-    def _cut_in_front(self, stream: str, copy: I64, first: I64, removed: I64) -> I64:
-        """How many of the `removed` [B] tokens go from the front: a coin for each."""
-        number = np.arange(removed.max(initial=0))  # [most removed]
-        seed = self._layout.builder_seed
-        coins = uniform01(seed, column_of(copy), stream, first[:, None], number)
-        is_front = (coins < 0.5) & (number < removed[:, None])
-        return is_front.sum(axis=1)
+
+def _cut_in_front(draws: Draws, stream: str, removed: I64) -> I64:
+    """How many of the `removed` [B] tokens go from the front: a coin for each."""
+    number = np.arange(removed.max(initial=0))  # [most removed]
+    coins = draws.column.uniform(stream, number)
+    is_front = (coins < 0.5) & (number < removed[:, None])
+    return is_front.sum(axis=1)
 
 
 def source_rule(label: I64, one_source: NDArray[np.bool_]) -> float:
@@ -624,7 +617,7 @@ class SegmentPairs(InputFormat):
 
         It is the budget or, in a document of short instances, 2 to that.
         """
-        draw = uniform01(self.builder_seed, column_of(copy), "short", document[:, None], _TWO)
+        draw = Draws(self.builder_seed, copy, document).column.uniform("short", _TWO)
         is_short = draw[:, 0] < self.short_seq_prob
         short_budget = 2 + (draw[:, 1] * (budget - 1)).astype(np.int64)
         return np.where(is_short, short_budget, budget)
@@ -669,9 +662,8 @@ class WindowInstances(Instances):
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:  # noqa: ARG002
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""
-        index = np.asarray(index, dtype=np.int64)
         first = self._bounds[index]
         end = self._bounds[index + 1]
         start = self._offsets[first]
@@ -681,8 +673,9 @@ class WindowInstances(Instances):
         document_first = self._document_firsts[low[window] + number]
         separators = (window, self._offsets[document_first] - start[window])
         length = self._offsets[end] - start
+        draws = Draws(seed, epoch, index)
         packed = pack_windows(
-            self._tokens, start, length, separators, self.ids, self.seq_length, index
+            self._tokens, start, length, separators, self.ids, self.seq_length, draws
         )
         document = np.searchsorted(self._token_documents, start, side="right") - 1
         return replace(packed, source=self._sources[document].astype(np.int64))

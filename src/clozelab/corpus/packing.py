@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.random import integers, uniform01, uniform_u64
+from clozelab.corpus.random import Draws
 
 if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenStream
@@ -88,7 +88,8 @@ class PackedInstances:
     position_ids: I64  # slot within the instance
     lengths: I64  # [B] real tokens of each instance, CLS and SEP included
     width: int  # S
-    names: NDArray[np.uint64]  # [B] what the random numbers know each instance by
+    ids: SpecialIds
+    draws: Draws  # of the instances, in the epoch that they are of
     special: BoolArray  # CLS, SEP and PAD slots: never candidates for masking
     a_length: I64 | None = None
     # [B] tokens of each segment; None where the input format has no pairs
@@ -129,7 +130,7 @@ class Spans:
 
 
 def pack_pairs(
-    tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, names: I64
+    tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, draws: Draws
 ) -> PackedInstances:
     """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each.
 
@@ -149,7 +150,7 @@ def pack_pairs(
     # From a slot to the place in the token store: A begins at slot 1, B at `b_slot`.
     shift = np.where(in_b, spans.b_start[:, None] - b_slot, spans.a_start[:, None] - 1)
     token_type_ids = (in_b & ~is_pad & ids.has_token_types).astype(np.int64)
-    packed = _rectangle(tokens, slot + shift, is_sep, is_pad, token_type_ids, ids, names)
+    packed = _rectangle(tokens, slot + shift, is_sep, is_pad, token_type_ids, ids, draws)
     return replace(packed, a_length=spans.a_length, b_length=spans.b_length)
 
 
@@ -160,7 +161,7 @@ def pack_windows(
     separators: tuple[I64, I64],
     ids: SpecialIds,
     width: int,
-    names: I64,
+    draws: Draws,
 ) -> PackedInstances:
     """[CLS] text [SEP] [PAD]... with extra [SEP] inside, all token types 0.
 
@@ -183,14 +184,7 @@ def pack_windows(
     is_sep = (inserted > 0) | (slot == last_sep)
     is_pad = slot > last_sep
     token_type_ids = np.zeros_like(positions)
-    return _rectangle(tokens, positions, is_sep, is_pad, token_type_ids, ids, names)
-
-
-def column_of(epoch: Epoch) -> Epoch:
-    """The epoch as it broadcasts against [B, ...]."""
-    if isinstance(epoch, int):
-        return epoch
-    return epoch[:, None]
+    return _rectangle(tokens, positions, is_sep, is_pad, token_type_ids, ids, draws)
 
 
 def _rectangle(
@@ -200,7 +194,7 @@ def _rectangle(
     is_pad: BoolArray,
     token_type_ids: I64,
     ids: SpecialIds,
-    names: I64,
+    draws: Draws,
 ) -> PackedInstances:
     """The batch whose slots have these places in the token store; all [B, S].
 
@@ -217,14 +211,14 @@ def _rectangle(
     num_instances, width = input_ids.shape
     position_ids = np.tile(np.arange(width), num_instances)
     lengths = width - is_pad.sum(1)
-    instance_names = np.asarray(names).astype(np.uint64)
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=token_type_ids.reshape(-1),
         position_ids=position_ids,
         lengths=lengths,
         width=width,
-        names=instance_names,
+        ids=ids,
+        draws=draws,
         special=special.reshape(-1),
     )
 
@@ -285,15 +279,13 @@ class Masking:
         at_least_one = np.maximum(1, np.minimum(wanted, largest))
         return np.minimum(candidates, at_least_one)
 
-    def apply(
-        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
-    ) -> tuple[I64, I64, I64]:
+    def apply(self, packed: PackedInstances) -> tuple[I64, I64, I64]:
         """Choose what is predicted, and hide it.
 
         Returns (input_ids [T] as the encoder sees them, prediction_positions [P] ascending, labels
         [P]).
         """
-        if self.whole_words and not ids.knows_words:
+        if self.whole_words and not packed.ids.knows_words:
             raise ValueError(
                 "whole_words=true needs a tokenizer whose entries say which of them go on with a"
                 " word, and this one's do not: take whole_words=false"
@@ -301,13 +293,13 @@ class Masking:
         num_special = packed.special.reshape(-1, packed.width).sum(1)
         number = self.number(packed.lengths, packed.width - num_special, packed.width)
         if self.hides_words or len(self.span_weights) > 1:
-            begins = self.begins(packed, ids)
-            position, first = choose_spans(packed, number, begins, self.span_weights, seed, epoch)
+            begins = self.begins(packed)
+            position, first = choose_spans(packed, number, begins, self.span_weights)
         else:
-            position = choose_positions(packed, number, seed, epoch)
+            position = choose_positions(packed, number)
             first = position  # a position is a span of its own
         labels = packed.input_ids[position]
-        replacement = self._replacements(packed, ids, position, first, seed, epoch)
+        replacement = self._replacements(packed, position, first)
         input_ids = packed.input_ids.copy()
         input_ids[position] = replacement
         return input_ids, position, labels
@@ -317,8 +309,9 @@ class Masking:
         """Whether tokens that belong together are predicted together."""
         return self.whole_words or bool(self.unit_texts)
 
-    def begins(self, packed: PackedInstances, ids: SpecialIds) -> BoolArray:
+    def begins(self, packed: PackedInstances) -> BoolArray:
         """[B, S] where what is predicted as a whole begins: a token, a word or a unit."""
+        ids = packed.ids
         begins = begin_words(packed, ids.continues if self.whole_words else None)
         # A plan of a corpus that is not prepared has no tokenizer yet.
         if self.unit_texts and ids.encode is not None:
@@ -330,29 +323,19 @@ class Masking:
             begins = begins & ~goes_on.reshape(begins.shape)
         return begins
 
-    def _replacements(
-        self,
-        packed: PackedInstances,
-        ids: SpecialIds,
-        position: I64,
-        first: I64,
-        seed: int,
-        epoch: Epoch,
-    ) -> I64:
+    def _replacements(self, packed: PackedInstances, position: I64, first: I64) -> I64:
         """What the encoder sees at each `position` [P]; `first` [P]: where its span begins."""
-        instance = position // packed.width
-        name = packed.names[instance]
+        ids = packed.ids
+        draws = packed.draws.of(position // packed.width)
         slot = packed.position_ids[position]
-        if not isinstance(epoch, int):
-            epoch = epoch[instance]
         # With one action a span, all positions of a span ask for the draw of its first slot.
         action_slot = slot
         if self.one_action_a_span:
             action_slot = packed.position_ids[first]
-        action = uniform01(seed, epoch, "mask action", name, action_slot)
+        action = draws.uniform("mask action", action_slot)
         # A random token: the `undrawn` ids are skipped, in ascending order.
         num_drawn = ids.vocab_size - len(ids.undrawn)
-        random_token = integers(seed, epoch, "mask token", name, slot, high=num_drawn)
+        random_token = draws.integers("mask token", slot, high=num_drawn)
         for index in ids.undrawn:
             random_token += random_token >= index
         # [0, mask) -> [MASK]; [mask, mask + random) -> a random token; else the token itself
@@ -361,9 +344,9 @@ class Masking:
         return np.where(is_hidden, seen, packed.input_ids[position])
 
 
-def choose_positions(packed: PackedInstances, number: I64, seed: int, epoch: Epoch) -> I64:
+def choose_positions(packed: PackedInstances, number: I64) -> I64:
     """Stream positions to predict [P], ascending; `number` [B] of each instance."""
-    priorities = _slot_priorities(packed, seed, epoch)
+    priorities = _slot_priorities(packed)
     special = packed.special.reshape(-1, packed.width)
     priorities[special] = _NEVER
     # The slots of an instance up to its `number`-th smallest priority; none is twice there.
@@ -372,15 +355,13 @@ def choose_positions(packed: PackedInstances, number: I64, seed: int, epoch: Epo
     return np.flatnonzero((priorities <= threshold[:, None]) & ~special)
 
 
-def _slot_priorities(packed: PackedInstances, seed: int, epoch: Epoch) -> NDArray[np.uint64]:
+def _slot_priorities(packed: PackedInstances) -> NDArray[np.uint64]:
     """The order in which slots are chosen [B, S]: smaller ones first.
 
     The slot stands in the low bits, so that no two of an instance are equal.
     """
     slot = np.arange(packed.width, dtype=np.uint64)
-    priorities = uniform_u64(
-        seed, column_of(epoch), "mask position", packed.names[:, None], slot[None, :]
-    )
+    priorities = packed.draws.column.bits("mask position", slot)
     priorities &= ~np.uint64((1 << _SLOT_BITS) - 1)
     priorities |= slot
     return priorities
@@ -454,12 +435,7 @@ def inside_units(input_ids: I64, units: Mapping[int, I64]) -> BoolArray:
 
 
 def choose_spans(
-    packed: PackedInstances,
-    number: I64,
-    begins: BoolArray,
-    weights: Sequence[float],
-    seed: int,
-    epoch: Epoch,
+    packed: PackedInstances, number: I64, begins: BoolArray, weights: Sequence[float]
 ) -> tuple[I64, I64]:
     """Stream positions to predict [P], ascending, and where their spans begin [P].
 
@@ -469,14 +445,13 @@ def choose_spans(
     code.
     """
     rows = np.arange(len(begins))[:, None]
-    slots = np.arange(packed.width)[None, :]
     word_table = _Words.of(packed, begins, len(weights))
     # [B, S] how many words a span that begins at a slot is to have
-    draw = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
+    draw = packed.draws.column.uniform("mask span", np.arange(packed.width))
     cumulative = np.cumsum(weights[:-1]) / sum(weights)
     span_lengths = 1 + np.searchsorted(cumulative, draw, side="right")
     # [B, S] slots at which words begin, in the order in which they are tried
-    priorities = np.where(begins, _slot_priorities(packed, seed, epoch), _NEVER)
+    priorities = np.where(begins, _slot_priorities(packed), _NEVER)
     order = np.argsort(priorities, axis=1)
     span = _grow_spans(word_table, order, begins.sum(1), span_lengths, number)
     # From words to slots.

@@ -16,8 +16,10 @@ that runs over the end of an epoch goes on in the next one.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +101,37 @@ def integers(
     The bias is below high / 2**53.
     """
     return (uniform01(seed, epoch, stream, index, sub) * np.asarray(high)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers of some things [B], each known by its name; `epoch` is one number or [B]."""
+
+    seed: int
+    epoch: Ints
+    names: NDArray[np.integer]
+
+    def of(self, rows: Any) -> Draws:
+        """The same of those at `rows`, as numpy indexes."""
+        epoch = self.epoch if isinstance(self.epoch, int) else self.epoch[rows]
+        return Draws(self.seed, epoch, self.names[rows])
+
+    @property
+    def column(self) -> Draws:
+        """The same [B, 1], for several numbers of each."""
+        return self.of(np.s_[:, None])
+
+    def bits(self, stream: str, sub: Ints = 0) -> U64:
+        """As `uniform_u64`."""
+        return uniform_u64(self.seed, self.epoch, stream, self.names, sub)
+
+    def uniform(self, stream: str, sub: Ints = 0) -> NDArray[np.float64]:
+        """As `uniform01`."""
+        return uniform01(self.seed, self.epoch, stream, self.names, sub)
+
+    def integers(self, stream: str, sub: Ints = 0, *, high: Ints) -> NDArray[np.int64]:
+        """As the function `integers`."""
+        return integers(self.seed, self.epoch, stream, self.names, sub, high=high)
 
 
 def _feistel(

@@ -25,7 +25,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -86,6 +86,8 @@ CLASS_LABEL = "ClassLabel"  # what the datasets library calls a column of number
 
 Record = JsonObject | str  # a row's cells by column; of a damaged row, what is wrong with it
 Row = tuple[int, Record]
+# (line number, cells) of each row; None for one that is not UTF-8
+Fields = Iterator[tuple[int, list[str] | None]]
 
 
 class DamagedRow(str):
@@ -183,8 +185,9 @@ def _open_delimited(
     required: Sequence[str],
     delimiter: str,
 ) -> Table:
-    columns, has_header = _header_of(path, file_format, header, required, delimiter)
     is_plain = file_format == "tsv"
+    fields_of = partial(_plain_fields if is_plain else _csv_fields, path, delimiter)
+    columns, has_header = _header_of(path, fields_of, header, required)
     if is_plain and has_header and all(map(_is_quoted, columns)):
         raise ValueError(
             f"{path}: its header's names stand in quotation marks, as a csv writer puts them:"
@@ -192,9 +195,8 @@ def _open_delimited(
         )
 
     def rows(_: list[str] | None, advance: Advance) -> Iterator[Row]:
-        lines = _fields_of(path, file_format, advance, delimiter)
         num_rows = num_quoted = 0
-        for number, fields in islice(lines, int(has_header), None):
+        for number, fields in islice(fields_of(advance), int(has_header), None):
             num_rows += 1
             if is_plain and any(map(_is_quoted, fields or ())):
                 num_quoted += 1
@@ -207,16 +209,15 @@ def _open_delimited(
 
 def _header_of(
     path: Path,
-    file_format: str,
+    fields_of: Callable[[Advance], Fields],
     header: Sequence[str] | None,
     required: Sequence[str],
-    delimiter: str,
 ) -> tuple[list[str], bool]:
     """The names of the columns, and whether they stand in the first line.
 
     A given `header` counts where the first line does not name all of `required`.
     """
-    number, names = next(_fields_of(path, file_format, ignore, delimiter), (0, None))
+    number, names = next(fields_of(ignore), (0, None))
     if number == 0:
         raise ValueError(f"{path} is empty; expected a header line")
     if header is not None and (names is None or not set(required) <= set(names)):
@@ -247,25 +248,12 @@ def _warn_of_quotes(path: Path, num_quoted: int, num_rows: int) -> None:
     )
 
 
-def _fields_of(
-    path: Path, file_format: str, advance: Advance, delimiter: str
-) -> Iterator[tuple[int, list[str] | None]]:
-    """(line number, fields) of each row; None for one that is not UTF-8."""
-    if file_format == "csv":
-        yield from _csv_fields(path, advance, delimiter)
-        return
+def _plain_fields(path: Path, delimiter: str, advance: Advance) -> Fields:
     for number, line in text_lines(path, advance):
-        if line is None:
-            yield number, None
-        else:
-            yield number, line.split(TAB)
+        yield number, None if line is None else line.split(delimiter)
 
 
-def _csv_fields(
-    path: Path,
-    advance: Advance,
-    delimiter: str,
-) -> Iterator[tuple[int, list[str] | None]]:
+def _csv_fields(path: Path, delimiter: str, advance: Advance) -> Fields:
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
     # the limit is the whole process's, and is only ever raised
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
+from scipy.special import softmax
 
 # as a run's record and the report say
 BAG = "bag of words"
@@ -170,11 +171,7 @@ def _logistic_regression(
         counts = np.bincount(labels, minlength=num_classes)
         example_weights = len(labels) / (num_classes * np.maximum(counts, 1))[labels, None]
     for _ in range(STEPS):
-        scores = x @ weights
-        # Less each row's maximum, so that nothing overflows.
-        exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-        probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
-        error = (probabilities - target) * example_weights
+        error = (softmax(x @ weights, axis=1) - target) * example_weights
         gradient = transposed @ error / len(labels) + DECAY * weights
         velocity = MOMENTUM * velocity - RATE * gradient
         weights += velocity

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.datamodules.baselines import WORD
+from clozelab.datamodules.baselines import words_of
 from clozelab.datamodules.examples import GroupedSequences
 from clozelab.datamodules.files import Preview, Scores
 from clozelab.datamodules.label_kinds import Number
@@ -84,7 +84,7 @@ class ContrastiveDataModule(LabelledDataModule):
         examples = self._read(self.validation_path, "validation")
         shares = []
         for texts in examples.texts:
-            first, second = (set(WORD.findall(text.lower())) for text in texts)
+            first, second = (set(words_of(text)) for text in texts)
             shares.append(len(first & second) / max(1, len(first | second)))
         kind = Number()
         labels = examples.label_values(kind)

@@ -150,14 +150,9 @@ def _assembled(
     max_length: int,
     stride: int | None,
 ) -> Encoded:
-    if not readable:
-        empty = np.zeros(0, dtype=np.int32)
-        # arrays without an element: there is nothing to concatenate
-        no_sequences = TokenSequences(empty, np.zeros(1, dtype=np.int64), empty)
-        return Encoded(no_sequences, examples.offsets_of([]), reasons)
     # Texts of one call are all pairs, or all single ones.
     one_window_each = np.arange(len(readable) + 1)
-    if len(readable[0]) == 2:
+    if readable and len(readable[0]) == 2:
         firsts, seconds = zip(*readable, strict=True)
         return Encoded(examples.assemble(tokenizer, firsts, seconds), one_window_each, reasons)
     singles = [sides[0] for sides in readable]

@@ -140,18 +140,12 @@ def write_features(
     with torch.autocast(device.type, enabled=False):
         for index in batches:
             batch = make_batch(sequences, index, {})
-            output = encoder(
-                batch["input_ids"].to(device),
-                batch["token_type_ids"].to(device),
-                batch["position_ids"].to(device),
-                batch["layout"].to(device),
-                output_hidden_states=True,
-            )
+            word_index = batch["word_index"].numpy()
+            batch = {key: value.to(device) for key, value in batch.items()}
+            output = encoder.read(batch, output_hidden_states=True)
             # The states of the words' first sub-tokens, to the words' places in the split.
-            words = batch["word_index"].numpy()
-            word_slots = batch["word_slots"].to(device)
-            for file, hidden in zip(files, output.hidden_states, strict=True):
-                file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
+            for file, hidden in zip(files, output.hidden_states or (), strict=True):
+                file[word_index] = hidden.index_select(0, batch["word_slots"]).float().cpu().numpy()
     # what the memory maps hold goes to the disk, before the folder gets its name
     for file in files:
         file.flush()

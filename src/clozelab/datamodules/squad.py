@@ -40,8 +40,7 @@ from clozelab.datamodules.examples import (
     Ints,
     Sequences,
     TokenSequences,
-    boundary_tokens,
-    concatenate,
+    assemble,
     join_sequences,
     offsets_of,
     subset,
@@ -355,7 +354,8 @@ class _WindowBuilder:
 
     tokenizer: Tokenizer
     settings: WindowSettings
-    sequences: list[Int32s] = field(default_factory=list)
+    queries: list[Int32s] = field(default_factory=list)  # of each window
+    windows: list[Int32s] = field(default_factory=list)
     # One row a window, of WINDOW_COLUMNS.
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     max_context: list[NDArray[np.bool_]] = field(default_factory=list)
@@ -368,30 +368,29 @@ class _WindowBuilder:
         passage, spans = encoded
         length = len(question.answers[0]) if question.answers else 0
         first, last = answer_tokens(spans, question.answer_start, question.answer_start + length)
-        # Everything before the passage: [CLS] question [SEP], or what the tokenizer has instead.
-        cls, sep = boundary_tokens(self.tokenizer)
-        separators = np.repeat(sep, self.tokenizer.pair_separators)
-        head = np.concatenate([cls, query[: self.settings.max_query_length], separators])
-        room = self.settings.max_seq_length - len(head) - 1
+        self.counts["questions_cut"] += len(query) > self.settings.max_query_length
+        query = query[: self.settings.max_query_length]
+        # Tokens before the passage: [CLS] question [SEP], or what the tokenizer has instead.
+        head = 1 + len(query) + self.tokenizer.pair_separators
+        room = self.settings.max_seq_length - head - 1
         ranges = window_ranges(len(passage), room, self.settings.doc_stride)
         all_flags = max_context_flags(ranges, len(passage))
         for (start, num_tokens), flags in zip(ranges, all_flags, strict=True):
-            window = passage[start : start + num_tokens]
-            self.sequences.append(np.concatenate([head, window, sep]))
-            is_special = np.zeros(len(head), dtype=np.bool_)
+            self.queries.append(query)
+            self.windows.append(passage[start : start + num_tokens])
+            is_special = np.zeros(head, dtype=np.bool_)
             self.max_context.append(np.concatenate([is_special, flags, [False]]))
             # An answer that is not all inside this window is learned as [CLS], position 0.
             start_position = end_position = 0
             is_inside = start <= first and last < start + num_tokens
             if is_inside:
-                start_position = first + len(head) - start
-                end_position = last + len(head) - start
-            self.rows.append((index, len(head), start, start_position, end_position))
+                start_position = first + head - start
+                end_position = last + head - start
+            self.rows.append((index, head, start, start_position, end_position))
             self.counts["windows_without_answer"] += not is_inside
         self.counts["windows"] += len(ranges)
         self.counts["question_of_empty_passage"] += not ranges
         self.counts["answer_without_tokens"] += bool(question.answers) and first < 0
-        self.counts["questions_cut"] += len(query) > self.settings.max_query_length
 
 
 def build_features(
@@ -407,13 +406,9 @@ def build_features(
     for index, (question, query) in enumerate(zip(examples.questions, queries, strict=True)):
         builder.add(index, question, query, encoded[question.passage])
 
-    input_ids, offsets = concatenate(builder.sequences)
     # Rows of five become five contiguous columns; the shape holds for no window, too.
     values = np.array(builder.rows, dtype=np.int32).reshape(-1, len(WINDOW_COLUMNS)).T.copy()
     columns = dict(zip(WINDOW_COLUMNS, values, strict=True))
-    second_starts = np.diff(offsets).astype(np.int32)
-    if tokenizer.has_token_types:
-        second_starts = columns["passage_starts"]
     # Passages without a question have no tokens here. The empty arrays serve where there is none.
     all_spans = [np.zeros((0, 2))] + [spans for _, spans in passages]
     passage_lengths = np.zeros(len(examples.passages), dtype=np.int64)
@@ -422,9 +417,8 @@ def build_features(
     no_flags = np.zeros(0, dtype=np.bool_)
     max_context = np.concatenate([no_flags, *builder.max_context])
     passage_spans = np.concatenate(all_spans).astype(np.int32)
-    sequences = TokenSequences(input_ids, offsets, second_starts)
     features = SquadFeatures(
-        sequences=sequences,
+        sequences=assemble(tokenizer, builder.queries, builder.windows),
         **columns,
         max_context=max_context,
         passage_spans=passage_spans,

@@ -38,7 +38,7 @@ from clozelab.datamodules.examples import (
     Int32s,
     Sequences,
     TokenSequences,
-    boundary_tokens,
+    assemble,
     concatenate,
     offsets_of,
     ragged_positions,
@@ -341,8 +341,7 @@ def build_sequences(
     tokens, starts, counts = _encode_words(sentences, tokenizer, budget)
     sentence_starts = offsets_of([len(words) for words in sentences.words])  # [S + 1] into words
     document_begins, document_ends = _document_bounds(sentences.documents, sentence_starts)
-    cls, sep = boundary_tokens(tokenizer)
-    sequences: list[Int32s] = []
+    pieces: list[Int32s] = []
     positions: list[Int32s] = []
     num_words = []
     for sentence in selection:
@@ -358,18 +357,15 @@ def build_sequences(
             context_before = int(starts[begin] - starts[first])
             context_behind = int(starts[last] - starts[end])
             counts["context_tokens"] += context_before + context_behind
-            sequences.append(np.concatenate([cls, tokens[starts[first] : starts[last]], sep]))
+            pieces.append(tokens[starts[first] : starts[last]])
             positions.append((starts[begin:end] - starts[first] + 1).astype(np.int32))
             num_words.append(end - begin)
         if len(runs) > 1:
             counts["split_sentences"] += 1
-    input_ids, offsets = concatenate(sequences)
     word_positions, _ = concatenate(positions)
     sentence_lengths = [len(sentences.words[sentence]) for sentence in selection]
     lines = [str(sentences.lines[sentence]) for sentence in selection]
-    arrays: Arrays = {
-        "input_ids": input_ids,
-        "offsets": offsets,
+    arrays: Arrays = assemble(tokenizer, pieces).arrays() | {
         "word_offsets": offsets_of(num_words),
         "word_positions": word_positions,
         "sentence_offsets": offsets_of(sentence_lengths),
@@ -546,10 +542,11 @@ class TagDataModule(FinetuningDataModule):
     def _load(self, path: Path, role: str, label_names: Sequence[str] | None) -> TaggedSplit:
         """One split. `label_names` None: those of its file."""
         arrays, facts, key = self.cached(path, role, self._encode, label_names=label_names)
-        lengths = np.diff(arrays["offsets"])
-        tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths.astype(np.int32))
         sequences = TaggedSequences(
-            tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]
+            TokenSequences.of(arrays),
+            arrays["word_offsets"],
+            arrays["word_positions"],
+            arrays["labels"],
         )
         word_strings = arrays["words"].tobytes().decode().split("\n")
         return TaggedSplit(

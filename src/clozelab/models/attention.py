@@ -35,7 +35,6 @@ from clozelab.models.layers import (
     draw_dropout_bits,
     dropout,
     has_fast_dropout,
-    keep_scale,
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
@@ -236,12 +235,10 @@ class AttentionInputs(NamedTuple):
         bias = self.score_bias
         if bias is None or bias.reads_states or not isinstance(rows, DenseRows):
             return self
-        # A table of distances (MPNet's) adds the same to every layer's scores. On the meta device
-        # only products are counted.
-        if bias.position_ids.device.type != "meta":
-            positions = bias.position_ids.view(rows.batch_size, rows.width)
-            added = bias.compute(None, None, positions).to(dtype)
-            rows = rows._replace(bias=_with_score_bias(added, rows))
+        # A table of distances (MPNet's) adds the same to every layer's scores.
+        positions = bias.position_ids.view(rows.batch_size, rows.width)
+        added = bias.compute(None, None, positions).to(dtype)
+        rows = rows._replace(bias=_with_score_bias(added, rows))
         return self._replace(layout=rows, score_bias=None)
 
     def of_layer(self, layer: nn.Module) -> AttentionInputs:
@@ -296,8 +293,7 @@ def dense_rows(
     # torch's kernel knows a causal mask by a word.
     is_spoken = mask == CAUSAL and kernel == "sdpa" and visibility is None
     bias = None
-    # On the meta device only products are counted.
-    if device.type != "meta" and not hides_nothing and not is_spoken:
+    if not hides_nothing and not is_spoken:
         bias = layout.remember(("bias", mask, dtype, kernel, num_heads), make_bias)
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
@@ -465,12 +461,7 @@ def _dense(
         scale *= score_bias.scale
         positions = score_bias.position_ids.unflatten(0, shape[:2])
         bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
-    if q.device.type == "meta":
-        # Where cost.py counts: the products of a kernel that computes no more than the window. A
-        # causal mask is not discounted, though half of its scores are thrown away.
-        seen = rows.mask.num_keys(rows.width)
-        out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
-    elif rows.kernel == "bmm":
+    if rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
         if bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
@@ -617,14 +608,12 @@ class _CpuAttention(torch.autograd.Function):
             added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha
         )
         probs = torch.softmax(scores, dim=-1)
-        ctx.scale = keep_scale(levels)
-        mask = None
-        dropped = probs
-        if levels:
-            mask = draw_dropout_bits(probs.shape, probs.dtype, levels)
-            dropped = apply_dropout_bits(probs, mask, ctx.scale)
+        mask = draw_dropout_bits(probs, levels)
+        ctx.levels = levels
         ctx.save_for_backward(q, k, v, probs, mask)
-        out = torch.bmm(dropped, v).view(batch_size, num_heads, width, head_dim)
+        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(
+            batch_size, num_heads, width, head_dim
+        )
         return out.transpose(1, 2).reshape(batch_size * width, num_heads, head_dim)
 
     @staticmethod
@@ -633,11 +622,10 @@ class _CpuAttention(torch.autograd.Function):
         batch_size, width, num_heads, head_dim = ctx.shape
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.scale) if mask is not None else probs
+        dropped = apply_dropout_bits(probs, mask, ctx.levels)
         torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
         grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        if mask is not None:
-            grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
+        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         grad_bias = None
         # The bias is added behind the scale, so its gradient is taken before it.

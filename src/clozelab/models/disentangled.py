@@ -14,6 +14,7 @@ size, W = 2 S - 1 distances.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,8 +26,8 @@ from torch import Tensor, nn
 from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
-from clozelab.models.encoder import Encoder, PostNorm, SelfAttention, layer_norm
-from clozelab.models.heads import HeadInput, MaskedLMHead
+from clozelab.models.encoder import Encoder, EncoderOutput, PostNorm, SelfAttention, layer_norm
+from clozelab.models.heads import MaskedLMHead
 from clozelab.models.layers import (
     Dropout,
     Embedding,
@@ -35,7 +36,6 @@ from clozelab.models.layers import (
     apply_dropout_bits,
     draw_dropout_bits,
     initialise_,
-    keep_scale,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
 
@@ -138,6 +138,10 @@ class DisentangledPositions(Positions):
         # The projections are a layer's: `bind` gives them.
         return ScoreBias(partial(distance_scores, {}), position_ids, scale=scale, bind=self.bind)
 
+    def score_flops(self, seq_length: int) -> float:
+        """Of a row of products half is for no key: not counted, as what a window hides."""
+        return 2.0 * len(self.terms) * seq_length * self.relative.embedding_dim
+
     def bind(self, bias: ScoreBias, layer: SelfAttention, widest: int) -> ScoreBias:
         """What a layer adds to the scores of rows up to `widest` slots."""
         projected = self.project(layer, widest)
@@ -151,10 +155,6 @@ class DisentangledPositions(Positions):
         They are scaled as the scores are.
         """
         table = self.relative.weight
-        if table.device.type == "meta":
-            # Once a batch, which cost.py does not count.
-            empty = table.new_empty(layer.num_heads, layer.head_dim, 2 * widest - 1)
-            return dict.fromkeys(self.terms, empty)
         index = distance_rows(widest, self.buckets, self.reach)
         # Only the rows that so wide a row has; they follow each other.
         first = int(index[-1])
@@ -189,10 +189,6 @@ def distance_scores(
     added = []
     for term, vectors in projected.items():
         x = q if term == "c2p" else k
-        if q.device.type == "meta":
-            # Of a row of products half is for no key: not counted, as what a window hides.
-            added.append(x @ vectors[..., :slots])
-            continue
         # Attention maps ask in fp32, whatever the layer's projections are in.
         vectors = _of_row(vectors, slots).to(x.dtype)
         # All sequences in one product a head: [N, B*S, D] with [N, D, W].
@@ -240,7 +236,7 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         width = rows.width
         ctx.shape = (num_heads, size, width, head_dim)
         ctx.alpha = alpha
-        ctx.scale = keep_scale(levels)
+        ctx.levels = levels
         # [T, 3, N, D] -> three times [N, B, S, D], by one copy
         by_slot = qkv.view(size, width, 3, num_heads, head_dim)
         q, k, v = by_slot.permute(2, 3, 0, 1, 4).reshape(3, -1, width, head_dim)
@@ -255,13 +251,9 @@ class _CpuDisentangledAttention(torch.autograd.Function):
                 products = torch.bmm(x.view(num_heads, -1, head_dim), vectors)
                 added += by_distance(products.view(num_heads, size, width, -1))
         probs = torch.softmax(scores, dim=-1)
-        mask = None
-        dropped = probs
-        if levels:
-            mask = draw_dropout_bits(probs.shape, probs.dtype, levels)
-            dropped = apply_dropout_bits(probs, mask, ctx.scale)
+        mask = draw_dropout_bits(probs, levels)
         ctx.save_for_backward(q, k, v, c2p, p2c, probs, mask)
-        out = torch.bmm(dropped, v).view(ctx.shape)
+        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(ctx.shape)
         return out.permute(1, 2, 0, 3).reshape(-1, num_heads, head_dim)
 
     @staticmethod
@@ -272,11 +264,10 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         by_slot = grads[0].view(size, width, num_heads, head_dim)
         grad_out = by_slot.permute(2, 0, 1, 3).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.scale) if mask is not None else probs
+        dropped = apply_dropout_bits(probs, mask, ctx.levels)
         torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
         grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        if mask is not None:
-            grad_probs = apply_dropout_bits(grad_probs, mask, ctx.scale)
+        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         by_head = grad_scores.view(num_heads, size, width, width)
         of_distances: list[Tensor | None] = []
@@ -323,20 +314,19 @@ class EnhancedMaskDecoder(MaskedLMHead):
         self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size)
         initialise_(self.position_embeddings, config.initializer_range, generator)
 
-    def states(self, inputs: HeadInput) -> Tensor:
+    def states(self, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]) -> Tensor:
         """[P, H]."""
-        encoder = inputs.encoder
-        position_ids = inputs.batch["position_ids"]
-        assert inputs.output.hidden_states is not None
-        hidden = inputs.output.hidden_states[-2]
-        rows = encoder.rows_of(hidden, inputs.batch["layout"])
-        inputs_of_layer = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
+        position_ids = batch["position_ids"]
+        assert output.hidden_states is not None
+        hidden = output.hidden_states[-2]
+        rows = encoder.rows_of(hidden, batch["layout"])
+        inputs = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]
         # Here the model learns where in the text it stands: "a new store opened beside the
         # new mall" has one distance between either "new" and its noun.
         queries = hidden + self.position_embeddings(position_ids)
         for _ in range(self.passes):
-            queries = encoder.layers()[-1](hidden, inputs_of_layer, queries)
-        return queries.index_select(0, inputs.positions)
+            queries = encoder.layers()[-1](hidden, inputs, queries)
+        return queries.index_select(0, batch["prediction_positions"])
 
 
 class ConvolvedPostNorm(PostNorm):

@@ -73,6 +73,10 @@ class Positions(nn.Module):
         """What is added to the scores in layers of this mask."""
         return None
 
+    def score_flops(self, seq_length: int) -> float:  # noqa: ARG002
+        """Of the products that it adds to one token's scores in a layer, forward alone."""
+        return 0.0
+
 
 class LearnedPositions(Positions, Embedding):
     """One learned vector a position, as BERT, from a normal or sinusoidal start.

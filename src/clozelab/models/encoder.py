@@ -330,7 +330,7 @@ class ContextPooler(Pooler):
 def score_dtype(hidden: Tensor) -> torch.dtype:
     """That of query and key of these states, which autocast may make narrower."""
     device = hidden.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return hidden.dtype
 
@@ -560,9 +560,7 @@ class Encoder(nn.Module):
         `pools_first_token`. With two directions it is what each of them has read last.
         """
         if self.backward_stack is not None:
-            forward, backward = sequence_output.chunk(2, dim=-1)
-            ends = (forward[layout.last_rows], backward[layout.first_rows])
-            return torch.cat(ends, dim=-1)
+            return last_of_directions(sequence_output, layout)
         if self.config.pools_last_token:
             rows = layout.last_rows
         else:
@@ -603,6 +601,14 @@ class Encoder(nn.Module):
         if getattr(head, "reads_token_states", False):
             return states
         return self.pooler(states)
+
+
+def last_of_directions(states: Tensor, layout: Layout) -> Tensor:
+    """[T, 2 G] -> [B, 2 G]: each direction's state where it has read the whole sequence."""
+    forward, backward = states.chunk(2, dim=-1)
+    last_states = forward.index_select(0, layout.last_rows)
+    first_states = backward.index_select(0, layout.first_rows)
+    return torch.cat((last_states, first_states), dim=-1)
 
 
 def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: object) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -35,28 +35,6 @@ if TYPE_CHECKING:
 
 
 SPAN_PLACES = 64  # places in a span that have an embedding of their own
-
-
-class HeadInput(NamedTuple):
-    """What a head on tokens may read of a forward."""
-
-    hidden: Tensor  # [P, H]: the last states at the predicted positions
-    positions: Tensor  # int64 [P]: their slots in the stream
-    output: EncoderOutput  # of the whole batch
-    batch: Mapping[str, Any]
-    encoder: Encoder
-
-
-def predicted_states(
-    head: Any, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]
-) -> Tensor:
-    """[P, H]: what `head` predicts a batch's `prediction_positions` from.
-
-    `output` has the states of all layers where the head reads them.
-    """
-    positions = batch["prediction_positions"]
-    hidden = output.sequence_output.index_select(0, positions)
-    return head.states(HeadInput(hidden, positions, output, batch, encoder))
 
 
 class PredictionTransform(nn.Module):
@@ -121,9 +99,17 @@ class MaskedLMHead(VocabularyHead):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.word_embedding_weight = word_embedding_weight
 
-    def states(self, inputs: HeadInput) -> Tensor:
-        """[P, H]: what the tokens are predicted from, one row a prediction."""
-        return inputs.hidden
+    def states(
+        self,
+        encoder: Encoder,  # noqa: ARG002
+        output: EncoderOutput,
+        batch: Mapping[str, Any],
+    ) -> Tensor:
+        """[P, H]: what a batch's `prediction_positions` are predicted from.
+
+        `output` has the states of all layers where the head reads them.
+        """
+        return output.sequence_output.index_select(0, batch["prediction_positions"])
 
     def vector(self, hidden: Tensor) -> Tensor:
         """[P, H] -> [P, E]."""
@@ -384,10 +370,6 @@ class BiLSTM(nn.Module):
         groups = layout.padded_groups(layout.batch_size)
         rows = groups.groups[0][1]
         x = to_padded(x, groups).view(rows.batch_size, rows.max_seqlen, -1)  # [B, S, H]
-        # The slots of each row in reverse order within its length; padding stays where it is.
-        slots = torch.arange(rows.max_seqlen, device=x.device)
-        last = rows.lengths[:, None] - 1
-        reversal = torch.where(slots <= last, last - slots, slots)[:, :, None]  # [B, S, 1]
         for number, layer in enumerate(self.layers):
             if number:
                 x = dropout(x, self.dropout_prob, self.training)
@@ -396,6 +378,11 @@ class BiLSTM(nn.Module):
             with torch.autocast(x.device.type, enabled=False):
                 x = x.float()
                 left = forwards(x)[0]
-                right = backwards(x.gather(1, reversal.expand_as(x)))[0]
-                x = torch.cat([left, right.gather(1, reversal.expand_as(right))], dim=-1)
+                right = _reversed(backwards(_reversed(x, rows))[0], rows)
+                x = torch.cat([left, right], dim=-1)
         return from_padded(x.flatten(0, 1), groups)
+
+
+def _reversed(x: Tensor, rows: Layout) -> Tensor:
+    """[B, S, ...]: each row read backwards within its length."""
+    return x.flatten(0, 1).index_select(0, rows.reversal).view_as(x)

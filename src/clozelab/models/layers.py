@@ -95,24 +95,27 @@ class DeltaEmbedding(Embedding):
         self.weight.copy_(table - self._source[0].weight)
 
 
-def draw_dropout_bits(
-    shape: torch.Size | tuple[int, ...], dtype: torch.dtype, num_dropped_levels: int
-) -> Tensor:
-    """Integers as wide as `dtype`: all bits set where an element stays, none where it is dropped.
+def draw_dropout_bits(x: Tensor, num_dropped_levels: int) -> Tensor | None:
+    """Integers as wide as those of `x`: all bits set where an element stays, none where it goes.
 
-    Of 2^16 equally likely levels, `num_dropped_levels` are dropped.
+    Of 2^16 equally likely levels, `num_dropped_levels` are dropped; None where none is.
     """
-    count = int(np.prod(shape))
+    if not num_dropped_levels:
+        return None
+    count = x.numel()
     generator = np.random.SFC64(int(torch.randint(1 << 62, ())))
     words = generator.random_raw((count + 3) // 4)  # of 64 bits: four levels each
-    levels = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
+    levels = torch.from_numpy(words.view(np.int16)[:count]).view(x.shape)
     # True is 1, and its negative has all bits set.
     mask = levels.ge_(num_dropped_levels - _LEVELS // 2).neg_()
-    return mask.to(_INTEGERS[dtype.itemsize])
+    return mask.to(_INTEGERS[x.dtype.itemsize])
 
 
-def apply_dropout_bits(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """`x * scale` where all bits of `mask` are set, zero where none is."""
+def apply_dropout_bits(x: Tensor, mask: Tensor | None, num_dropped_levels: int) -> Tensor:
+    """`x`, scaled up, where all bits of `mask` are set, zero where none is; `x` without a mask."""
+    if mask is None:
+        return x
+    scale = _LEVELS / (_LEVELS - num_dropped_levels)
     return (x.view(mask.dtype) & mask).view(x.dtype).mul_(scale)
 
 
@@ -121,23 +124,18 @@ def quantise_drop_prob(prob: float) -> int:
     return round(prob * _LEVELS)
 
 
-def keep_scale(num_dropped_levels: int) -> float:
-    """What elements that stay are multiplied by."""
-    return _LEVELS / (_LEVELS - num_dropped_levels)
-
-
 class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, num_dropped_levels: int) -> Tensor:
-        mask = draw_dropout_bits(x.shape, x.dtype, num_dropped_levels)
-        ctx.scale = keep_scale(num_dropped_levels)
+        mask = draw_dropout_bits(x, num_dropped_levels)
+        ctx.levels = num_dropped_levels
         ctx.save_for_backward(mask)
-        return apply_dropout_bits(x, mask, ctx.scale)
+        return apply_dropout_bits(x, mask, num_dropped_levels)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return apply_dropout_bits(grads[0], mask, ctx.scale), None
+        return apply_dropout_bits(grads[0], mask, ctx.levels), None
 
 
 def has_fast_dropout(x: Tensor, num_dropped_levels: int) -> bool:

@@ -82,9 +82,6 @@ class SegmentedDistances(Positions):
 
     def places(self, position_ids: Tensor, token_type_ids: Tensor, layout: Layout) -> Tensor:
         """int64 [T] each -> [T, 2]: where each token stands in XLNet's order, and its segment."""
-        # Where cost.py counts, nothing has a place.
-        if position_ids.device.type == "meta":
-            return position_ids
         if layout.row_slots is not None:
             position_ids = position_ids.masked_fill(layout.key_padding().flatten(), 0)
         is_cls = position_ids == 0
@@ -95,6 +92,10 @@ class SegmentedDistances(Positions):
             last = torch.zeros_like(position_ids).scatter_reduce(0, owner, position_ids, "amax")
             position_ids = torch.where(is_cls, last[owner], position_ids - 1)
         return torch.stack([position_ids, segments], dim=1)
+
+    def score_flops(self, seq_length: int) -> float:
+        """With distances, of which S belong to a key, two segments, and a bias with the key."""
+        return 2.0 * (seq_length + 3) * self.query.embedding_dim
 
     def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
         """Here `position_ids` are what `places` has made of them."""
@@ -108,9 +109,7 @@ def _bind(table: Tensor, bias: ScoreBias, layer: SegmentedAttention, widest: int
     middle = len(table) // 2
     reach = min(widest - 1, middle)
     keys = table[middle - reach : middle + reach + 1]
-    # On the meta device FLOPs are counted: a product that is made once a batch is left out.
-    if keys.device.type != "meta":
-        keys = layer.distance(keys)
+    keys = layer.distance(keys)
     return bias._replace(compute=partial(layer.added_scores, keys))
 
 
@@ -137,9 +136,6 @@ class SegmentedAttention(SelfAttention):
         by_content = self.r_w_bias.view(shape) @ k.transpose(2, 3)  # [B, N, 1, S]
         by_segment = (q + self.r_s_bias.view(shape)) @ segments  # [B, N, S, 2]
         of_distance = q + self.r_r_bias.view(shape)
-        if q.device.type == "meta":
-            # Of a query's products with 2 S - 1 distances, S belong to a key: these are counted.
-            return of_distance @ keys[..., : q.shape[2]]
         by_distance = of_distance @ keys  # [B, N, S, W]
         position, segment = places.unbind(-1)
         # In the middle stands the distance of a token to itself.

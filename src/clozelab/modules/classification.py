@@ -22,9 +22,16 @@ from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
-from clozelab.models.encoder import Encoder
+from clozelab.models.encoder import Encoder, last_of_directions
 from clozelab.models.layout import Layout
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
+from clozelab.modules.finetuning import (
+    BatchValues,
+    Evaluation,
+    FineTuning,
+    check_metric,
+    in_fp32,
+    in_order,
+)
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 
@@ -80,7 +87,7 @@ class SequenceClassification(FineTuning):
         hidden = self.encode(batch)
         has_bilstm = self.bilstm is not None
         states = sequence_states(self.encoder, self.classifier, hidden, batch["layout"], has_bilstm)
-        return self.in_fp32(self.classifier, states)
+        return in_fp32(self.classifier, states)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return self.kind.loss(logits, batch["labels"])
@@ -153,13 +160,9 @@ def sequence_states(
 
     Where a BiLSTM has made the states [T, 2 G], [B, 2 G]: the last state of each direction.
     """
-    if not has_bilstm:
-        return encoder.pool(hidden, layout, head)
-    # Each direction has read the whole sequence where it ends.
-    forward, backward = hidden.chunk(2, dim=-1)
-    last_states = forward.index_select(0, layout.last_rows)
-    first_states = backward.index_select(0, layout.first_rows)
-    return torch.cat((last_states, first_states), dim=-1)
+    if has_bilstm:
+        return last_of_directions(hidden, layout)
+    return encoder.pool(hidden, layout, head)
 
 
 class MultipleChoice(SequenceClassification):

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.modules.classification import SequenceClassification
+from clozelab.modules.finetuning import in_fp32
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -80,7 +81,7 @@ class SiameseEncoder(SequenceClassification):
         v = states[1::2]
         if not self.kind.names:
             return F.cosine_similarity(u, v)[:, None]
-        return self.in_fp32(self.classifier, torch.cat([u, v, (u - v).abs()], dim=1))
+        return in_fp32(self.classifier, torch.cat([u, v, (u - v).abs()], dim=1))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         if self.kind.names:

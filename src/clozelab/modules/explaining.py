@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.models.heads import predicted_states
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
 from clozelab.modules.classification import sequence_states
@@ -116,7 +115,7 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
     Of an answer the outputs are all start logits, then all end logits.
     """
     encoder = predictor.encoder
-    head = predictor.heads[HEADS[act]]
+    head: Any = predictor.heads[HEADS[act]]
     bilstm = None
     if "bilstm" in predictor.heads:
         bilstm = predictor.heads["bilstm"]
@@ -151,7 +150,7 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
                 "position_ids": positions.repeat(number),
                 "layout": layout,
             }
-            return head(predicted_states(head, encoder, output, asked))
+            return head(head.states(encoder, output, asked))
         if bilstm is not None:
             hidden = bilstm(hidden, layout)
         if act == "answer":

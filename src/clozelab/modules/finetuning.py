@@ -203,14 +203,6 @@ class FineTuning(TrainingModule):
                 heads[name] = child
         return heads
 
-    def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
-        """The output layer outside autocast.
-
-        In bf16 neighbouring tokens would often have the very same logit.
-        """
-        with torch.autocast(self.device.type, enabled=False):
-            return head(hidden.float())
-
     def on_fit_start(self) -> None:
         self._loss_sum = self._loss_sum.to(self.device)
 
@@ -369,6 +361,15 @@ class FineTuning(TrainingModule):
 
 def _json_lines(records: Iterable[JsonObject]) -> list[str]:
     return [json.dumps(record, ensure_ascii=False) for record in records]
+
+
+def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
+    """The output layer outside autocast.
+
+    In bf16 neighbouring tokens would often have the very same logit.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        return head(hidden.float())
 
 
 def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:

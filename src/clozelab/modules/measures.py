@@ -27,7 +27,6 @@ from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSequences
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
 from clozelab.text.plain import JsonObject
@@ -96,7 +95,7 @@ class TokenScoring(Measurement):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         head: Any = self.heads["lm"]
         output = self.encoder.read(batch, head.reads_hidden_states)
-        hidden = predicted_states(head, self.encoder, output, batch)
+        hidden = head.states(self.encoder, output, batch)
         answers = log_probs(head, hidden, batch["prediction_labels"])
         self._collected.append((batch["prediction_index"].cpu(), answers.cpu()))
 

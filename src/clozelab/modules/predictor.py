@@ -43,11 +43,10 @@ from clozelab.datamodules.texts import (
 )
 from clozelab.models.attention_maps import noted_attention
 from clozelab.models.encoder import EncoderOutput
-from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
-from clozelab.modules.finetuning import BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner, mean_of_windows
 from clozelab.modules.spans import NBestSettings
@@ -124,10 +123,10 @@ class Predictor(ModelRunner):
 
         def top_tokens(hidden: Tensor, batch: Batch) -> BatchValues:
             output = EncoderOutput(hidden, batch["hidden_states"])
-            states = predicted_states(head, self.encoder, output, batch)
+            states = head.states(self.encoder, output, batch)
             chunks = []
             for chunk in states.split(states_at_once):
-                probabilities = self.in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
+                probabilities = in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
                 top = probabilities.topk(min(top_k, vocab_size))
                 chunks.append(torch.stack([top.values, top.indices.double()], dim=2))  # [P, k, 2]
             return batch["prediction_index"], torch.cat(chunks)

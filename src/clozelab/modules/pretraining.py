@@ -333,7 +333,7 @@ class PretrainingModule(TrainingModule):
         for name, model in self._whole_model().named_models.items():
             target = folder
             if name != "encoder":
-                if not model.is_saved or folder.name != "encoder":
+                if not model.is_trained or folder.name != "encoder":
                     continue
                 target = folder.with_name(name)
             save_encoder_folder(

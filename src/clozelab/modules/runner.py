@@ -22,7 +22,7 @@ from clozelab.datamodules.examples import Ints
 from clozelab.datamodules.finetuning import Batch, make_batch
 from clozelab.models.registry import family_for
 from clozelab.modules.classification import sequence_states
-from clozelab.modules.finetuning import BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
@@ -81,10 +81,6 @@ class ModelRunner:
             f" {COMMANDS[kind].replace('FOLDER', str(self.model.folder))}"
         )
 
-    def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
-        with torch.autocast(self.device.type, enabled=False):
-            return head(hidden.float())
-
     @torch.inference_mode()
     def run(
         self,
@@ -133,7 +129,7 @@ class ModelRunner:
 
         def logits(hidden: Tensor, batch: Batch) -> BatchValues:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
-            return batch["example_index"], self.in_fp32(head, states)
+            return batch["example_index"], in_fp32(head, states)
 
         values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
         return mean_of_windows(values, encoded.window_offsets)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,7 +31,7 @@ from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_fp32
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
@@ -109,12 +110,6 @@ def predict_answers(
             best.append(null)
         answers.nbest[question.id] = sorted(best, key=lambda candidate: -candidate.logit)
     return answers
-
-
-def softmax(logits: Sequence[float]) -> list[float]:
-    """Probabilities among candidates."""
-    weights = np.exp(np.array(logits) - max(logits))
-    return (weights / weights.sum()).tolist()
 
 
 def _best_texts(
@@ -261,7 +256,7 @@ class SpanExtraction(FineTuning):
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
-        return self.in_fp32(self.qa_outputs, self.encode(batch))
+        return in_fp32(self.qa_outputs, self.encode(batch))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         targets = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)  # [B, 2]
@@ -410,7 +405,7 @@ def _nbest_records(candidates: Sequence[Candidate]) -> list[JsonObject]:
         records.append(
             {
                 "text": candidate.text,
-                "probability": probability,
+                "probability": float(probability),
                 "start_logit": candidate.start_logit,
                 "end_logit": candidate.end_logit,
             }

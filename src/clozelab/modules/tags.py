@@ -22,7 +22,14 @@ from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_order
+from clozelab.modules.finetuning import (
+    BatchValues,
+    Evaluation,
+    FineTuning,
+    check_metric,
+    in_fp32,
+    in_order,
+)
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
@@ -54,7 +61,7 @@ class TokenClassification(FineTuning):
     def logits(self, batch: Batch) -> Tensor:
         """[U, K]."""
         words = self.encode(batch).index_select(0, batch["word_slots"])
-        return self.in_fp32(self.classifier, words)
+        return in_fp32(self.classifier, words)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
@@ -147,4 +154,4 @@ class FeatureBased(TokenClassification):
         """[U, K], from `features` [U, C, H]."""
         assert self.bilstm is not None
         mixed = self.feature_mix(batch["features"])
-        return self.in_fp32(self.classifier, self.bilstm(mixed, batch["layout"]))
+        return in_fp32(self.classifier, self.bilstm(mixed, batch["layout"]))

@@ -9,29 +9,29 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
 from clozelab.corpus.lines import SURROGATES
-from clozelab.datamodules import examples, scoring, squad, tags
+from clozelab.datamodules import scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import EncoderOutput
-from clozelab.models.heads import feature_layers, predicted_states
+from clozelab.models.heads import feature_layers
 from clozelab.models.layout import Layout
 from clozelab.modules import answers
-from clozelab.modules.finetuning import BatchValues, in_order
+from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import ModelRunner
-from clozelab.modules.spans import NBestSettings, predict_answers, softmax, token_logits
+from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
 
 log = logging.getLogger(__name__)
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
@@ -56,46 +56,39 @@ class Words:
 
 def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> scoring.Questions:
     """One question for each mask of the sequences: which token is it?"""
-    by_sequence = []
-    for ids in _split(sequences):
-        by_sequence.append(np.flatnonzero(ids == runner.tokenizer.mask_id))
-    counts = [len(positions) for positions in by_sequence]
-    positions = np.concatenate([np.zeros(0, dtype=np.int64), *by_sequence])
+    masks = np.flatnonzero(sequences.input_ids == runner.tokenizer.mask_id)
+    text = np.searchsorted(sequences.offsets, masks, side="right") - 1
     # What some encoders say of a token stands at the token before it.
-    positions -= runner.encoder.config.prediction_shift
+    positions = masks - sequences.offsets[text] - runner.encoder.config.prediction_shift
     return scoring.Questions(
         sequences=sequences,
-        offsets=examples.offsets_of(counts),
+        offsets=np.searchsorted(masks, sequences.offsets),
         positions=positions,
         ids=np.zeros_like(positions),  # the answers are not known
-        text=np.repeat(np.arange(len(counts)), counts),
+        text=text,
     )
 
 
 def score_sequences(
-    runner: ModelRunner, head: nn.Module, sequences: TokenSequences, index: Ints
+    runner: ModelRunner, head: Any, sequences: TokenSequences, index: Ints
 ) -> list[answers.Scored]:
     """The scores of the sequences at `index`."""
-    is_causal = runner.encoder.config.is_causal
-    arrays = sequences.gather(index)
-    lengths = arrays["lengths"]
-    ids = arrays["input_ids"].astype(np.int32)
-    texts = TokenSequences(ids, examples.offsets_of(lengths), lengths)
-    text, position = scoring.inner_tokens(texts)
+    num_tokens = sequences.lengths[index] - 2  # between [CLS] and [SEP]
+    text, position = scoring.token_ranges(np.ones_like(num_tokens), num_tokens)
     asked_tokens: scoring.Tokens
     hidden_tokens: scoring.Tokens | None
-    if is_causal:
+    if runner.encoder.config.is_causal:
         # One reading of a text tells all of its tokens.
-        readings = np.arange(len(texts))
+        readings = index
         asked_tokens = (text, position)
         hidden_tokens = None
     else:
         # A masked model reads a text once for each token, with that token hidden.
-        readings = text
+        readings = index[text]
         asked_tokens = (np.arange(len(text)), position)
         hidden_tokens = asked_tokens
     questions = scoring.ask(
-        texts,
+        sequences,
         readings,
         asked_tokens,
         hidden_tokens,
@@ -105,14 +98,14 @@ def score_sequences(
 
     def label_log_probs(hidden: Tensor, batch: Batch) -> BatchValues:
         output = EncoderOutput(hidden, batch["hidden_states"])
-        states = predicted_states(head, runner.encoder, output, batch)
+        states = head.states(runner.encoder, output, batch)
         values = log_probs(head, states, batch["prediction_labels"])
         return batch["prediction_index"], values[:, 0]
 
     outputs = runner.run(questions, label_log_probs, hidden_states=bool(head.reads_hidden_states))
     values = in_order(outputs, len(questions.ids)).astype(np.float64)
     # [tokens of all texts] -> an array for each text
-    ends = np.cumsum(np.bincount(questions.text, minlength=len(index)))[:-1]
+    ends = np.cumsum(num_tokens)[:-1]
     scored = []
     for token_values, token_ids in zip(
         np.split(values, ends), np.split(questions.ids, ends), strict=True
@@ -161,7 +154,7 @@ def span_candidates(
         )
 
     def span_logits(hidden: Tensor, batch: Batch) -> BatchValues:
-        return batch["example_index"], runner.in_fp32(head, hidden)
+        return batch["example_index"], in_fp32(head, hidden)
 
     outputs = runner.run(features.sequences, span_logits, reads_bilstm=True)
     start_logits, end_logits = token_logits(features, outputs)
@@ -205,7 +198,7 @@ def best_answer(
     ranked = []
     probabilities = softmax([logit for logit, _ in ordered])
     for (_, answer), probability in zip(ordered, probabilities, strict=True):
-        ranked.append(replace(answer, probability=probability))
+        ranked.append(replace(answer, probability=float(probability)))
     return replace(ranked[0], others=tuple(ranked[1:top_k]))
 
 
@@ -239,11 +232,9 @@ def _predict_tags(
     arrays, _ = tags.build_sequences(
         sentences, numbers, runner.tokenizer, runner.model.max_length, False
     )
-    offsets = arrays["offsets"]
-    tokens = TokenSequences(arrays["input_ids"], offsets, np.diff(offsets).astype(np.int32))
     num_words = sum(map(len, words))
     sequences = tags.TaggedSequences(
-        sequences=tokens,
+        sequences=TokenSequences.of(arrays),
         word_offsets=arrays["word_offsets"],
         word_positions=arrays["word_positions"],
         labels=np.zeros(num_words, dtype=np.int64),
@@ -265,7 +256,7 @@ def _predict_tags(
             lengths = words_per_text[batch["example_index"].cpu().numpy()]
             layout = Layout.ragged(lengths).to(runner.device)
             states = runner.heads["bilstm"](mix(states.float()), layout)
-        top = runner.in_fp32(head, states).softmax(1).max(1)
+        top = in_fp32(head, states).softmax(1).max(1)
         pairs = torch.stack([top.values.double(), top.indices.double()], dim=1)
         return batch["word_index"], pairs
 
@@ -284,8 +275,3 @@ def word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:
         spans.append((start, start + len(word)))
         start += len(word) + 1
     return spans
-
-
-def _split(sequences: TokenSequences) -> list[NDArray[np.int32]]:
-    """The ids of each sequence."""
-    return [sequences.input_ids[start:end] for start, end in pairwise(sequences.offsets)]

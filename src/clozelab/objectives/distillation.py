@@ -266,7 +266,7 @@ class Distillation(MaskedLanguageModel):
         if "teacher" not in models:
             # Nothing reads a pooler.
             teacher = Encoder(replace(config, pooler=None, is_causal=False))
-            models["teacher"] = AuxiliaryModel(teacher, trained=False, saved=False, mode="eval")
+            models["teacher"] = AuxiliaryModel(teacher, trained=False)
             models["teacher"].add_head("lm")
         if self.hidden_layers or self.score_layers:
             student.keeps_hidden_states = True

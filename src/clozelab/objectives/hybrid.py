@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.packing import I64, BoolArray, Epoch, PackedInstances, SpecialIds
+from clozelab.corpus.packing import I64, BoolArray, PackedInstances
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Arrays, PairObjective, TokenObjective, VisibilitySpec
@@ -91,10 +91,10 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         # 1/4: 0 0 0 1 0 0 0 1, where the whole number of quarters grows.
         return np.floor((order + 1) * self.causal_fraction) > np.floor(order * self.causal_fraction)
 
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+    def arrays(self, packed: PackedInstances) -> Arrays:
         is_causal = self.is_causal_instance(packed)
-        masked = self.masked.arrays(packed, ids, seed, epoch)
-        causal = self.causal.arrays(packed, ids, seed, epoch)
+        masked = self.masked.arrays(packed)
+        causal = self.causal.arrays(packed)
         predictions = {}
         if self.masked.name in self.parts:
             predictions[self.masked.name] = predictions_of(masked, ~is_causal, self.shift)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clozelab.corpus.packing import Epoch, PackedInstances, SpecialIds
+from clozelab.corpus.packing import PackedInstances
 from clozelab.objectives.objective import Arrays, TokenObjective
 
 
@@ -21,13 +21,7 @@ class LeftToRight(TokenObjective):
     name = "ltr"
     is_causal = True
 
-    def arrays(
-        self,
-        packed: PackedInstances,
-        ids: SpecialIds,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        epoch: Epoch,  # noqa: ARG002
-    ) -> Arrays:
+    def arrays(self, packed: PackedInstances) -> Arrays:
         last = np.repeat(packed.lengths, packed.width) - 1  # [T]: of each slot's instance
         position = np.flatnonzero(packed.position_ids < last)
         text = packed.input_ids

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
+from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.models.encoder import EncoderOutput
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.objective import (
@@ -38,13 +38,7 @@ class RightToLeft(TokenObjective):
     name = "rtl"
     is_causal = True
 
-    def arrays(
-        self,
-        packed: PackedInstances,
-        ids: SpecialIds,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-        epoch: Epoch,  # noqa: ARG002
-    ) -> Arrays:
+    def arrays(self, packed: PackedInstances) -> Arrays:
         # [CLS] a b [SEP]: b predicts a, [SEP] predicts b.
         position = np.flatnonzero(packed.is_real & (packed.position_ids >= 2))
         text = packed.input_ids
@@ -70,10 +64,10 @@ class BothDirections(ObjectiveOfParts):
         """All but the first token twice, but once the [SEP] that stands last."""
         return 2.0 - 1.0 / (seq_length - 1)
 
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+    def arrays(self, packed: PackedInstances) -> Arrays:
         predictions = {}
         for name, part in self.parts.items():
-            arrays = part.arrays(packed, ids, seed, epoch)
+            arrays = part.arrays(packed)
             predictions[name] = (arrays["prediction_positions"], arrays["prediction_labels"])
         return {"input_ids": packed.input_ids} | join(predictions, packed.width)
 

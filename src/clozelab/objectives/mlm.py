@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clozelab.corpus.packing import Epoch, Masking, PackedInstances, SpecialIds
+from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.objectives.objective import Arrays, TokenObjective
 
 
@@ -37,8 +37,8 @@ class MaskedLanguageModel(TokenObjective, Masking):
         # Of a pair, which has three special tokens.
         return float(self.number(length, length - 3, seq_length)[0]) / seq_length
 
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        input_ids, position, labels = self.apply(packed, ids, seed, epoch)
+    def arrays(self, packed: PackedInstances) -> Arrays:
+        input_ids, position, labels = self.apply(packed)
         return {
             "input_ids": input_ids,
             "prediction_positions": position,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clozelab.corpus.instances import InputFormat
-from clozelab.corpus.packing import I64, Epoch, PackedInstances
+from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.objectives.objective import PairObjective
 
 
@@ -22,11 +22,6 @@ class NextSentencePrediction(PairObjective):
                 " as objective=mlm."
             )
 
-    def arrange(
-        self,
-        packed: PackedInstances,
-        seed: int,  # noqa: ARG002
-        epoch: Epoch,  # noqa: ARG002
-    ) -> tuple[PackedInstances, I64]:
+    def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, I64]:
         assert packed.next_sentence_label is not None
         return packed, packed.next_sentence_label

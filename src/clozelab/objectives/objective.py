@@ -30,7 +30,6 @@ from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
-from clozelab.models.heads import predicted_states
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
@@ -52,7 +51,6 @@ class EncoderWithHeads(nn.Module):
     """One of the models of an objective; its heads are under their kinds (families/bert.py)."""
 
     is_trained: bool = True
-    is_saved: bool = True  # whether it gets a folder when the training ends
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -81,7 +79,8 @@ class EncoderWithHeads(nn.Module):
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
-        return predicted_states(self.heads["lm"], self.encoder, output, batch)
+        head: Any = self.heads["lm"]
+        return head.states(self.encoder, output, batch)
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
         """A head of this kind, by default the family's; objectives that take turns share it.
@@ -106,20 +105,14 @@ class EncoderWithHeads(nn.Module):
 class AuxiliaryModel(EncoderWithHeads):
     """A model beside the one that is kept: a generator, a teacher.
 
-    One that is not trained is part of no checkpoint and no sharding, and counts nowhere: the files
-    that it is read from are inputs of the run (`TokenObjective.inputs`).
-
-    Args:
-        trained: False freezes its weights.
-        saved: whether it gets a folder of its own beside the encoder's.
-        mode: `train`, or `eval` for a forward without dropout in training, too.
+    One that is `trained` gets a folder of its own beside the encoder's. Any other is frozen and
+    has no dropout. It is part of no checkpoint and no sharding, and counts nowhere: the files that
+    it is read from are inputs of the run (`TokenObjective.inputs`).
     """
 
-    def __init__(self, encoder: Encoder, *, trained: bool, saved: bool, mode: str) -> None:
+    def __init__(self, encoder: Encoder, *, trained: bool) -> None:
         super().__init__(encoder)
         self.is_trained = trained
-        self.is_saved = saved
-        self.mode = mode
         self._settle()
 
     def add_head(self, kind: str, head: nn.Module | None = None) -> None:
@@ -129,11 +122,10 @@ class AuxiliaryModel(EncoderWithHeads):
     def _settle(self) -> None:
         if not self.is_trained:
             self.requires_grad_(False)
-        if self.mode == "eval":
             self.eval()
 
     def train(self, mode: bool = True) -> AuxiliaryModel:
-        return super().train(mode and self.mode == "train")
+        return super().train(mode and self.is_trained)
 
 
 MOST_SOURCES = 20  # with more, a held-out loss of each would say little and cost a call each
@@ -228,7 +220,7 @@ class TokenObjective(_Weighted):
         return 0.0
 
     @abstractmethod
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+    def arrays(self, packed: PackedInstances) -> Arrays:
         """Returns `input_ids` [T], `prediction_positions` [P], `prediction_labels` [P], all int64.
 
         `input_ids` are as the encoder sees them. The state of stream slot `prediction_positions[p]`
@@ -395,9 +387,7 @@ class PairObjective(_Weighted):
         """ValueError for an input format that makes no pairs of this kind."""
 
     @abstractmethod
-    def arrange(
-        self, packed: PackedInstances, seed: int, epoch: Epoch
-    ) -> tuple[PackedInstances, I64]:
+    def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, I64]:
         """The instances as they are to be read, and the label of each [B]."""
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
@@ -525,24 +515,20 @@ class Objective:
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
         packed = replace(instances.pack(seed, epoch, index), order=order)
-        packed, labels = self.arrange(packed, seed, epoch)
-        return self.arrays_of(packed, instances.ids, seed, epoch) | labels
+        packed, labels = self.arrange(packed)
+        return self.arrays_of(packed) | labels
 
-    def arrange(
-        self, packed: PackedInstances, seed: int, epoch: Epoch
-    ) -> tuple[PackedInstances, Arrays]:
+    def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, Arrays]:
         """The instances as the models read them, before anything is masked.
 
         Beside them the pair objective's labels.
         """
         if self.pair is None:
             return packed, {}
-        packed, labels = self.pair.arrange(packed, seed, epoch)
+        packed, labels = self.pair.arrange(packed)
         return packed, {self.pair.label: labels}
 
-    def arrays_of(
-        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
-    ) -> Arrays:
+    def arrays_of(self, packed: PackedInstances) -> Arrays:
         """`arrays` of arranged instances, without the pair labels."""
         arrays = {
             "token_type_ids": packed.token_type_ids,
@@ -554,16 +540,14 @@ class Objective:
         if packed.b_source is not None:
             arrays["b_source"] = packed.b_source
             arrays["a_length"] = packed.a_length
-        return arrays | self.token.arrays(packed, ids, seed, epoch)
+        return arrays | self.token.arrays(packed)
 
-    def visibility(
-        self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch
-    ) -> list[VisibilitySpec]:
+    def visibility(self, packed: PackedInstances) -> list[VisibilitySpec]:
         """What the predictions that `arrays_of` asks for may see.
 
         A pair prediction may see everything.
         """
-        return self.token.visibility(packed, self.token.arrays(packed, ids, seed, epoch))
+        return self.token.visibility(packed, self.token.arrays(packed))
 
     def terms(self, models: Models, batch: TorchBatch) -> list[LossTerm]:
         """One LossTerm for each of `weights`, in their order; `batch` as `to_torch` makes it."""

@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
-from clozelab.corpus.random import uniform_u64
+from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -61,9 +60,9 @@ class PermutedLanguageModel(MaskedLanguageModel):
         most = int(self.number(length, length - 2, text_width)[0])
         return text_width + self._slots_per_prediction * most
 
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        masked_ids, position, _ = self.apply(packed, ids, seed, epoch)
-        position = _permuted(packed, position, seed, epoch)
+    def arrays(self, packed: PackedInstances) -> Arrays:
+        masked_ids, position, _ = self.apply(packed)
+        position = _permuted(packed, position)
         instance, slot = np.divmod(position, packed.width)
         rank, number = _ranks(instance, packed.num_instances)
         # Rank 0 is what an instance predicts first. Behind its text stand its masks, if any, and
@@ -73,7 +72,7 @@ class PermutedLanguageModel(MaskedLanguageModel):
         blocks = [begin + block * number[instance] for block in range(self._slots_per_prediction)]
         queries = blocks[-1]
         lengths = packed.lengths + self._slots_per_prediction * number
-        input_ids = _in_wider_rows(packed, packed.input_ids, width, ids.pad)
+        input_ids = _in_wider_rows(packed, packed.input_ids, width, packed.ids.pad)
         token_type_ids = _in_wider_rows(packed, packed.token_type_ids, width, 0)
         position_ids = _in_wider_rows(packed, packed.position_ids, width, 0)
         # A mask or a query has its token's position, so the encoder knows what it is asked for.
@@ -129,13 +128,11 @@ class PermutedLanguageModel(MaskedLanguageModel):
         return longer * training_flops_per_token(config, stream, predicted_fraction / longer)
 
 
-def _permuted(packed: PackedInstances, position: I64, seed: int, epoch: Epoch) -> I64:
+def _permuted(packed: PackedInstances, position: I64) -> I64:
     """Ascending positions [P] in a random order inside each instance."""
     instance, slot = np.divmod(position, packed.width)
-    if not isinstance(epoch, int):
-        epoch = epoch[instance]
     # A random number for each token, by name and slot: the same in any batch and worker.
-    priority = uniform_u64(seed, epoch, "permutation", packed.names[instance], slot)
+    priority = packed.draws.of(instance).bits("permutation", slot)
     return position[np.lexsort((priority, instance))]
 
 

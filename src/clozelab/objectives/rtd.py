@@ -93,7 +93,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
                 _refuse_other_widths(config, discriminator.encoder)
                 generator = Encoder(config, embeddings=embeddings)
             generator.pooler.requires_grad_(False)
-            models["generator"] = AuxiliaryModel(generator, trained=True, saved=True, mode="train")
+            models["generator"] = AuxiliaryModel(generator, trained=True)
             models["generator"].add_head("lm")
 
     def generator_config(self, config: EncoderConfig) -> EncoderConfig:

@@ -15,7 +15,7 @@ import numpy as np
 
 from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
 from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, pack_pairs
-from clozelab.corpus.random import uniform01
+from clozelab.corpus.random import Draws
 from clozelab.objectives.objective import PairObjective
 
 
@@ -33,14 +33,12 @@ class SentenceOrderPrediction(PairObjective):
                 f" {type(input).__name__} makes others: choose objective/input=sentence_pairs."
             )
 
-    def arrange(
-        self, packed: PackedInstances, seed: int, epoch: Epoch
-    ) -> tuple[PackedInstances, I64]:
+    def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, I64]:
         """[CLS] A [SEP] B [SEP], or, where the label is 1, [CLS] B [SEP] A [SEP]."""
         a_length = packed.a_length
         b_length = packed.b_length
         assert a_length is not None and b_length is not None
-        label = (uniform01(seed, epoch, "sentence order", packed.names) < 0.5).astype(np.int64)
+        label = (packed.draws.uniform("sentence order") < 0.5).astype(np.int64)
         first, second = np.where(label == 1, (b_length, a_length), (a_length, b_length))
         separators = packed.lengths - a_length - b_length - 2
         # The second segment's first slot, and the last [SEP]: [B, 1]; slots [1, S].
@@ -102,15 +100,15 @@ class SentencePairInstances(Instances):
 
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """In the order of the text; every epoch draws another boundary between A and B."""
-        index = np.asarray(index, dtype=np.int64)
+        draws = Draws(seed, epoch, index)
         first = self._first[index]
         end = self._end[index]
-        draw = uniform01(seed, epoch, "boundary", index)
+        draw = draws.uniform("boundary")
         middle = self._sentences[first + 1 + (draw * (end - first - 1)).astype(np.int64)]
         start = self._sentences[first]
         stop = self._sentences[end]
         spans = Spans(start, middle - start, middle, stop - middle)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
+        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
         return replace(packed, source=self._sources[self._document_of(first)].astype(np.int64))
 
 

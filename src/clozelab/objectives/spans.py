@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
+from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import EncoderOutput
@@ -38,8 +38,8 @@ class SpanBoundary(MaskedLanguageModel):
     def weights(self) -> dict[str, float]:
         return super().weights | {"sbo": self.boundary_weight}
 
-    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        arrays = super().arrays(packed, ids, seed, epoch)
+    def arrays(self, packed: PackedInstances) -> Arrays:
+        arrays = super().arrays(packed)
         first, last = run_ends(arrays["prediction_positions"])
         return arrays | {
             "left_boundaries": first - 1,

@@ -98,8 +98,6 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
     note = wording.judgement_note(judgement)
     is_answer = claim.primary or judgement.verdict.is_decided
     sentence = _sentence(judgement, figures, claimed, note)
-    is_answer = claim.primary or judgement.verdict.is_decided
-    sentence = _sentence(judgement, figures, claimed, note)
     text = claim.text
     compared = _compared(claim, table)
     verdict = wording.verdict_label(judgement)

@@ -9,8 +9,7 @@ registers other content adds to the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,25 +179,6 @@ def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Entry, bo
 # -- what a report says of it ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RegistrationStatus:
-    """How an experiment's runs stand to the registration that counts for them."""
-
-    # the last one before the first run, or the first one where runs came before it
-    entry: Entry
-    # of the runs made here, and how many of them had begun before the registration
-    started: list[str]
-    num_early: int
-    # what is declared or run now and was not registered so
-    changes: list[str]
-    # stage -> registered seeds without a run
-    missing_seeds: dict[str, list[int]]
-    # registered settings, by arm or by row and task, without a run
-    missing_settings: list[str]
-    # days of later registrations
-    later: list[str]
-
-
 def registration_summary(experiment: Experiment, runs: Runs) -> str:
     """What a report says of the registration of these runs; empty where there is none."""
     try:
@@ -207,17 +187,32 @@ def registration_summary(experiment: Experiment, runs: Runs) -> str:
         return str(error)
     if not entries:
         return ""
-    return _summary(registration_status(experiment, runs, entries))
-
-
-def registration_status(
-    experiment: Experiment, runs: Runs, entries: Sequence[Entry]
-) -> RegistrationStatus:
-    """Hold the declaration and the runs against the registrations, one or more."""
     # A shared run did not begin here.
     started = sorted(run.started for run in runs.runs if run.shared is None)
+    # What counts is the last one before the first run, or the first one where runs came before it.
     before = [entry for entry in entries if not started or entry.date <= started[0]]
     entry = before[-1] if before else entries[0]
+    phrases = [_when_registered(entry, started), *_held_against(entry, experiment, runs)]
+    later = [known.date[:10] for known in entries if known.date > entry.date]
+    if later:
+        phrases.append(f"registered again on {listed(later)}")
+    return "; ".join(phrases)
+
+
+def _when_registered(entry: Entry, started: Sequence[str]) -> str:
+    """`started`: when the runs made here began, the first one first."""
+    text = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
+    num_early = sum(time < entry.date for time in started)
+    if not num_early:
+        return f"{text} before its first run"
+    return (
+        f"{text}, after {num_early} of {len(started)} runs had begun (the first on"
+        f" {started[0][:10]})"
+    )
+
+
+def _held_against(entry: Entry, experiment: Experiment, runs: Runs) -> Iterator[str]:
+    """What is declared or run now and was not registered so, and what has no run yet."""
     seeds = {
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
         FINETUNING: {run.seed for run in runs.finetune},
@@ -230,14 +225,16 @@ def registration_status(
     settings = dict(registered)
     for name, hashes in finished.items():
         settings[name] = hashes | registered.get(name, set())
-    num_early = sum(time < entry.date for time in started)
     changes = _changes_since(entry, experiment, seeds, settings)
-    missing_seeds = _missing_seeds(entry, experiment, seeds)
-    missing_settings = _unrun(registered, finished)
-    later = [known.date[:10] for known in entries if known.date > entry.date]
-    return RegistrationStatus(
-        entry, started, num_early, changes, missing_seeds, missing_settings, later
-    )
+    yield f"since then {listed(changes)}" if changes else "nothing of it was changed"
+    for stage, missing_seeds in _missing_seeds(entry, experiment, seeds).items():
+        if missing_seeds:
+            yield f"no run yet of {_named_seeds(stage, missing_seeds)}"
+    names = _unrun(registered, finished)
+    if len(names) > MOST_SHOWN:
+        names = [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
+    if names:
+        yield f"no run yet of a registered setting of {listed(names)}"
 
 
 def _unrun(registered: Mapping[str, Set[str]], finished: Mapping[str, Set[str]]) -> list[str]:
@@ -284,29 +281,3 @@ def _missing_seeds(
             registered = [seed for seed in registered if seed < last]
         missing[stage] = [seed for seed in registered if seed not in run_seeds]
     return missing
-
-
-def _summary(status: RegistrationStatus) -> str:
-    entry = status.entry
-    text = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
-    if status.num_early:
-        text += (
-            f", after {status.num_early} of {len(status.started)} runs had begun (the first on"
-            f" {status.started[0][:10]})"
-        )
-    else:
-        text += " before its first run"
-    phrases = [text, "nothing of it was changed"]
-    if status.changes:
-        phrases[-1] = f"since then {listed(status.changes)}"
-    for stage, seeds in status.missing_seeds.items():
-        if seeds:
-            phrases.append(f"no run yet of {_named_seeds(stage, seeds)}")
-    names = status.missing_settings
-    if len(names) > MOST_SHOWN:
-        names = [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
-    if names:
-        phrases.append(f"no run yet of a registered setting of {listed(names)}")
-    if status.later:
-        phrases.append(f"registered again on {listed(status.later)}")
-    return "; ".join(phrases)

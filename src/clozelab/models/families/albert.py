@@ -29,7 +29,7 @@ class Albert(Family):
     head_names = {"lm": "predictions", "lm.transform": "predictions"}
     decoder = "predictions.decoder"
     pretraining = ((frozenset({"lm", "sop"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
-    keys = (*Family.keys, "embedding_size", "num_hidden_groups")
+    more_keys = ("embedding_size", "num_hidden_groups")
     parts = {"projects_embeddings": True}
     defaults = {
         **Family.defaults,
@@ -40,16 +40,11 @@ class Albert(Family):
         "num_hidden_groups": 1,
     }
 
+    has_causal_mask = False
+
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
-        values = super().to_hf_keys(config)
-        # Their classes have no causal mask and would not look at the key.
-        del values["is_decoder"]
-        del values["use_cache"]
-        return {
-            **values,
-            "inner_group_num": 1,
-            "classifier_dropout_prob": config.hidden_dropout_prob,
-        }
+        own = {"inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
+        return super().to_hf_keys(config) | own
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         number = values.get("inner_group_num", 1)
@@ -57,7 +52,7 @@ class Albert(Family):
             raise ValueError(
                 f"config.json: inner_group_num is {number}; only groups of one layer can be read"
             )
-        return super().from_hf_keys({**values, "is_decoder": False})  # theirs never look at it
+        return super().from_hf_keys(values)
 
 
 FAMILY = Albert()

@@ -16,6 +16,7 @@ boundaries); other libraries read past the last two.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -87,8 +88,12 @@ class Family:
         (frozenset({"nsp"}), "ForNextSentencePrediction"),
     )
     causal_lm: ClassVar[str] = "LMHeadModel"  # instead of ForMaskedLM, for a causal encoder
-    # Fields of EncoderConfig that its config.json spells alike.
+    # Fields of EncoderConfig that its config.json spells alike: BERT's and `more_keys`, less those
+    # that are renamed, converted, or parts.
     keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS
+    more_keys: ClassVar[tuple[str, ...]] = ()
+    renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
+    converted: ClassVar[tuple[str, ...]] = ()  # whose values are other ones there
     # Fields of EncoderConfig that its config.json does not name.
     parts: ClassVar[ReadOnlyJson] = {}
     defaults: ClassVar[ReadOnlyJson] = {  # of keys that a config.json leaves out
@@ -104,6 +109,8 @@ class Family:
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
+    # Whether its classes know a causal mask, and a key for it.
+    has_causal_mask: ClassVar[bool] = True
     # Whether the classes' encoder cannot do without token types.
     needs_token_types: ClassVar[bool] = True
     # Whether the pooler stands beside the encoder, in the classes alone that read it.
@@ -113,10 +120,18 @@ class Family:
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
     tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
     cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
+    num_heads = 1
 
-    def of(self, config: EncoderConfig) -> Family:  # noqa: ARG002
+    def __init_subclass__(cls) -> None:
+        apart = {*cls.renamed, *cls.converted, *cls.parts}
+        cls.keys = (*(key for key in PLAIN_KEYS if key not in apart), *cls.more_keys)
+
+    def of(self, config: EncoderConfig) -> Family:
         """The family as it stores an encoder of these sizes."""
-        return self
+        # Some files order or shape tensors by heads, whose number no tensor tells.
+        family = copy.copy(self)
+        family.num_heads = config.num_attention_heads
+        return family
 
     # Heads
 
@@ -339,7 +354,7 @@ class Family:
             )
         given = {key: value for key, value in values.items() if value is not None}
         complete = {**self.defaults, **given}
-        missing = [name for name in self.keys if name not in complete]
+        missing = [key for key in (*self.keys, *self.renamed.values()) if key not in complete]
         if missing:
             model = self.class_name.upper()
             raise ValueError(
@@ -350,20 +365,29 @@ class Family:
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         """config.json of a configuration, as far as the family has keys for it."""
-        return {
-            "model_type": self.model_type,
-            "is_decoder": config.is_causal,
-            "use_cache": False,
-            "position_embedding_type": "absolute",
-            "tie_word_embeddings": True,
-            **{name: getattr(config, name) for name in self.keys},
-        }
+        values = {"position_embedding_type": "absolute", "tie_word_embeddings": True}
+        if self.has_causal_mask:
+            values |= {"is_decoder": config.is_causal, "use_cache": False}
+        return {**values, **self.own_keys(config)}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         """Arguments of EncoderConfig, from a complete config.json."""
-        plain = {name: values[name] for name in self.keys}
-        is_causal = bool(values.get("is_decoder", False))
-        return {**plain, "is_causal": is_causal, "model_type": self.model_type, **self.parts}
+        is_causal = self.has_causal_mask and bool(values.get("is_decoder", False))
+        return {**self.own_fields(values), "is_causal": is_causal}
+
+    def own_keys(self, config: EncoderConfig) -> JsonObject:
+        """Fields whose values are the same there, under their names."""
+        values: JsonObject = {name: getattr(config, name) for name in self.keys}
+        for name, key in self.renamed.items():
+            values[key] = getattr(config, name)
+        return {**values, "model_type": self.model_type}
+
+    def own_fields(self, values: ReadOnlyJson) -> JsonObject:
+        """The same back, and the family's parts."""
+        fields: JsonObject = {name: values[name] for name in self.keys}
+        for name, key in self.renamed.items():
+            fields[name] = values[key]
+        return {**self.parts, **fields, "model_type": self.model_type}
 
 
 def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:

@@ -7,8 +7,7 @@ also takes 1e6 from the question's logits, and the embeddings' dropout stands be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -47,18 +46,18 @@ class AnswerHead(nn.Module):
 class BigBird(Family):
     model_type = "big_bird"
     class_name = "BigBird"
-    encoder_names: ClassVar[Mapping[str, str]] = {"pooler.dense": "pooler"}
-    head_names: ClassVar[Mapping[str, str]] = {"spans": "qa_classifier"}
+    encoder_names = {"pooler.dense": "pooler"}
+    head_names = {"spans": "qa_classifier"}
     pretraining = Family.pretraining[:2]
     causal_lm = "ForCausalLM"
-    parts: ClassVar[Mapping[str, Any]] = {"attention": ATTENTION}
-    defaults: ClassVar[Mapping[str, Any]] = {
+    parts = {"attention": ATTENTION}
+    defaults = {
         **Family.defaults,
         **BLOCKS,
         "hidden_act": "gelu_new",
         "attention_type": "block_sparse",
     }
-    reads_two_directions: ClassVar[bool] = False
+    reads_two_directions = False
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         config = encoder.config

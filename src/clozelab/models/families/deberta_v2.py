@@ -65,6 +65,7 @@ class DebertaV2(Family):
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-7,
     }
+    has_causal_mask = False
     needs_token_types = False
     pooler_is_apart = True
 
@@ -112,9 +113,7 @@ class DebertaV2(Family):
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         values = super().to_hf_keys(config)
-        # Their classes have no causal mask and would not look at these.
-        for key in ("is_decoder", "use_cache", "position_embedding_type"):
-            del values[key]
+        del values["position_embedding_type"]  # at which their classes would not look
         positions = {**POSITION_KEYS, **dict(config.positions.options)}
         positions["pos_att_type"] = positions["pos_att_type"].split("|")
         block = dict(config.block.options)
@@ -147,7 +146,7 @@ class DebertaV2(Family):
             "head_dropout": values.get("cls_dropout"),
         }
         return {
-            **super().from_hf_keys({**values, "is_decoder": False}),
+            **super().from_hf_keys(values),
             "positions": {"_target_": POSITIONS, **given},
             "block": block,
             "pooler": pooler,

@@ -13,21 +13,6 @@ from clozelab.models.families.bert import Family
 from clozelab.models.heads import DenseClassificationHead
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
-# Names in config.json -> fields of EncoderConfig.
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "max_position_embeddings": "max_position_embeddings",
-    "initializer_range": "initializer_range",
-    "pad_token_id": "pad_token_id",
-}
-
 
 class PreClassifier(DenseClassificationHead):
     """Unlike RoBERTa's, it drops nothing of the encoder's state."""
@@ -63,7 +48,16 @@ class DistilBert(Family):
     }
     decoder = "vocab_projector"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    keys = tuple(FIELDS)
+    renamed = {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    }
+    converted = ("position_embedding_init",)
     parts = {
         "type_vocab_size": 0,
         "pooler": None,
@@ -81,9 +75,8 @@ class DistilBert(Family):
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         return {
-            "model_type": self.model_type,
+            **self.own_keys(config),
             "tie_word_embeddings": True,
-            **{key: getattr(config, field) for key, field in FIELDS.items()},
             # Only a start: the positions are learned in any case.
             "sinusoidal_pos_embds": config.position_embedding_init == "sinusoidal",
             "qa_dropout": config.hidden_dropout_prob,
@@ -93,12 +86,7 @@ class DistilBert(Family):
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         # Fresh positions only; a trained table is in the file.
         start = "sinusoidal" if values.get("sinusoidal_pos_embds") else "normal"
-        return {
-            **{field: values[key] for key, field in FIELDS.items()},
-            "position_embedding_init": start,
-            "model_type": self.model_type,
-            **self.parts,
-        }
+        return {**self.own_fields(values), "position_embedding_init": start}
 
 
 FAMILY = DistilBert()

@@ -27,7 +27,7 @@ class Electra(Family):
     decoder = "generator_lm_head"
     pretraining = ((frozenset({"rtd"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
     causal_lm = "ForCausalLM"
-    keys = (*Family.keys, "embedding_size")
+    more_keys = ("embedding_size",)
     parts = {"pooler": None}
     defaults = {**Family.defaults, "embedding_size": 128}
     lm_act = "gelu"

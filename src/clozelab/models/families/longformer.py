@@ -10,9 +10,8 @@ sides together; ours is of one side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -51,14 +50,14 @@ class Longformer(Roberta):
     model_type = "longformer"
     class_name = "Longformer"
     prefix = "longformer."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         **Roberta.layer_names,
         "attention.query_global": "attention.self.query_global",
         "attention.key_global": "attention.self.key_global",
         "attention.value_global": "attention.self.value_global",
     }
-    parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS, "attention": ATTENTION}
-    defaults: ClassVar[Mapping[str, Any]] = {**Roberta.defaults, "attention_window": 512}
+    parts = {"positions": POSITIONS, "attention": ATTENTION}
+    defaults = {**Roberta.defaults, "attention_window": 512}
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         """Also lets the encoder know which tokens are global, and trains their matrices then."""

@@ -10,16 +10,15 @@ embeddings and of the feed-forward half is one number; ours falls on a half's ou
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import residual_scale
-from clozelab.models.families.bert import PLAIN_KEYS, Family, require_values
+from clozelab.models.families.bert import Family, require_values
 from clozelab.models.layers import initialise_
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -78,45 +77,11 @@ def task_head_names() -> dict[str, str]:
     return names
 
 
-class RenamedFamily(Family):
-    """A family that spells some fields of EncoderConfig in its own way, with heads of its own."""
-
-    reads_two_directions = False
-    renamed: ClassVar[Mapping[str, str]] = {}  # ours -> theirs
-    converted: ClassVar[tuple[str, ...]] = ()  # fields whose numbers are other ones there
-    num_heads = 1
-
-    def __init_subclass__(cls) -> None:
-        """`keys` are BERT's that are neither renamed nor converted, nor parts of the family."""
-        own = {*cls.renamed, *cls.converted, *cls.parts}
-        cls.keys = tuple(key for key in PLAIN_KEYS if key not in own)
-
-    def of(self, config: EncoderConfig) -> RenamedFamily:
-        # Some files order or shape tensors by heads, whose number no tensor tells.
-        family = copy.copy(self)
-        family.num_heads = config.num_attention_heads
-        return family
-
-    def own_keys(self, config: EncoderConfig) -> JsonObject:
-        """Fields that are numbers, under their names."""
-        values: JsonObject = {name: getattr(config, name) for name in self.keys}
-        for name, key in self.renamed.items():
-            values[key] = getattr(config, name)
-        return {**values, "model_type": self.model_type}
-
-    def own_fields(self, values: ReadOnlyJson) -> JsonObject:
-        """The same back, and the family's parts."""
-        fields: JsonObject = {name: values[name] for name in self.keys}
-        for name, key in self.renamed.items():
-            fields[name] = values[key]
-        return {**self.parts, **fields, "model_type": self.model_type}
-
-
 # What a file may leave out.
 RELEASED = {**FIXED, **OLD_BASES, **dict.fromkeys(BIASES, False), **FRESH}
 
 
-class Modernbert(RenamedFamily):
+class Modernbert(Family):
     model_type = "modernbert"
     class_name = "ModernBert"
     prefix = "model."
@@ -168,6 +133,7 @@ class Modernbert(RenamedFamily):
         "classifier_pooling": "cls",
     }
     lm_act = "gelu"
+    reads_two_directions = False
 
     # Heads
 

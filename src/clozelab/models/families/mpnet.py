@@ -7,7 +7,6 @@ whatever config.json says.
 from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.families.bert import PLAIN_KEYS
 from clozelab.models.families.roberta import Roberta
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -32,21 +31,17 @@ class Mpnet(Roberta):
     encoder_names = {
         "embeddings.position_embeddings.relative_attention_bias": "encoder.relative_attention_bias"
     }
-    keys = tuple(key for key in PLAIN_KEYS if key not in ("type_vocab_size", "pad_token_id"))
     parts = {
         "positions": POSITIONS,
         "type_vocab_size": 0,
         "pad_token_id": 1,
     }
+    has_causal_mask = False
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
-        values = super().to_hf_keys(config)
-        # Their classes have no causal mask and would not look at the key.
-        del values["is_decoder"]
-        del values["use_cache"]
         # What their classes take for granted, in the file as well.
         own = {"pad_token_id": config.pad_token_id, "relative_attention_num_buckets": BUCKETS}
-        return values | own
+        return super().to_hf_keys(config) | own
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
         number = values.get("relative_attention_num_buckets", BUCKETS)
@@ -55,7 +50,7 @@ class Mpnet(Roberta):
                 f"config.json: relative_attention_num_buckets is {number}; MPNet's distances fall"
                 f" into {BUCKETS} buckets, so only that can be read"
             )
-        return super().from_hf_keys({**values, "is_decoder": False})
+        return super().from_hf_keys(values)
 
 
 FAMILY = Mpnet()

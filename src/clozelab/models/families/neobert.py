@@ -10,14 +10,14 @@ Unusual: fresh weights are BERT's truncated normal, where the release draws even
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.families.modernbert import RenamedFamily
+from clozelab.models.families.bert import Family
 from clozelab.models.families.ultrabert import BLOCK
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 QKV = ".attention.qkv.weight"
 
 
-class Neobert(RenamedFamily):
+class Neobert(Family):
     model_type = "neobert"
     class_name = "NeoBERT"
     prefix = "model."
@@ -73,7 +73,8 @@ class Neobert(RenamedFamily):
         "norm_eps": 1e-6,
         "pad_token_id": 0,
     }
-    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
+    dense_heads = {"classification": "tanh"}
+    reads_two_directions = False
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind == "lm":

@@ -6,8 +6,6 @@ read by multiple choice alone.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -27,8 +25,8 @@ class Roberta(Family):
     decoder = "lm_head.decoder"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
     causal_lm = "ForCausalLM"
-    parts: ClassVar[ReadOnlyJson] = {"positions": POSITIONS}
-    defaults: ClassVar[ReadOnlyJson] = {**Family.defaults, "pad_token_id": 1}
+    parts = {"positions": POSITIONS}
+    defaults = {**Family.defaults, "pad_token_id": 1}
     lm_act = "gelu"
     dense_heads = {"classification": "tanh"}
 

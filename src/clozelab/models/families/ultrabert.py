@@ -12,13 +12,12 @@ from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.families.bert import require_values
+from clozelab.models.families.bert import Family, require_values
 from clozelab.models.families.modernbert import (
     FRESH,
     GLOBAL,
     LOCAL,
     LOCAL_ATTENTION,
-    RenamedFamily,
     attention_part,
     layer_fields,
     layer_keys,
@@ -44,7 +43,7 @@ BLOCK = {
 ATTENTION = {"_target_": LOCAL_ATTENTION, "window": 128, "global_every": 3, "first_global": 2}
 
 
-class Ultrabert(RenamedFamily):
+class Ultrabert(Family):
     model_type = "ultrabert"
     class_name = "Ultrabert"
     prefix = "ultrabert."
@@ -97,6 +96,7 @@ class Ultrabert(RenamedFamily):
         "attention_bias": False,
         "mlp_bias": False,
     }
+    reads_two_directions = False
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         if kind != "lm":

@@ -13,7 +13,7 @@ draws them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import TASKS, Family, require_values
 from clozelab.models.families.distilbert import PreClassifier
-from clozelab.models.families.modernbert import UNSAID_IDS, RenamedFamily
+from clozelab.models.families.modernbert import UNSAID_IDS
 from clozelab.models.segmented import PARTS
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -43,12 +43,12 @@ BY_HEAD = (*TRANSPOSED, "o", "seg_embed", "r_w_bias", "r_r_bias", "r_s_bias")
 QUERY = "mask_emb"
 
 
-class Xlnet(RenamedFamily):
+class Xlnet(Family):
     model_type = "xlnet"
     class_name = "XLNet"
     prefix = "transformer."
     layer_prefix = "layer.{}."
-    layer_names: ClassVar[Mapping[str, str]] = {
+    layer_names = {
         "attention": "rel_attn",
         "attention.query": "rel_attn.q",
         "attention.key": "rel_attn.k",
@@ -61,11 +61,11 @@ class Xlnet(RenamedFamily):
         "output.dense": "ff.layer_2",
         "output.LayerNorm": "ff.layer_norm",
     }
-    encoder_names: ClassVar[Mapping[str, str]] = {
+    encoder_names = {
         "embeddings.word_embeddings": "word_embedding",
         "embeddings.position_embeddings.query": QUERY,
     }
-    head_names: ClassVar[Mapping[str, str]] = {
+    head_names = {
         "lm": "lm_loss",
         "classification.dense": "sequence_summary.summary",
         "classification.out_proj": "logits_proj",
@@ -75,7 +75,7 @@ class Xlnet(RenamedFamily):
     decoder = "lm_loss"
     pretraining = ((frozenset({"lm"}), "LMHeadModel"),)
     tasks = (*TASKS[:-1], (frozenset({"spans"}), "ForQuestionAnsweringSimple"))
-    renamed: ClassVar[Mapping[str, str]] = {
+    renamed = {
         "hidden_size": "d_model",
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
@@ -85,20 +85,21 @@ class Xlnet(RenamedFamily):
         "max_position_embeddings": "max_sequence_length",
     }
     converted = ("attention_probs_dropout_prob",)
-    parts: ClassVar[Mapping[str, Any]] = {
+    parts = {
         **{name: {"_target_": target} for name, target in PARTS.items()},
         "type_vocab_size": 0,
         "pooler": None,
     }
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults = {
         **Family.defaults,
         "ff_activation": "gelu",
         "dropout": 0.1,
         "max_sequence_length": 512,
         "pad_token_id": 5,
     }
-    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh", "choices": "tanh"}
-    dense_head: ClassVar[type[nn.Module]] = PreClassifier
+    dense_heads = {"classification": "tanh", "choices": "tanh"}
+    dense_head = PreClassifier
+    reads_two_directions = False
     cls_is_last = True
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
