@@ -15,6 +15,7 @@ from clozelab.text.paths import EXPERIMENTS_DIR
 PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
 FACTOR = r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="
 RATIO = r"size\.\w+ would change nothing: model=\w+ .*model=ratio"
+GIVEN = r" would change nothing: encoder=F brings its own shape"
 TUNED = ("encoder=x", "row=y", "task=mrpc")
 
 # Stage, words, and the sentence that refuses them; empty where they change something.
@@ -27,6 +28,18 @@ CHANGES_NOTHING = [
     ("pretrain", ["size.depth=1/2"], RATIO),
     ("pretrain", ["size.depth=1/2", "model=ratio"], ""),
     ("pretrain", ["model=tiny", "size.heads=2"], RATIO),
+    # the shape of an encoder that brings its own
+    ("pretrain", ["encoder=F", "model=tiny"], "model=tiny" + GIVEN),
+    (
+        "pretrain",
+        ["encoder=F", "model.hidden_dropout_prob=0"],
+        "model.hidden_dropout_prob=0" + GIVEN,
+    ),
+    ("pretrain", ["encoder=F", "architecture=modernbert"], "architecture=modernbert" + GIVEN),
+    ("pretrain", ["encoder=F", "recipe=modernbert"], ""),  # its other choices count
+    ("pretrain", ["encoder=F", "recipe=longformer", "model.max_position_embeddings=4096"], ""),
+    ("pretrain", ["encoder=F", "architecture=longformer", "architecture.attention.window=8"], ""),
+    ("pretrain", ["encoder=F", "recipe=longformer", "model=tiny"], "model=tiny" + GIVEN),
     # a setting of the hardware that fine-tuning does not have
     ("pretrain", ["trainer.gradient_checkpointing=true"], ""),
     (

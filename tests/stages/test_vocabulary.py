@@ -318,14 +318,23 @@ def test_a_generator_gets_the_same_words_and_training_goes_on_from_both(
     assert changed == 2, "word embeddings and the bias"
     # A step of nearly no rate: what training begins from.
     file = {"vocab_file": str(tmp_path / "new/encoder/tokenizer.json"), "lowercase": True}
+    del options["model"]
     options |= {"tokenizer": file, "encoder": str(tmp_path / "new/encoder")}
     run = clozelab.pretrain("objective/input=full_sentences", **options)
+    assert run.inputs.keys() == {"corpus", "encoder", "generator"}
     for name in ("encoder", "generator"):
         begun = load_file(tmp_path / "new" / name / "model.safetensors")
         trained = load_file(run.folder / name / "model.safetensors")
         assert begun.keys() == trained.keys()
         for key, tensor in begun.items():
             torch.testing.assert_close(trained[key], tensor, rtol=0, atol=1e-6)
+    # A generator of another vocabulary, and another kind of encoder, are told before a step.
+    shutil.rmtree(tmp_path / "new/generator")
+    shutil.copytree(tmp_path / "old/generator", tmp_path / "new/generator")
+    with pytest.raises(ValueError, match="new/generator"):
+        clozelab.pretrain("objective/input=full_sentences", **options, seed=2)
+    with pytest.raises(ValueError, match=r"model_type=modernbert.*is of type"):
+        clozelab.pretrain(**options | {"recipe": "modernbert"})
 
 
 REFUSED = {

@@ -18,6 +18,8 @@ from clozelab.text.plain import JsonObject, ReadOnlyJson
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
 GIVEN_ROW = "given"
+SHAPE_GROUPS = ("model", "size", "architecture")
+LONGER = ("longformer", "big_bird")  # which a shorter encoder's weights may become
 SHOWN_SETTINGS = 6  # of what an arm or a row stands for
 
 
@@ -61,10 +63,14 @@ def _refuse_idle_in_finetuning(config: ReadOnlyJson, overrides: Collection[str])
 
 
 def _refuse_idle_in_pretraining(
-    composed: Composed, origin: Origin, overrides: Collection[str]
+    composed: Composed, origin: Origin, overrides: Mapping[str, str]
 ) -> None:
-    """`steps_factor=` beside `phases=`, and `size.RATIO=` of a model that takes no ratios."""
+    """`steps_factor=` beside `phases=`, `size.RATIO=` of a model that takes no ratios, and what a
+    given encoder brings with it.
+    """
     config = composed.values
+    if config["encoder"] is not None:
+        _refuse_shape_of_given(config, overrides)
     # `phases` is `${scaled_phases:...}` unless somebody has said phases.
     factor = config["steps_factor"]
     phases = scaled_phases(config["scale"]["pretrain"]["phases"], factor)
@@ -82,6 +88,20 @@ def _refuse_idle_in_pretraining(
             " model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=..."
             " itself"
         )
+
+
+def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -> None:
+    """`model.KEY=` beside `encoder=FOLDER`; a longer encoder of it has positions of its own."""
+    lasting = set()
+    if config["architecture"]["model_type"] in LONGER:
+        lasting = {"architecture", "model.max_position_embeddings"}
+    for key, word in overrides.items():
+        group = key.partition(".")[0]
+        if group in SHAPE_GROUPS and not {key, group} & lasting:
+            raise ValueError(
+                f"{word} would change nothing: encoder={config['encoder']} brings its own shape,"
+                " dropout too. Leave it out, or change the folder's config.json"
+            )
 
 
 def _refuse_misfiled_encoder(

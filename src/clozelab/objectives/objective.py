@@ -206,6 +206,8 @@ class TokenObjective(_Weighted):
     # Whether a state predicts the token behind it, though it sees both sides.
     predicts_next: bool = False
     num_directions = 1  # of the encoder that it trains
+    # Models that get folders of these names beside the encoder's.
+    trains_beside: tuple[str, ...] = ()
     # Whether a row is the text's slots and others behind them, which positions alone tell apart.
     moves_slots = False
 

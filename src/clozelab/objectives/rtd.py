@@ -48,6 +48,8 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     Args: see conf/objective/token/rtd.yaml.
     """
 
+    trains_beside = ("generator",)
+
     def __init__(
         self,
         *,

@@ -178,6 +178,10 @@ def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[s
     folders_read = {}
     if cfg.encoder is not None:
         folders_read["encoder"] = Path(cfg.encoder)
+        for name in dict.fromkeys(name for item in objectives for name in item.token.trains_beside):
+            beside = folders_read["encoder"].with_name(name)
+            if (beside / CONFIG_FILE).is_file():  # else it starts from fresh weights
+                folders_read[name] = beside
     for objective in objectives:
         for name, folder in objective.token.inputs().items():
             if folders_read.setdefault(name, folder) != folder:
@@ -377,8 +381,15 @@ def given_config(cfg: PretrainConfig) -> EncoderConfig:
     folder = Path(cfg.encoder or "")
     config = folders.read_config(folder)
     model_type = cfg.architecture.model_type
-    if model_type not in LONG or model_type == config.model_type:
+    # A configuration in which nobody has chosen an architecture says bert.
+    if model_type in (config.model_type, "bert"):
         return config
+    if model_type not in LONG:
+        raise ValueError(
+            f"architecture.model_type={model_type}, perhaps by recipe=, and encoder={folder} is of"
+            f" type {config.model_type} and stays so: leave the architecture out, and choose the"
+            " recipe's objective, input and tokenizer by themselves"
+        )
     attention = ModuleSpec.of(cfg.architecture.attention, "architecture.attention")
     return longer_config(folder, model_type, attention, cfg.model.max_position_embeddings)
 
