@@ -177,7 +177,16 @@ def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:
 
     For example `2 of 90 texts were not answered: text 7 is empty; text 9 has ...`.
     """
-    reasons = "; ".join(f"{text} {reason}" for text, reason in problems[:SHOWN_PROBLEMS])
+    shown = []
+    advised = set[str]()
+    # from the last on: what to do about it ("...: shorten it") is said once, behind all
+    for text, reason in reversed(problems[:SHOWN_PROBLEMS]):
+        fact, _, advice = reason.partition(": ")
+        if advice in advised:
+            reason = fact
+        shown.append(f"{text} {reason}")
+        advised.add(advice)
+    reasons = "; ".join(reversed(shown))
     hidden = len(problems) - SHOWN_PROBLEMS
     if hidden > 0:
         reasons += f"; and {hidden:,} more"
