@@ -43,6 +43,7 @@ from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_table
+from clozelab.text.formatting import several
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -184,9 +185,9 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     title = "[bold]ready[/]:"
     if counts[ERROR]:
         title = "[bold]not ready[/]:"
-    numbers = ", ".join(
-        f"{counts[level]} {level}" for level in (OK, WARNING, ERROR) if counts[level]
-    )
+    in_words = [f"{counts[OK]} {OK}", several(counts[WARNING], WARNING)]
+    in_words.append(several(counts[ERROR], ERROR))
+    numbers = ", ".join(words for words in in_words if not words.startswith("0 "))
     if not shows_all:
         numbers += " (--all shows each)"
     console.print(title, end=" ")
