@@ -84,6 +84,10 @@ REFUSED = [
         r"did you mean 'clozelab\.optim\.schedule\.LinearWarmupDecay'",
     ),
     ({"schedule": {**GOOD, "_args_": [1]}}, "_args_"),
+    (
+        {"schedule": {"_target_": GOOD["_target_"], "_partial_": True}},
+        r"schedule\.warmup_fraction is missing, and .*LinearWarmupDecay needs it",
+    ),
 ]
 # What is refused by its address alone, before anything is imported.
 REFUSED_BY_ADDRESS = [

@@ -31,6 +31,7 @@ WITHOUT_PLACE = re.compile(
 """What stands around a place's name: a phase that says it, or one of several trackers or
 callbacks.
 """
+PHASES = ("phases.", "scale.pretrain.phases.")
 # "/etc", "~me/x" and "a/../b" lead out; "a/b..c" does not.
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
@@ -235,10 +236,11 @@ def _nodes(value: object, place: str) -> Iterator[tuple[str, ReadOnlyJson]]:
 
 
 def _check_keys(place: str, node: ReadOnlyJson) -> None:
-    """ValueError for a key that is no free argument of a node's target."""
+    """ValueError for a key that is no free argument of a node's target, and for one that lacks."""
     target = node["_target_"]
     function = locate(target)
-    parameters = parameters_of(function)
+    has_default = parameters_of(function)
+    parameters = list(has_default)
     set_by_stage = GIVEN_BY_STAGE.get(place, frozenset())
     taken = set_by_stage.union(getattr(function, "set_by_class", ()))
     free = [name for name in parameters if name not in taken]
@@ -252,10 +254,16 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
         else:
             reason = "the module sets this itself"
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
+    # A phase says only what it changes in the run's own; a function may get the rest when called.
+    if place.startswith(PHASES) or not inspect.isclass(function):
+        return
+    for name in free:
+        if name not in node and not has_default[name]:
+            raise ValueError(f"{place}.{name} is missing, and {target} needs it")
 
 
-def parameters_of(target: Callable[..., object]) -> list[str]:
-    """Return the names that a function or class takes.
+def parameters_of(target: Callable[..., object]) -> dict[str, bool]:
+    """Return the names that a function or class takes, and whether each has a default.
 
     Those of a class's bases are among them for as long as they pass on `**rest`.
     """
@@ -264,7 +272,7 @@ def parameters_of(target: Callable[..., object]) -> list[str]:
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
-    names = []
+    has_default: dict[str, bool] = {}
     # **kwargs hand the rest on to the next constructor; without them nothing more is taken.
     for function in functions:
         passes_on = False
@@ -272,10 +280,12 @@ def parameters_of(target: Callable[..., object]) -> list[str]:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 passes_on = True
             elif parameter.name != "self":
-                names.append(parameter.name)
+                has_default.setdefault(
+                    parameter.name, parameter.default is not inspect.Parameter.empty
+                )
         if not passes_on:
             break
-    return list(dict.fromkeys(names))
+    return has_default
 
 
 def locate(target: str) -> Any:
