@@ -85,6 +85,10 @@ REFUSED = [
     ),
     ({"schedule": {**GOOD, "_args_": [1]}}, "_args_"),
     (
+        {"schedule": {**GOOD, "warmup_fraction": "5%"}},
+        r"schedule\.warmup_fraction is the text '5%': give a number",
+    ),
+    (
         {"schedule": {"_target_": GOOD["_target_"], "_partial_": True}},
         r"schedule\.warmup_fraction is missing, and .*LinearWarmupDecay needs it",
     ),

@@ -239,12 +239,13 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
     """ValueError for a key that is no free argument of a node's target, and for one that lacks."""
     target = node["_target_"]
     function = locate(target)
-    has_default = parameters_of(function)
-    parameters = list(has_default)
+    parameters = parameters_of(function)
     set_by_stage = GIVEN_BY_STAGE.get(place, frozenset())
     taken = set_by_stage.union(getattr(function, "set_by_class", ()))
     free = [name for name in parameters if name not in taken]
     for key in node:
+        if key in free:
+            _check_number(f"{place}.{key}", node[key], str(parameters[key].annotation))
         if key in HYDRA_KEYS or key in free:
             continue
         if key not in parameters:
@@ -258,12 +259,18 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
     if place.startswith(PHASES) or not inspect.isclass(function):
         return
     for name in free:
-        if name not in node and not has_default[name]:
+        if name not in node and parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{place}.{name} is missing, and {target} needs it")
 
 
-def parameters_of(target: Callable[..., object]) -> dict[str, bool]:
-    """Return the names that a function or class takes, and whether each has a default.
+def _check_number(key: str, value: object, annotation: str) -> None:
+    """ValueError for a text where a target wants a number: 15% for 0.15."""
+    if isinstance(value, str) and annotation.removesuffix(" | None") in ("int", "float"):
+        raise ValueError(f"{key} is the text {value!r}: give a number")
+
+
+def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """Return what a function or class takes, by name.
 
     Those of a class's bases are among them for as long as they pass on `**rest`.
     """
@@ -272,7 +279,7 @@ def parameters_of(target: Callable[..., object]) -> dict[str, bool]:
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
-    has_default: dict[str, bool] = {}
+    by_name: dict[str, inspect.Parameter] = {}
     # **kwargs hand the rest on to the next constructor; without them nothing more is taken.
     for function in functions:
         passes_on = False
@@ -280,12 +287,10 @@ def parameters_of(target: Callable[..., object]) -> dict[str, bool]:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 passes_on = True
             elif parameter.name != "self":
-                has_default.setdefault(
-                    parameter.name, parameter.default is not inspect.Parameter.empty
-                )
+                by_name.setdefault(parameter.name, parameter)
         if not passes_on:
             break
-    return has_default
+    return by_name
 
 
 def locate(target: str) -> Any:
