@@ -309,9 +309,9 @@ def test_any_task_can_be_probed_and_no_measure_has_its_name() -> None:
         ("pretrain", "trainer.devices=many", "trainer.devices=many: Value 'many' of type 'str'"),
         ("pretrain", "texts", "name=value without blanks; 'texts' is none"),
         ("pretrain", "seed 2", "'seed 2' is none"),
-        ("pretrain", "seed=1,2", "for a sweep add -m, for a list write 'seed=[1,2]'"),
+        ("pretrain", "seed=1,2", "seed=1,2: for a sweep add -m; if it is a text"),
         ("pretrain", "data_dir=it's", """put it in quotes: "data_dir='it\\'s'\""""),
-        ("pretrain", "phases.7.steps=3", "phases has no entry 7 yet; write the whole list"),
+        ("pretrain", "phases.7.steps=3", "phases has no entry 7 yet; write all"),
         ("pretrain", "corpus.sources.9={name: a, path: b}", "corpus.sources has no entry 9 yet"),
     ],
 )

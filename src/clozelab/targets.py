@@ -31,6 +31,7 @@ WITHOUT_PLACE = re.compile(
 """What stands around a place's name: a phase that says it, or one of several trackers or
 callbacks.
 """
+MISSING = object()
 PHASES = ("phases.", "scale.pretrain.phases.")
 # "/etc", "~me/x" and "a/../b" lead out; "a/b..c" does not.
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
@@ -244,8 +245,6 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
     taken = set_by_stage.union(getattr(function, "set_by_class", ()))
     free = [name for name in parameters if name not in taken]
     for key in node:
-        if key in free:
-            _check_number(f"{place}.{key}", node[key], str(parameters[key].annotation))
         if key in HYDRA_KEYS or key in free:
             continue
         if key not in parameters:
@@ -256,16 +255,19 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
             reason = "the module sets this itself"
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
     # A phase says only what it changes in the run's own; a function may get the rest when called.
-    if place.startswith(PHASES) or not inspect.isclass(function):
-        return
+    is_whole = inspect.isclass(function) and not place.startswith(PHASES)
     for name in free:
-        if name not in node and parameters[name].default is inspect.Parameter.empty:
-            raise ValueError(f"{place}.{name} is missing, and {target} needs it")
+        parameter = parameters[name]
+        is_needed = is_whole and parameter.default is inspect.Parameter.empty
+        _check_argument(f"{place}.{name}", node.get(name, MISSING), parameter, is_needed)
 
 
-def _check_number(key: str, value: object, annotation: str) -> None:
-    """ValueError for a text where a target wants a number: 15% for 0.15."""
-    if isinstance(value, str) and annotation.removesuffix(" | None") in ("int", "float"):
+def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_needed: bool) -> None:
+    """ValueError where an argument that is needed lacks, or a number is a text: 15% for 0.15."""
+    if value is MISSING and is_needed:
+        raise ValueError(f"{key} is missing, and nothing stands for it")
+    annotation = str(parameter.annotation).removesuffix(" | None")
+    if isinstance(value, str) and annotation in ("int", "float"):
         raise ValueError(f"{key} is the text {value!r}: give a number")
 
 

@@ -160,7 +160,9 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
     """Nobody can tell `what it says` from `why`, and the run was trained on the first."""
     root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
     data = {"text_columns": ["what it says"]}
-    writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, config={"task": {"name": "mrpc", "data": data}})
+    writers.finetune(
+        root, "mlm", "mrpc", (1, 1), 70.0, config={"task": {"name": "mrpc", "data": data}}
+    )
     run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
     shutil.copytree(predictor.model.folder, run / "model")
     (tmp_path / "rows.csv").write_text("why,what it says\nx,a b\ny,c\n")

@@ -270,7 +270,7 @@ def test_a_dry_run_refuses_what_a_job_would_refuse(tmp_path: Path) -> None:
         "arms: {whole: {objective: mlm, objective.token.whole_word: true}}\ncolumns: [mrpc]\n"
     )
     words = [f"{tmp_path}/rates.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
-    with pytest.raises(ValueError, match="whole_word: .* did you mean 'whole_words'"):
+    with pytest.raises(ValueError, match=r"whole_word: .* did you mean 'whole_words'"):
         reproduce.main(words)
 
 

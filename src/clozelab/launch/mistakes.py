@@ -62,7 +62,8 @@ def explain(
         return _explain_word(error.override, verb)
     several = SEVERAL_VALUES.match(text)
     if several:
-        return _explain_several(several["word"])
+        word = several["word"]
+        return f"{word}: for a sweep add -m; {_as_text(word)}"
     choice = WRONG_CHOICE.search(text)
     if choice:
         return _explain_choice(choice["group"], choice["name"], choice["choices"].split(), folder)
@@ -77,17 +78,7 @@ def explain(
         return _explain_override(key, reason, stage, known)
     # A value that does not fit: Hydra names the override, OmegaConf the reason.
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
-        reason = str(cause).strip()
-        word = text.removeprefix("Error merging override ")
-        if word == text:
-            return f"{text}\n{reason}"
-        entry = NO_ENTRY.match(word)
-        if entry and any(words in reason for words in OF_NO_ENTRY):
-            return (
-                f"{word}: {entry['list']} has no entry {entry['index']} yet; write the whole list:"
-                f" '{entry['list']}=[{{...}}, {{...}}]'"
-            )
-        return f"{word}: {_first_line(reason)}"
+        return _explain_value(text, str(cause).strip())
     if isinstance(error, MissingMandatoryValue):
         # phases[0].steps -> phases.0.steps
         return no_value(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
@@ -108,10 +99,16 @@ def _explain_word(word: str, verb: str) -> str:
     return f"{word}: the value of {key} cannot be read; {_as_text(word)}"
 
 
-def _explain_several(word: str) -> str:
-    """Commas stand in a value, and nothing says that it is a sweep."""
-    key, _, value = word.partition("=")
-    return f"{word}: for a sweep add -m, for a list write '{key}=[{value}]'; {_as_text(word)}"
+def _explain_value(text: str, reason: str) -> str:
+    """A value does not fit its key, or is of an entry that a list has not."""
+    word = text.removeprefix("Error merging override ")
+    if word == text:
+        return f"{text}\n{reason}"
+    entry = NO_ENTRY.match(word)
+    if entry and any(words in reason for words in OF_NO_ENTRY):
+        name = entry["list"]
+        return f"{word}: {name} has no entry {entry['index']} yet; write all: '{name}=[{{...}}]'"
+    return f"{word}: {_first_line(reason)}"
 
 
 def _as_text(word: str) -> str:

@@ -177,16 +177,13 @@ def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:
 
     For example `2 of 90 texts were not answered: text 7 is empty; text 9 has ...`.
     """
-    shown = []
-    advised = set[str]()
+    phrases = list[str]()
     # from the last on: what to do about it ("...: shorten it") is said once, behind all
     for text, reason in reversed(problems[:SHOWN_PROBLEMS]):
         fact, _, advice = reason.partition(": ")
-        if advice in advised:
-            reason = fact
-        shown.append(f"{text} {reason}")
-        advised.add(advice)
-    reasons = "; ".join(reversed(shown))
+        is_told = any(phrase.endswith(advice) for phrase in phrases)
+        phrases.append(f"{text} {fact if advice and is_told else reason}")
+    reasons = "; ".join(reversed(phrases))
     hidden = len(problems) - SHOWN_PROBLEMS
     if hidden > 0:
         reasons += f"; and {hidden:,} more"
