@@ -240,6 +240,7 @@ OF_PROGRAMMERS = (
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
         (["runs"], 1, "give runs_dir=FOLDER"),
         (["compare", "one"], 1, "compare takes 2 names"),
+        (["judge", "none.csv", "none.yaml"], 1, "none.csv: no such file or directory"),
         (["gc", "--delte"], 1, "did you mean '--delete'?"),
         (
             ["plan", "table5_pretraining_tasks", "budget=soon"],

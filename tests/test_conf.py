@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, OverrideParseException
 from omegaconf import OmegaConf
 from tests.screens import Screens
 
@@ -307,12 +307,19 @@ def test_any_task_can_be_probed_and_no_measure_has_its_name() -> None:
             "seed=one: Value 'one' of type 'str' could not be converted to Integer",
         ),
         ("pretrain", "trainer.devices=many", "trainer.devices=many: Value 'many' of type 'str'"),
+        ("pretrain", "texts", "name=value without blanks; 'texts' is none"),
+        ("pretrain", "seed 2", "'seed 2' is none"),
+        ("pretrain", "seed=1,2", "seed=1,2: for a sweep add -m; if it is a text"),
+        ("pretrain", "data_dir=it's", """put it in quotes: "data_dir='it\\'s'\""""),
+        ("pretrain", "phases.7.steps=3", "phases has no entry 7 yet; write all"),
+        ("pretrain", "corpus.sources.9={name: a, path: b}", "corpus.sources has no entry 9 yet"),
     ],
 )
 def test_a_typo_on_the_command_line_is_refused_by_its_key(
     stage: str, override: str, message: str
 ) -> None:
-    with pytest.raises((ConfigCompositionException, ValueError)) as caught:
+    errors = (ConfigCompositionException, OverrideParseException, ValueError)
+    with pytest.raises(errors) as caught:
         assert composed(stage, override).config
     assert message in explain(caught.value, stage)
 

@@ -15,11 +15,13 @@ from tests.screens import read_sections
 
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
+from clozelab.report.claims import DifferenceView
 from clozelab.runs.find import find
 from clozelab.runs.outcome import ending
 from clozelab.runs.record import Record
 from clozelab.stages import compare, list_experiments, plan, runs, status
 from clozelab.stages.report import main as report
+from clozelab.stages.report import print_differences
 from clozelab.terminal import make_console
 
 WIDTHS = 80, 100, 160
@@ -41,6 +43,17 @@ FINDINGS = [
         "1 of 200 lines",
         "give the class to the training file, or leave the line out",
     ),
+]
+UNTESTED = "their objectives predict other tokens, so losses do not compare"
+DIFFERENCES = [
+    DifferenceView(
+        *("predict_prob=0.4", "predict_prob=0.15", f"held-out {score}"),
+        *(figure, unit, interval, "", UNTESTED),
+    )
+    for score, figure, unit, interval in (
+        ("loss", "\u22120.14", "loss", "[\u22120.15, \u22120.13]"),
+        ("perplexity", "\u2212141.82", "perplexity", "[\u2212176.39, \u2212107.25]"),
+    )
 ]
 FACTS = [
     Fact("ceilings", "matmul bf16", "312 GFLOP/s"),
@@ -87,12 +100,23 @@ def screens(
         "compare": lambda: compare.main(folders),
         "report": lambda: report([str(root / "finetune")]),
         "findings": lambda: print_findings(FINDINGS, make_console(), shows_all=True),
+        "differences": lambda: print_differences(DIFFERENCES, make_console()),
         "machine": lambda: print_facts(
             FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()
         ),
         "plan": lambda: plan.main(words),
         "end": lambda: print_endings(find(root).runs),
     }
+
+
+def test_one_reason_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    print_differences(DIFFERENCES, make_console())
+    shown = capsys.readouterr().out
+    assert shown.count(UNTESTED) == 1
+    assert "on held-out loss, held-out perplexity: " in shown
 
 
 def print_endings(runs: Iterable[Record]) -> None:

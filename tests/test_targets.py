@@ -84,6 +84,14 @@ REFUSED = [
         r"did you mean 'clozelab\.optim\.schedule\.LinearWarmupDecay'",
     ),
     ({"schedule": {**GOOD, "_args_": [1]}}, "_args_"),
+    (
+        {"schedule": {**GOOD, "warmup_fraction": "5%"}},
+        r"schedule\.warmup_fraction is the text '5%': give a number",
+    ),
+    (
+        {"schedule": {"_target_": GOOD["_target_"], "_partial_": True}},
+        r"schedule\.warmup_fraction is missing, and nothing stands for it",
+    ),
 ]
 # What is refused by its address alone, before anything is imported.
 REFUSED_BY_ADDRESS = [

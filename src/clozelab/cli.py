@@ -241,7 +241,9 @@ def _print_error(error: BaseException, verb: str) -> None:
     if type(error).__name__ == "InstantiationException" and error.__cause__:
         error = error.__cause__
     message = str(error).strip()
-    if "hydra" in sys.modules:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        message = f"{error.filename}: {error.strerror.lower()}"  # without [Errno 2]
+    elif "hydra" in sys.modules:
         from clozelab.launch.mistakes import explain
 
         message = explain(error, verb)

@@ -31,6 +31,8 @@ WITHOUT_PLACE = re.compile(
 """What stands around a place's name: a phase that says it, or one of several trackers or
 callbacks.
 """
+MISSING = object()
+PHASES = ("phases.", "scale.pretrain.phases.")
 # "/etc", "~me/x" and "a/../b" lead out; "a/b..c" does not.
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
@@ -235,7 +237,7 @@ def _nodes(value: object, place: str) -> Iterator[tuple[str, ReadOnlyJson]]:
 
 
 def _check_keys(place: str, node: ReadOnlyJson) -> None:
-    """ValueError for a key that is no free argument of a node's target."""
+    """ValueError for a key that is no free argument of a node's target, and for one that lacks."""
     target = node["_target_"]
     function = locate(target)
     parameters = parameters_of(function)
@@ -252,10 +254,25 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
         else:
             reason = "the module sets this itself"
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
+    # A phase says only what it changes in the run's own; a function may get the rest when called.
+    is_whole = inspect.isclass(function) and not place.startswith(PHASES)
+    for name in free:
+        parameter = parameters[name]
+        is_needed = is_whole and parameter.default is inspect.Parameter.empty
+        _check_argument(f"{place}.{name}", node.get(name, MISSING), parameter, is_needed)
 
 
-def parameters_of(target: Callable[..., object]) -> list[str]:
-    """Return the names that a function or class takes.
+def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_needed: bool) -> None:
+    """ValueError where an argument that is needed lacks, or a number is a text: 15% for 0.15."""
+    if value is MISSING and is_needed:
+        raise ValueError(f"{key} is missing, and nothing stands for it")
+    annotation = str(parameter.annotation).removesuffix(" | None")
+    if isinstance(value, str) and annotation in ("int", "float"):
+        raise ValueError(f"{key} is the text {value!r}: give a number")
+
+
+def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """Return what a function or class takes, by name.
 
     Those of a class's bases are among them for as long as they pass on `**rest`.
     """
@@ -264,7 +281,7 @@ def parameters_of(target: Callable[..., object]) -> list[str]:
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
-    names = []
+    by_name: dict[str, inspect.Parameter] = {}
     # **kwargs hand the rest on to the next constructor; without them nothing more is taken.
     for function in functions:
         passes_on = False
@@ -272,10 +289,10 @@ def parameters_of(target: Callable[..., object]) -> list[str]:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 passes_on = True
             elif parameter.name != "self":
-                names.append(parameter.name)
+                by_name.setdefault(parameter.name, parameter)
         if not passes_on:
             break
-    return list(dict.fromkeys(names))
+    return by_name
 
 
 def locate(target: str) -> Any:

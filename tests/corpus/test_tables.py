@@ -273,6 +273,23 @@ def test_json_under_a_name_that_says_text(tmp_path: Path) -> None:
     assert read(tmp_path, "c.txt")[0]
 
 
+def test_a_glob_is_looked_for_where_one_stands_if_data_dir_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    data_dir = tmp_path / "data"
+    for folder in (here / "texts", data_dir / "texts"):
+        folder.mkdir(parents=True)
+    (here / "texts" / "a.txt").write_text("One sentence.\n")
+    monkeypatch.chdir(here)
+    files, _ = matching_files("texts/*.txt", data_dir)
+    assert [path.resolve() for path in files.values()] == [here / "texts" / "a.txt"]
+    # what data_dir has comes first, as for a file or a folder
+    (data_dir / "texts" / "b.txt").write_text("Another sentence.\n")
+    files, _ = matching_files("texts/*.txt", data_dir)
+    assert list(files) == ["b.txt"]
+
+
 def test_linked_folders_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "a.txt").write_text("One sentence.\n")

@@ -1279,6 +1279,14 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "label 'nan' is how a missing value is written",
     ),
     (
+        "labels: a list that a csv has as text",
+        lambda tmp_path: test_labels.read(
+            test_labels.write(tmp_path, "csv", ["a", "b", "['a', 'b']"] * 3)
+        ),
+        ValueError,
+        r"label is a list or an object \(\['a', 'b'\]\) \(3 rows, lines",
+    ),
+    (
         "labels: a space at the end",
         lambda tmp_path: test_labels.read(
             test_labels.write(tmp_path, "jsonl", ["yes", "yes ", "no"])

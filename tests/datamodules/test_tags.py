@@ -94,6 +94,10 @@ def test_conllu(tmp_path: Path) -> None:
     packed = tmp_path / "x.conllu.zst"
     packed.write_bytes(zstandard.compress(TREE.encode()))
     assert read_conll(packed, UPOS, require_tags=True) == sentences
+    objects = tmp_path / "train.jsonl"
+    objects.write_text('{"tokens": ["a", "b"], "tags": ["O", "O"]}\n')
+    with pytest.raises(ValueError, match=r"train\.jsonl holds JSON objects: .* a word a line"):
+        read_conll(objects, UPOS, require_tags=True)
 
 
 def test_without_document_marks_every_sentence_is_alone(tmp_path: Path) -> None:

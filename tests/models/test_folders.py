@@ -136,6 +136,9 @@ def test_missing_pooler_starts_fresh_and_says_so(folder, caplog, screen: Screens
     with caplog.at_level(logging.WARNING):
         loaded = load_encoder(path, seed=3)
     screen.log(caplog)
+    caplog.clear()
+    load_encoder(path, seed=3, tells_fresh=False)  # of a model that is only used
+    assert not caplog.records
     assert not torch.equal(loaded.pooler.dense.weight, encoder.pooler.dense.weight)
     assert torch.equal(loaded.pooler.dense.weight, load_encoder(path, seed=3).pooler.dense.weight)
     assert torch.equal(loaded.layer[1].attention.qkv.weight, encoder.layer[1].attention.qkv.weight)

@@ -99,6 +99,13 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     ) == 2
 
 
+def test_seeds_that_learnt_nothing_are_said_once(root: Path, writers: Any) -> None:
+    facts = {"unigram_loss": 6.32, "validation/loss": 6.35}
+    writers.pretrain(root, "mlm", 2, known=facts)
+    lines = {line[0]: line for line in results(find(root).pretrain)}
+    assert lines["mlm"][2:] == ["2", "loss 6.355", "learnt nothing: word frequencies give 6.32"]
+
+
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
 def test_a_sweep_ends_with_its_table(
     root: Path,

@@ -162,7 +162,31 @@ def test_what_is_done(
         SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
         for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
     ]
-    assert ExperimentStatus(EXPERIMENT, "demo", sweeps, [], records, []).is_done == expected
+    assert ExperimentStatus(EXPERIMENT, "demo", sweeps, [], records, [], []).is_done == expected
+
+
+def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any) -> None:
+    """Such a job has claimed no folder: its log alone knows of it."""
+    logs = root / "launcher" / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for seed in (7, 8):
+        words = "reading\nerror: predict_prob is 1.5\nit must lie in (0, 1]\n"
+        (logs / f"pretrain-pretrain--half--seed-{seed}.log").write_text(words)
+    # this one has a run, which says itself how it ended
+    (logs / "pretrain-pretrain--mlm--seed-1.log").write_text("reading\nerror: of an earlier try\n")
+    jobs = [*PRETRAIN, JobName("half", "", "7"), JobName("half", "", "8")]
+    write_launch(root, WORDS, {"pretrain": jobs})
+    assert status_verb([f"runs_dir={root.parents[1]}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    sentence = "failed before its run began: pretrain/half/seed-7 and 1 more: predict_prob is 1.5"
+    assert shown.count(sentence) == shown.count("failed before") == 1, shown
+    assert "an earlier try" not in shown
+    # where nothing but these has begun, there are no runs, and yet something to say
+    for folder in (root / "pretrain", root / "finetune"):
+        folder.rename(root.parents[2] / folder.name)
+    assert status_verb([f"runs_dir={root.parents[1]}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no runs in" in shown and sentence in shown
 
 
 def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import string
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,32 @@ def test_columns_are_named_or_found(predict: Any, tmp_path: Path, screen: Screen
     assert predict("input=one.jsonl", "text=text")[1] == predict("text=a")[1]
     assert predict("input=one.jsonl", "text=text,sentence2")[1] == predict("text=a", "pair=b")[1]
     assert predict("input=one.jsonl", "text=text", "pair=b")[1] == predict("text=a", "pair=b")[1]
+
+
+def test_a_run_reads_the_columns_that_it_was_trained_on(
+    predictor: Any, writers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Nobody can tell `what it says` from `why`, and the run was trained on the first."""
+    root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
+    data = {"text_columns": ["what it says"]}
+    writers.finetune(
+        root, "mlm", "mrpc", (1, 1), 70.0, config={"task": {"name": "mrpc", "data": data}}
+    )
+    run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
+    shutil.copytree(predictor.model.folder, run / "model")
+    (tmp_path / "rows.csv").write_text("why,what it says\nx,a b\ny,c\n")
+    words = ["input=rows.csv", "precision=32-true", "device=cpu"]
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", str(run), *words]) == 0
+    of_run, err = capsys.readouterr()
+    assert "rows.csv: text=what it says" in err
+    assert main(["predict", str(run), *words, "text=what it says"]) == 0
+    assert capsys.readouterr().out == of_run
+    # what the command line names comes first, and a folder without a record knows nothing
+    assert main(["predict", str(run), *words, "text=why"]) == 0
+    assert capsys.readouterr().out != of_run
+    assert main(["predict", str(predictor.model.folder), *words]) == 1
+    assert "nobody can tell which is the text" in " ".join(capsys.readouterr().err.split())
 
 
 def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path, screen: Screens) -> None:

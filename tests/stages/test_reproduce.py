@@ -265,6 +265,15 @@ def test_a_scale_that_lacks_every_measure_says_how_to_go_without(
     assert reproduce.main([*words, "evaluate=none"]) == 0
 
 
+def test_a_dry_run_refuses_what_a_job_would_refuse(tmp_path: Path) -> None:
+    (tmp_path / "rates.yaml").write_text(
+        "arms: {whole: {objective: mlm, objective.token.whole_word: true}}\ncolumns: [mrpc]\n"
+    )
+    words = [f"{tmp_path}/rates.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
+    with pytest.raises(ValueError, match=r"whole_word: .* did you mean 'whole_words'"):
+        reproduce.main(words)
+
+
 def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) -> None:
     measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
     claim = {"text": "first", "compare": ["b", "a", "x"], "direction": "higher", "primary": True}

@@ -43,6 +43,7 @@ from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_table
+from clozelab.text.formatting import several
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -57,6 +58,7 @@ MAX_BF16_ERROR = 0.02
 MEASURE_SECONDS = 0.5
 
 DISK_MARGIN = 1.2
+FIGURES_BESIDE = 100  # columns of a terminal in which figures stand beside sentences
 
 
 TASK_CHECKS = {"labels": check_labels, "label map": check_canary, "unknown tokens": check_text}
@@ -183,9 +185,9 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     title = "[bold]ready[/]:"
     if counts[ERROR]:
         title = "[bold]not ready[/]:"
-    numbers = ", ".join(
-        f"{counts[level]} {level}" for level in (OK, WARNING, ERROR) if counts[level]
-    )
+    in_words = [f"{counts[OK]} {OK}", several(counts[WARNING], WARNING)]
+    in_words.append(several(counts[ERROR], ERROR))
+    numbers = ", ".join(words for words in in_words if not words.startswith("0 "))
     if not shows_all:
         numbers += " (--all shows each)"
     console.print(title, end=" ")
@@ -195,12 +197,11 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     for level in (ERROR, WARNING, OK):  # what is worst first
         if level != OK or shows_all:
             lines += _finding_lines(findings, level)
-    headings = [
-        Heading("check"),
-        Heading("result"),
-        Heading("what", folds=True),
-        Heading("figure", folds=True),
-    ]
+    headings = [Heading("check"), Heading("result"), Heading("what", folds=True)]
+    if console.width < FIGURES_BESIDE:  # two columns of sentences would break words
+        lines = _figures_below(lines)
+    else:
+        headings.append(Heading("figure", folds=True))
     if lines:
         console.print(make_table(headings, lines, console.width))
 
@@ -214,6 +215,16 @@ def _finding_lines(findings: Sequence[Finding], level: str) -> list[list[str]]:
             if finding.remedy:
                 lines.append(["", "", f"-> {finding.remedy}", ""])
     return lines
+
+
+def _figures_below(lines: Sequence[list[str]]) -> list[list[str]]:
+    """The same with each figure under its sentence."""
+    stacked = []
+    for check, level, what, figure in lines:
+        stacked.append([check, level, what])
+        if figure:
+            stacked.append(["", "", figure])
+    return stacked
 
 
 @dataclass(frozen=True)

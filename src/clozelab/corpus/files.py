@@ -43,6 +43,7 @@ from clozelab.corpus.tables import (
     table_format,
 )
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.formatting import several
 from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)
@@ -342,10 +343,10 @@ class Source:
         paths, num_left_out = source_files(self, data_dir)
         if num_left_out:
             log.warning(
-                "%s: %d files are left out: no texts by their suffix, or tables beside texts (a"
-                " glob as path names them)",
+                "%s: left out %s: no texts by their suffix, or tables beside texts (a glob as path"
+                " names them, a second source adds them)",
                 resolve_path(self.path, data_dir),
-                num_left_out,
+                several(num_left_out, "file"),
             )
         check_choice(f"source {self.name}: format", self.format, CORPUS_FORMATS)
         return [self._shard(index, name, path) for name, path in sorted(paths.items())]
@@ -419,21 +420,31 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         return {location.name: location}, 0
     if location.is_dir():
         return _files_below(location)
-    # A glob is looked for below data_dir, or below the root of an absolute path.
+    # A glob is looked for below data_dir and then from here; an absolute one below its root.
+    glob = Path(pattern).expanduser()
     base = Path(data_dir).expanduser()
-    if Path(pattern).expanduser().is_absolute():
-        base = Path(location.anchor)
-    files = list[Path]()
-    for path in base.glob(str(location.relative_to(base))):
-        if path.is_file():
-            files.append(path)
-        else:
-            _warn_of_broken_link(path)
+    if glob.is_absolute():
+        base = Path(glob.anchor)
+        glob = glob.relative_to(base)
+    files = _files_of_glob(base, str(glob))
+    if not files:
+        base = Path()
+        files = _files_of_glob(base, str(glob))
     names = {path.name for path in files}
     if len(names) == len(files):
         return {path.name: path for path in files}, 0
     # Where folders hold files of one name, the folders tell them apart.
     return {path.relative_to(base).as_posix(): path for path in files}, 0
+
+
+def _files_of_glob(base: Path, pattern: str) -> list[Path]:
+    files = []
+    for path in base.glob(pattern):
+        if path.is_file():
+            files.append(path)
+        else:
+            _warn_of_broken_link(path)
+    return files
 
 
 def _files_below(folder: Path) -> tuple[dict[str, Path], int]:

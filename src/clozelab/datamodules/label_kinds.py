@@ -51,7 +51,8 @@ class LabelKind(ABC):
         if unfit:
             raise ValueError(
                 f"metrics {unfit} do not fit a task that predicts {self.predicts};"
-                f" {', '.join(self.metrics)} do"
+                f" {', '.join(self.metrics)} do (module.metrics of a task lists them, and its"
+                " metric is the main one, validation/NAME)"
             )
 
     def score(

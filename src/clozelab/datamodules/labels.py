@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ SHOWN_CHARACTERS = 40  # of a wrong value
 # as libraries write a missing value; nobody calls a class so
 NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")
 MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
+# a list or an object that a table has written as text: "['a', 'b']", '["a"]', "{'a': 1}"
+WRITTEN_LIST = re.compile(r"""\s*(\[\s*(['"].*['"])?\s*\]|\{\s*(['"].*:.*)?\})\s*""", re.DOTALL)
 # so many examples, of which so many have a class of their own
 MANY_CLASSES_FROM = 20
 MANY_CLASSES_FRACTION = 0.5
@@ -167,6 +170,9 @@ class LabelColumn:
                 f"{label!r} is how a missing value is written",
                 f"{one_each}; {self.advice}",
             )
+        if self.expected == CLASSES and WRITTEN_LIST.fullmatch(label):
+            shown = shortened(label, SHOWN_CHARACTERS)
+            return label, f"is a list or an object ({shown})", f"{one_each}; {self.advice}"
         return label, "", ""
 
     def refuse(self) -> None:

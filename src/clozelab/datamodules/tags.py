@@ -70,6 +70,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DOCUMENT_START = "-DOCSTART-"
+JSON_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:')
 CONLLU_COLUMNS = 10
 # UPOS and XPOS, of which every word has one; in others `_` is an answer
 CONLLU_TAG_COLUMNS = (3, 4)
@@ -236,6 +237,12 @@ def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
     """
     block: Block = []
     for number, line in text_lines(path):
+        if number == 1 and JSON_OBJECT.match(line or ""):
+            raise ValueError(
+                f"{path} holds JSON objects: a tagging task reads a word a line, its tag behind a"
+                " blank or a tab, and an empty line behind each sentence; docs/tasks.md turns one"
+                " into the other"
+            )
         if line is None:  # not UTF-8
             block.append((number, []))
             continue

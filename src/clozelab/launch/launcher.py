@@ -32,7 +32,13 @@ from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
 from clozelab.runs.identity import flatten
-from clozelab.runs.outcome import ending, results, score_in_context, skill_score
+from clozelab.runs.outcome import (
+    LEARNT_NOTHING,
+    ending,
+    results,
+    score_in_context,
+    skill_score,
+)
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
@@ -463,7 +469,7 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
     Nothing where none has learnt anything.
     """
     best = max(records, key=skill_score)
-    if skill_score(best) == 0:
+    if score_in_context(best).startswith(LEARNT_NOTHING):
         return []
     lines = []
     if len(records) > 1:

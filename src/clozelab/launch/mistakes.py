@@ -6,10 +6,11 @@ Hydra's own messages list what the user has not asked for, and name no nearest k
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -35,6 +36,10 @@ WRONG_IN_FILE = re.compile(
 )
 RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
 WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
+SEVERAL_VALUES = re.compile(r"Ambiguous value for argument '(?P<word>.*)'\n")
+# "corpus.sources.1.path=x" of a list with one entry
+NO_ENTRY = re.compile(r"\+*(?P<list>[^=]+?)\.(?P<index>\d+)[.=]")
+OF_NO_ENTRY = ("is not a subclass of", "list index out of range")  # how OmegaConf refuses it
 
 
 def explain(
@@ -53,6 +58,12 @@ def explain(
     stage = "pretrain"  # whose configuration the verbs without one ask
     if verb in SCHEMAS:
         stage = verb
+    if isinstance(error, OverrideParseException):
+        return _explain_word(error.override, verb)
+    several = SEVERAL_VALUES.match(text)
+    if several:
+        word = several["word"]
+        return f"{word}: for a sweep add -m; {_as_text(word)}"
     choice = WRONG_CHOICE.search(text)
     if choice:
         return _explain_choice(choice["group"], choice["name"], choice["choices"].split(), folder)
@@ -67,11 +78,7 @@ def explain(
         return _explain_override(key, reason, stage, known)
     # A value that does not fit: Hydra names the override, OmegaConf the reason.
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
-        reason = str(cause).strip()
-        word = text.removeprefix("Error merging override ")
-        if word == text:
-            return f"{text}\n{reason}"
-        return f"{word}: {_first_line(reason)}"
+        return _explain_value(text, str(cause).strip())
     if isinstance(error, MissingMandatoryValue):
         # phases[0].steps -> phases.0.steps
         return no_value(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
@@ -80,6 +87,38 @@ def explain(
         key = str(error.full_key).removeprefix("hydra.sweeper.params.")
         return f"{key}: {RESOLVING.sub('', _first_line(text))}"
     return text
+
+
+def _explain_word(word: str, verb: str) -> str:
+    """Hydra cannot read a word of the command line."""
+    key, equals, _ = word.partition("=")
+    if word.startswith("-") and equals:
+        return f"{verb} has no option {word}; a key has no dashes: {word.lstrip('-')}"
+    if not equals:
+        return f"{verb} takes words like seed=2, name=value without blanks; {word!r} is none"
+    return f"{word}: the value of {key} cannot be read; {_as_text(word)}"
+
+
+def _explain_value(text: str, reason: str) -> str:
+    """A value does not fit its key, or is of an entry that a list has not."""
+    word = text.removeprefix("Error merging override ")
+    if word == text:
+        return f"{text}\n{reason}"
+    entry = NO_ENTRY.match(word)
+    if entry and any(words in reason for words in OF_NO_ENTRY):
+        name = entry["list"]
+        return f"{word}: {name} has no entry {entry['index']} yet; write all: '{name}=[{{...}}]'"
+    return f"{word}: {_first_line(reason)}"
+
+
+def _as_text(word: str) -> str:
+    """How a shell is told that a value is a text, whatever is in it."""
+    key, _, value = word.partition("=")
+    escaped = value.replace("'", "\\'")
+    quoted = f"\"{key}='{escaped}'\""
+    if set(value) & set('"$`!\\'):  # which mean something inside of double quotes
+        quoted = shlex.quote(f"{key}='{escaped}'")
+    return f"if it is a text, put it in quotes: {quoted}"
 
 
 def _first_line(text: str) -> str:

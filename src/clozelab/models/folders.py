@@ -132,6 +132,7 @@ def load_encoder(
     initialisation: str = "pretrained",
     seed: int = 0,
     stored: Mapping[str, Tensor] | None = None,
+    tells_fresh: bool = True,
 ) -> Encoder:
     """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 
@@ -139,6 +140,7 @@ def load_encoder(
         initialisation: "random": the same shape with fresh weights.
         seed: of fresh weights, also of a missing pooler.
         stored: what read_tensors has read already.
+        tells_fresh: warn of a missing pooler; not where nothing is trained on it.
     """
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
@@ -156,7 +158,8 @@ def load_encoder(
     fresh = {name: value for name, value in state.items() if name.startswith("encoder.pooler.")}
     poolers = family.to_hf(fresh)
     if poolers and not poolers.keys() & tensors.keys():
-        _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
+        if tells_fresh:
+            _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
         tensors |= poolers
     _fill(state, tensors, family, folder)
     return encoder

@@ -177,7 +177,13 @@ def summary_of(problems: Sequence[tuple[str, str]], total: int) -> str:
 
     For example `2 of 90 texts were not answered: text 7 is empty; text 9 has ...`.
     """
-    reasons = "; ".join(f"{text} {reason}" for text, reason in problems[:SHOWN_PROBLEMS])
+    phrases = list[str]()
+    # from the last on: what to do about it ("...: shorten it") is said once, behind all
+    for text, reason in reversed(problems[:SHOWN_PROBLEMS]):
+        fact, _, advice = reason.partition(": ")
+        is_told = any(phrase.endswith(advice) for phrase in phrases)
+        phrases.append(f"{text} {fact if advice and is_told else reason}")
+    reasons = "; ".join(reversed(phrases))
     hidden = len(problems) - SHOWN_PROBLEMS
     if hidden > 0:
         reasons += f"; and {hidden:,} more"

@@ -287,7 +287,7 @@ class Distillation(MaskedLanguageModel):
         )
         teacher = models["teacher"]
         stored = folders.read_tensors(self.teacher)
-        encoder = folders.load_encoder(self.teacher, stored=stored)
+        encoder = folders.load_encoder(self.teacher, stored=stored, tells_fresh=False)
         names = teacher.encoder.state_dict().keys()
         state = {name: value for name, value in encoder.state_dict().items() if name in names}
         teacher.encoder.load_state_dict(state)

@@ -119,11 +119,12 @@ def results(records: Iterable[Record]) -> list[list[str]]:
         mean = statistics.fmean(scores) if scores else None
         contexts = []
         for run in runs:
+            # the loss itself is a run's own, what it stands beside is the same for all
             context = score_in_context(run)
-            if not context.startswith(LEARNT_NOTHING):
-                # the loss itself is a run's own, what it stands beside is the same for all
-                context = context.rpartition(" nats, ")[2]
-            contexts.append(context)
+            beside = context.rpartition(" nats, ")[2]
+            if beside != context and context.startswith(LEARNT_NOTHING):
+                beside = f"{LEARNT_NOTHING}: {beside}"
+            contexts.append(beside)
         distinct_contexts = "; ".join(filter(None, dict.fromkeys(contexts)))
         lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), distinct_contexts])
     return lines

@@ -121,7 +121,7 @@ def is_unfinished(path: Path, record: Record | None) -> bool:
 def refuse_to_replace(to: Path) -> None:
     """ValueError for a file, or a folder that holds anything: what it holds would be gone."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ValueError(f"export: {to} is there; remove it, or give to= another name")
+        raise ValueError(f"{to} is there; remove it, or give to= another name")
 
 
 def write(

@@ -21,6 +21,7 @@ from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.runs.record import RUN_FILE, read_record
 from clozelab.terminal import ParsedArgs
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -152,16 +153,22 @@ def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
 # Rows
 
 
-def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[str, str]:
+def roles_of_file(
+    file: RowFile, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
+) -> dict[str, str]:
     """Role -> the column of a file that has it, or the key of the command line that gives it.
 
+    Where no column is named, and a table has all that the model was `trained` on, it is those.
     ValueError where a column is missing, where none is named and none can be told to be the text,
     and where a key would hide a column.
     """
     constants = _constants(values)
     _refuse_constants(constants, file, act)
     if "text" not in values:
-        return choose_columns([*file.columns, *constants], act, where=file.name)
+        named = []
+        if trained and not constants and file.is_table and set(trained) <= set(file.columns):
+            named = list(trained)
+        return choose_columns([*file.columns, *constants], act, named=named, where=file.name)
     # text=premise,hypothesis names two columns, unless one has the whole of it as its name.
     columns = [values["text"]]
     if values["text"] not in file.columns:
@@ -174,6 +181,16 @@ def roles_of_file(file: RowFile, act: str, values: Mapping[str, str]) -> dict[st
             )
         roles[key] = key
     return roles
+
+
+def trained_columns(folder: Path) -> list[str]:
+    """The columns of texts that a fine-tuned run read; none of what is no such run."""
+    if not (folder / RUN_FILE).is_file():
+        return []
+    record = read_record(folder)
+    assert record is not None
+    data = record.config.get("task", {}).get("data", {})
+    return list(data.get("text_columns") or [])
 
 
 def _constants(values: Mapping[str, str]) -> dict[str, str]:

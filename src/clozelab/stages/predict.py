@@ -44,7 +44,8 @@ the mask token is filled, and do= says what else.
                  for several. format= says what a name does not: lines, jsonl,
                  csv, tsv, parquet
   text=COLUMN    with input=: the column of the texts, or two between a comma.
-                 Without it they are found by name; pair= and question= beside
+                 Without it they are those that the run was trained on, or are
+                 found by name; pair= and question= beside
                  it are one text for every row
   output=FILE    .csv, .tsv, .parquet, .jsonl, or one line of text each;
                  embeddings also as .npy; states and attention maps as .npz:
@@ -118,7 +119,8 @@ def predict_texts(args: ParsedArgs) -> None:
     refuse_for_act(act, values, out)
     options = inference.parse_options(act, values)
     if "input" in values:
-        roles = inference.roles_of_file(file, act, values)
+        trained = inference.trained_columns(Path(args.names[0]))
+        roles = inference.roles_of_file(file, act, values, trained)
         tell_columns(file, roles, values)
     else:
         roles = roles_of_command_line(file, act)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.analysis.grouping import group_by
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
@@ -151,11 +153,11 @@ def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> N
 def print_differences(differences: Sequence[DifferenceView], console: Console) -> None:
     """Print paired differences from the first row, and why some have no p-value."""
     headings = [
-        Heading("row"),
-        Heading("column"),
+        Heading("row", folds=True),
+        Heading("column", folds=True),
         Heading("difference", is_number=True),
         Heading("95 % interval", is_number=True),
-        Heading("corrected p", is_number=True),
+        Heading("corrected p", is_number=True, drop=1),
     ]
     rows = []
     for difference in differences:
@@ -164,10 +166,10 @@ def print_differences(differences: Sequence[DifferenceView], console: Console) -
         rows.append([difference.row, difference.judged_on, *figures])
     _print_plain(f"differences from {differences[0].first}, paired by seed", console, "bold")
     console.print(make_table(headings, rows, console.width))
-    for difference in differences:
-        if difference.note and not difference.p:
-            name = f"{difference.row} on {difference.judged_on}"
-            _print_plain(f"{name}: {difference.note}", console, "dim")
+    untested = [difference for difference in differences if difference.note and not difference.p]
+    for (row, note), same in group_by(untested, attrgetter("row", "note")).items():
+        columns = ", ".join(difference.judged_on for difference in same)
+        _print_plain(f"{row} on {columns}: {note}", console, "dim")
 
 
 def _print_plain(text: str, console: Console, style: str) -> None:

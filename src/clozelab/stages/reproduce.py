@@ -32,6 +32,7 @@ from clozelab.runs.record import JobName
 from clozelab.runs.store import accept_other_code
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
+from clozelab.targets import check_targets
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import duration
 from clozelab.training.stopping import STOPPED
@@ -228,6 +229,9 @@ def dry_run(steps: Sequence[Step]) -> int:
         if not step.is_sweep:
             continue
         jobs = list(planned_jobs(step.sweep))
+        for overrides in step.sweep.jobs:
+            # each job would refuse a misspelt setting of its parts itself
+            check_targets(step.sweep.composer.compose(overrides).values)
         for job in jobs:
             line = f"  {job.status:<12} {job.run_dir}"
             if job.source:

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import LEARNT_NOTHING, score_in_context
@@ -22,7 +24,7 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, Record
 from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 from clozelab.training.host import usable_cores
@@ -35,6 +37,7 @@ long the rest takes.
 
 The jobs are those of the last launch there; runs that are none of them are
 "others". Processes on other machines are not seen."""
+LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
 MAX_COMMANDS = 3  # of single runs that no launch speaks for
@@ -49,6 +52,8 @@ class ExperimentStatus:
     sweeps: list[SweepState]
     running: list[tuple[Record, Progress]]
     trouble: list[Record]
+    # jobs that ended before their run began: the run folder, why, and the log
+    unbegun: list[tuple[str, str, Path]]
     commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
 
     @property
@@ -72,6 +77,8 @@ def main(args: ParsedArgs) -> int:
     # A folder without runs is no mistake, filters that leave none may be one.
     if not every_record:
         say(console, f"no runs in {Path(runs_dir).resolve()}")
+        for launcher in sorted(Path(runs_dir).glob(f"*/*/{LAUNCHER_FOLDER}")):
+            print_unbegun(list(failed_before_begun(launcher.parent)), console)
     elif not records:
         say(console, no_match(select(every_record, experiment, {}), filters))
     for status in experiment_statuses(records):
@@ -106,10 +113,24 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
         if run.status == "running":
             running.append((run, read_progress(run)))
     trouble = [run for run in runs if run.status in TROUBLE]
+    unbegun = list(failed_before_begun(root)) if any(sweep.not_begun for sweep in sweeps) else []
     commands = []
     if not running:
         commands = _commands_to_go_on(launches, sweeps, trouble, root)
-    return ExperimentStatus(experiment, scale, sweeps, running, trouble, commands)
+    return ExperimentStatus(experiment, scale, sweeps, running, trouble, unbegun, commands)
+
+
+def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield the folder, the reason and the log of each job of a sweep that has no run.
+
+    What is wrong with its words or its files ends a job before it claims a folder.
+    """
+    for log in sorted((root / LAUNCHER_FOLDER).glob("logs/*.log")):
+        # pretrain-pretrain--mlm--seed-1.log is of the run pretrain/mlm/seed-1
+        place = log.stem.partition("-")[2].replace("--", "/")
+        _, is_error, reason = log.read_text(errors="replace").rpartition("\nerror: ")
+        if is_error and not (root / place / RUN_FILE).is_file():
+            yield place, reason.strip(), log
 
 
 def _folder_of_launches(runs: Sequence[Record], experiment: str, scale: str) -> Path:
@@ -150,6 +171,7 @@ def print_status(status: ExperimentStatus, console: Console) -> None:
     if status.running:
         print_running(status.running, console)
     print_trouble(status.trouble, console)
+    print_unbegun(status.unbegun, console)
     if status.is_done:
         sentence = "all done"
         if any(sweep.planned is None for sweep in status.sweeps):
@@ -242,6 +264,15 @@ def print_trouble(records: Sequence[Record], console: Console) -> None:
         log = record.folder / LOG_FILE
         if record.status == "failed" and log.is_file():
             say(console, f"  log: {log}", style="dim")
+
+
+def print_unbegun(jobs: Sequence[tuple[str, str, Path]], console: Console) -> None:
+    """Print why jobs ended before their run began: each reason once."""
+    for reason, same in group_by(jobs, itemgetter(1)).items():
+        place, _, log = same[0]
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        _warn(f"failed before its run began: {place}{more}: {reason}", console)
+        say(console, f"  log: {log}", style="dim")
 
 
 def _warn(text: str, console: Console) -> None:
