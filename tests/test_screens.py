@@ -20,7 +20,6 @@ from clozelab.runs.outcome import ending
 from clozelab.runs.record import Record
 from clozelab.stages import compare, list_experiments, plan, runs, status
 from clozelab.stages.report import main as report
-from clozelab.terminal import make_console
 
 WIDTHS = 80, 100, 160
 WHOLE = re.compile(r"^(next|run|to go on|from Python|Report|error|  log)\b|clozelab |/")
@@ -86,9 +85,9 @@ def screens(
         "runs": lambda: runs.main([runs_dir]),
         "compare": lambda: compare.main(folders),
         "report": lambda: report([str(root / "finetune")]),
-        "findings": lambda: print_findings(FINDINGS, make_console(), shows_all=True),
+        "findings": lambda: print_findings(FINDINGS, shows_all=True),
         "machine": lambda: print_facts(
-            FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()
+            FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}
         ),
         "plan": lambda: plan.main(words),
         "end": lambda: print_endings(find(root).runs),

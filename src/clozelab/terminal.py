@@ -272,9 +272,22 @@ def _needed_width(heading: Heading, cells: Sequence[str]) -> int:
     return longest
 
 
-def say(console: Console, text: str, style: str = "") -> None:
-    """Print a line of plain text that is never wrapped in a pipe or cut.
+def say(text: str, style: str = "", *, wraps: bool = False, console: Console | None = None) -> None:
+    """Print a line of plain text, whole: a path or a command can be copied.
 
-    So paths and commands stay whole.
+    Args:
+        wraps: it is prose, which breaks between words at the terminal's edge.
+        console: another one than the standard output.
     """
-    console.print(Text(text, style=style), soft_wrap=True)
+    if console is None:
+        console = make_console()
+    console.print(Text(text, style=style), soft_wrap=not wraps)
+
+
+def print_table(
+    headings: Sequence[Heading], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
+    """Print a table that fits in the standard output, or in another console."""
+    if console is None:
+        console = make_console()
+    console.print(make_table(headings, rows, console.width))

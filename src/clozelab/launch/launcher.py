@@ -36,7 +36,7 @@ from clozelab.runs.outcome import ending, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.terminal import Heading, make_table, say
+from clozelab.terminal import Heading, print_table, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
@@ -136,7 +136,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         self._print_results(jobs, returned, console)
         command = sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)])
         if command:
-            say(console, f"W&B offline; to upload all: {command}")
+            say(f"W&B offline; to upload all: {command}", console=console)
         self._count_failed(jobs)
         return returned
 
@@ -258,7 +258,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
                 end = f"failed ({job.message})"
             else:
                 end = result.return_value
-            say(console, f"trial {job.name}: {end} with {' '.join(result.overrides or ())}")
+            say(f"trial {job.name}: {end} with {' '.join(result.overrides or ())}", console=console)
 
     def _print_scores(self, jobs: Sequence[Job], console: Console) -> None:
         records = []
@@ -276,10 +276,10 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             Heading("score", is_number=True),
             Heading("beside", folds=True),
         ]
-        console.print(make_table(headings, results(records), console.width))
+        print_table(headings, results(records), console)
         if not _is_part_of_reproduction():
             for line in self._next_steps(records):
-                say(console, line)
+                say(line, console=console)
 
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
@@ -454,7 +454,7 @@ def _print_summary(jobs: Sequence[Job], console: Console) -> None:
         more = ""
         if len(same) > 1:
             more = f" and {len(same) - 1} more"
-        say(console, f"  failed: {same[0].name}{more}: {reason}\n    log: {same[0].log}")
+        say(f"  failed: {same[0].name}{more}: {reason}\n    log: {same[0].log}", console=console)
 
 
 def _best_pretraining(records: Sequence[Record]) -> list[str]:

@@ -40,6 +40,7 @@ from clozelab.launch.progress import (
     time_words,
 )
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
+from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
@@ -241,9 +242,7 @@ class ProcessPool:
             remark = f": {job.message}"
         elif job.state != JobState.RUNNING:
             remark = f" after {duration(job.seconds)}  ({self._progress()})"
-        self.console.print(
-            f"{job.state:>8}  {job.name}{remark}", markup=False, highlight=False, soft_wrap=True
-        )
+        say(f"{job.state:>8}  {job.name}{remark}", console=self.console)
         self.pulse.spoken()
 
     def _progress(self) -> str:

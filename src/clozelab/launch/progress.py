@@ -21,6 +21,7 @@ from rich.console import Console
 
 from clozelab.launch.processes import Job, JobState
 from clozelab.runs.record import write_json
+from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.text.plain import read_json
 
@@ -248,7 +249,7 @@ class Pulse:
         """Print the line if it is due."""
         if self.console.is_terminal or time.monotonic() - self._spoken < PULSE_SECONDS:
             return
-        self.console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+        say(self.line(), console=self.console)
         self.spoken()
 
     @contextmanager

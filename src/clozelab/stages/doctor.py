@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.planning.steps import SWEEPS
 from clozelab.results.experiment import find_experiment
-from clozelab.terminal import Grammar, ParsedArgs, make_console, parse
+from clozelab.terminal import Grammar, ParsedArgs, parse, say
 
 if TYPE_CHECKING:  # it imports torch: not for --help and mistakes
     from clozelab.checks.subject import Subject
@@ -66,7 +66,7 @@ def _examine_machine(is_allocator_tuned: bool) -> int:
 
     facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
     host = host_facts()
-    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, make_console())
+    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]})
     return 0
 
 
@@ -79,10 +79,9 @@ def _examine_subject(args: ParsedArgs) -> int:
     with _quiet_log():
         subject = _gather(args)
         findings = list(examine(subject))
-    console = make_console()
-    console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
-    print_findings(findings, console, shows_all="all" in args.flags)
-    console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
+    say(f"Pre-flight of {subject.name}", "bold")
+    print_findings(findings, shows_all="all" in args.flags)
+    say(f"{time.perf_counter() - started:.0f} s", "dim")
     return int(any(finding.level == ERROR for finding in findings))
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from clozelab.analysis.scores import DataColumn
 from clozelab.planning.steps import runs_root
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import percent
 
@@ -43,9 +41,8 @@ def main(args: ParsedArgs) -> int:
         )
     row = find_row(experiment, row_name)
     table = build_table(experiment, runs)
-    console = make_console()
     for column in find_columns(table, column_name):
-        print_cell(table, row, column, console)
+        print_cell(table, row, column)
     return 0
 
 
@@ -148,7 +145,7 @@ def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str
     return f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
 
 
-def print_cell(table: ResultTable, row: str, column: DataColumn, console: Console) -> None:
+def print_cell(table: ResultTable, row: str, column: DataColumn) -> None:
     """Print a cell's value, its runs and the commands that make them."""
     cell = table.cells[row, column.key]
     value = percent(cell.estimate, column.decimals)
@@ -156,9 +153,9 @@ def print_cell(table: ResultTable, row: str, column: DataColumn, console: Consol
     if paper_value is not None:
         value += f", the paper {paper_value:.{column.decimals}f}"
     label = table.experiment.label(row)
-    say(console, f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
+    say(f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
     for line in filter(None, (column.role, "; ".join(cell.notes))):
-        say(console, line, style="yellow")
+        say(line, style="yellow")
     headings = [
         Heading("run"),
         Heading("score", is_number=True),
@@ -174,10 +171,10 @@ def print_cell(table: ResultTable, row: str, column: DataColumn, console: Consol
         if run.git:
             commit = run.git.commit[:12]
         lines.append([run.place, cell_run.scores, commit, run.fingerprint[:12], cell_run.note])
-    console.print(make_table(headings, lines, console.width))
+    print_table(headings, lines)
     for pretrain_seed, finetune_seed in cell.missing:
-        say(console, f"missing: seeds {pretrain_seed}/{finetune_seed}", style="yellow")
+        say(f"missing: seeds {pretrain_seed}/{finetune_seed}", style="yellow")
     # Below the table, and whole: to be copied.
     for cell_run in cell_runs:
         run = cell_run.record
-        say(console, run.command or f"{run.place}: the record does not say its command")
+        say(run.command or f"{run.place}: the record does not say its command")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich import filesize
-from rich.console import Console
 
 from clozelab.planning.steps import runs_root
 from clozelab.results.experiment import find_experiment
@@ -294,7 +293,7 @@ def print_summary(out: Path, selection: Selection) -> None:
     if selection.num_left_out:
         counts = (f"{count} {status}" for status, count in selection.num_left_out.items())
         sentences.append(f"left out: {', '.join(counts)}")
-    say(Console(), f"{out}: {'; '.join(sentences)}")
+    say(f"{out}: {'; '.join(sentences)}")
 
 
 def _below(path: Path, folder: Path) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
@@ -34,11 +32,10 @@ def main(args: ParsedArgs) -> int:
     content = registration.declared(load_experiment(folder), *declared_jobs(sweeps))
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in args.flags)
-    console = Console()
     outcome = "registered" if is_new else "registered already"
-    say(console, f"{outcome} on {entry.date}: sha256 {entry.hash}")
+    say(f"{outcome} on {entry.date}: sha256 {entry.hash}")
     file = (root / registration.REGISTRATION_FILE).resolve()
-    say(console, f"{file}: commit it, or send it to somebody who keeps it")
+    say(f"{file}: commit it, or send it to somebody who keeps it")
     return 0
 
 
