@@ -20,9 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.text.did_you_mean import hint
+from clozelab.text.did_you_mean import check_choice, hint
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
+
+SWITCH = ("true", "false")
+"""The choices of a key that is on or off."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Grammar:
         names: how many words may stand without `=` and dashes: (at least, at most; None: any
             number).
         keys: of `key=value`.
+        choices: of `key=value`: key -> the values that it takes.
         flags: of `--flag`.
         options: of `--option VALUE` and `--option=VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
@@ -53,6 +57,7 @@ class Grammar:
 
     names: tuple[int, int | None]
     keys: Sequence[str] = ()
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     flags: Sequence[str] = ()
     options: Sequence[str] = ()
     takes_overrides: bool = False
@@ -76,10 +81,15 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
             args.names.append(word)  # a path may have a sign in it
         elif key in grammar.keys:
             args.values[key] = value
+        elif key in grammar.choices:
+            check_choice(key, value, grammar.choices[key])
+            args.values[key] = value
         elif grammar.takes_overrides:
             args.overrides.append(word)
         else:
-            raise ValueError(f"{verb} has no key {key!r}; {hint(key, grammar.keys)}")
+            raise ValueError(
+                f"{verb} has no key {key!r}; {hint(key, [*grammar.keys, *grammar.choices])}"
+            )
     _check_number(verb, args.names, grammar.names)
     return args
 

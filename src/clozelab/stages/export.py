@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.models.locate import find_model
-from clozelab.terminal import ParsedArgs, verb
+from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 FORMATS = ("transformers", "onnx", "sentence_transformers")
-SWITCH = ("true", "false")
 CHOICES = {
     "format": FORMATS,
     "pooling": ("auto", "mean", "cls"),
@@ -58,18 +57,10 @@ hub=true, NAME@COMMIT on the hub.
                                                         bert_model.ckpt.*"""
 
 
-@verb(
-    "export",
-    HELP,
-    names=(1, 1),
-    keys=("to", *CHOICES),
-)
+@verb("export", HELP, names=(1, 1), keys=("to",), choices=CHOICES)
 def main(args: ParsedArgs) -> int:
     """Write the folder and print where it is; returns the exit status."""
     values = args.values
-    for key, choices in CHOICES.items():
-        if key in values and values[key] not in choices:
-            raise ValueError(f"export: {key}={values[key]}; choose {', '.join(choices)}")
     path = Path(args.names[0])
     form = values.get("format", FORMATS[0])
     to = None

@@ -34,7 +34,7 @@ from clozelab.stages.archive import (
     write_archive,
     write_results_table,
 )
-from clozelab.terminal import ParsedArgs, say, verb
+from clozelab.terminal import SWITCH, ParsedArgs, say, verb
 from clozelab.text.safe_yaml import own_text
 
 HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER]
@@ -76,21 +76,18 @@ class Selection:
     "pack",
     HELP,
     names=(1, 1),
-    keys=("out", "encoders", "predictions", *FILTERS),
+    keys=("out", *FILTERS),
+    choices={"encoders": SWITCH, "predictions": SWITCH},
     takes_overrides=True,
 )
 def main(args: ParsedArgs) -> int:
     """Write the pack and say what it holds; returns the exit status."""
-    with_weights = args.values.get("encoders", "false")
-    with_predictions = args.values.get("predictions", "true")
-    if "out" not in args.values or {with_weights, with_predictions} - {"true", "false"}:
-        raise ValueError(
-            "pack needs out=FILE, the file to write; encoders= and predictions= are true or false"
-        )
+    if "out" not in args.values:
+        raise ValueError("pack needs out=FILE, the file to write")
     left_out = []
-    if with_weights == "false":
+    if args.values.get("encoders") != "true":
         left_out.append(WEIGHTS)
-    if with_predictions == "false":
+    if args.values.get("predictions") == "false":
         left_out += PREDICTION_PATTERNS
     out = Path(args.values["out"])
     selection = select_runs(args)

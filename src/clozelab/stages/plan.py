@@ -107,7 +107,8 @@ class Plan:
     "plan",
     HELP,
     names=(1, 1),
-    keys=("budget", "matched_by", "difference"),
+    keys=("budget", "difference"),
+    choices={"matched_by": MATCHINGS},
     flags=("no-measure", "measure-again", "brief"),
     options=("config-dir", "config-name"),
     takes_overrides=True,
@@ -178,8 +179,6 @@ def make_plan(args: ParsedArgs) -> Plan:
         raise ValueError(
             f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too"
         )
-    if matched_by and matched_by not in MATCHINGS:
-        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
     difference = parse_difference(args.values.get("difference", "2"))
 
     (name,) = args.names

@@ -12,7 +12,14 @@ from clozelab.corpus.lines import whole_characters
 from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
 from clozelab.stages import inference
-from clozelab.stages.inference import ACT_OF_TASK, ACTS, MODEL_KEYS, OPTION_KEYS, READING
+from clozelab.stages.inference import (
+    ACT_OF_TASK,
+    ACTS,
+    ERRORS,
+    MODEL_CHOICES,
+    MODEL_KEYS,
+    OPTION_KEYS,
+)
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
 from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.plain import read_json
@@ -76,7 +83,8 @@ ARRAY_ACTS = ("embed", "states", "attention")
     "predict",
     HELP,
     names=(1, 1),
-    keys=(*INPUT_KEYS, "do", *MODEL_KEYS, *READING, *OPTION_KEYS),
+    keys=(*INPUT_KEYS, *MODEL_KEYS, *OPTION_KEYS),
+    choices={"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), **MODEL_CHOICES},
     flags=("json", "test"),
 )
 def main(args: ParsedArgs) -> int:
@@ -99,10 +107,8 @@ def main(args: ParsedArgs) -> int:
 def predict_texts(args: ParsedArgs) -> None:
     """Answer the one text of the command line, or each row of a file."""
     values = args.values
-    if values.get("do") not in (None, *ACTS):
-        raise ValueError(f"do={values['do']}: choose one of {', '.join(ACTS)}")
-    errors = inference.parse_choice("errors", values)
-    skips_empty = inference.parse_choice("empty", values) == "skip"
+    errors = values.get("errors", "mark")
+    skips_empty = values.get("empty") == "skip"
     if "input" in values:
         file = open_rows(values["input"], values.get("format", "auto"))
     else:

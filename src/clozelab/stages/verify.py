@@ -38,7 +38,7 @@ from clozelab.stages.rerun import (
     rerun_from_beginning,
     rerun_from_checkpoint,
 )
-from clozelab.terminal import ParsedArgs, path_of, say, verb
+from clozelab.terminal import SWITCH, ParsedArgs, path_of, say, verb
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject, read_json
@@ -89,7 +89,13 @@ LOCAL_KEYS = (
 )
 
 
-@verb("verify", HELP, names=(1, 1), keys=("retrain", "seed", "data_dir", "cache_dir"))
+@verb(
+    "verify",
+    HELP,
+    names=(1, 1),
+    keys=("seed", "data_dir", "cache_dir"),
+    choices={"retrain": SWITCH},
+)
 def main(args: ParsedArgs) -> int:
     """Print the verdict; returns the exit status."""
     path = Path(args.names[0])
@@ -125,10 +131,9 @@ def verify_archive(path: Path, values: Mapping[str, str]) -> int:
     Returns:
         The exit status.
     """
-    retrain = values.get("retrain", "true")
     seed = values.get("seed", "1")
-    if retrain not in ("true", "false") or not seed.isdecimal():
-        raise ValueError("retrain= is true or false, and seed= a number")
+    if not seed.isdecimal():
+        raise ValueError(f"seed={seed}: give a whole number")
     data_dir = str(Path(path_of("data_dir", values)).absolute())
     # The overrides of a training on this machine.
     local_paths = {"data_dir": data_dir}
@@ -144,7 +149,7 @@ def verify_archive(path: Path, values: Mapping[str, str]) -> int:
             _run_check(check_scores, archive, data_dir),
             _run_check(check_table, archive),
         ]
-        if retrain == "true":
+        if values.get("retrain") != "false":
             results.append(_run_check(check_one_run, archive, Path(folder), int(seed), local_paths))
     # The folder is gone by now: its name would only lengthen the sentences.
     wrong: list[str] = []
