@@ -24,6 +24,8 @@ from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.sweep import Sweep, compose
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.runs.find import Runs, find
 from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
@@ -263,6 +265,18 @@ def runs_root(
     """
     name = config_name or next(iter(sweeps_of(folder or Path()).values()))
     return root_of(compose(name, list(overrides), folder=folder, sweep=True))
+
+
+def open_results(name: str, overrides: Sequence[str]) -> tuple[Experiment, Runs]:
+    """An experiment, and its runs at a scale. ValueError: there is no run."""
+    folder = find_experiment(name)
+    root, scale = runs_root(folder, overrides)
+    runs = find(root)
+    if not runs.runs:
+        raise ValueError(
+            f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
+        )
+    return load_experiment(folder), runs
 
 
 def root_of(master: Composed) -> tuple[Path, str]:

@@ -26,6 +26,7 @@ from clozelab.analysis.scores import (
     Origin,
     ScoredRun,
     ScoreTable,
+    datasets_for_column,
 )
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.columns import (
@@ -45,7 +46,7 @@ from clozelab.results.evidence import (
 from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
-from clozelab.text.did_you_mean import nearest
+from clozelab.text.did_you_mean import hint, nearest
 from clozelab.training.measuring import read_rows
 
 # how much alike two keys have to be that both begin with "validation/", to be taken for one
@@ -143,6 +144,35 @@ class ResultTable(ScoreTable):
     @cached_property
     def checkpoint_series(self) -> list[CheckpointSeries]:
         return find_series(self.experiment, self.runs)
+
+    def find_row(self, name: str) -> str:
+        """The row that has a name or label; ValueError where there is none."""
+        rows: dict[str, str] = {}  # label or name -> name
+        for row in self.spec.rows:
+            rows |= {row.label: row.name, row.name: row.name}
+        if name not in rows:
+            raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
+        return rows[name]
+
+    def find_columns(self, name: str) -> list[DataColumn]:
+        """The data sets with results that a name means.
+
+        It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
+        """
+        columns = self.with_results
+        # A task's or a heading's own name comes first: a column of the paper may share it.
+        exact = [column for column in columns if name in (column.key, column.task, column.heading)]
+        if exact:
+            return exact
+        of_paper = datasets_for_column(name, columns)
+        if of_paper:
+            return of_paper
+        names = set()
+        for column in columns:
+            names |= {column.task, column.heading}
+            if column.column:
+                names.add(column.column.name)
+        raise ValueError(f"no column {name!r} with a run; {hint(name, names - {''})}")
 
     def with_rows(self, rows: Sequence[Row]) -> ResultTable:
         """The table with other labels of its rows."""

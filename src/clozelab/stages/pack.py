@@ -107,8 +107,7 @@ def select_runs(args: ParsedArgs) -> Selection:
     """Find the runs that a command line names; ValueError where there are none."""
     root, experiment, scale = _find_root(args)
     filters = {key: args.values[key] for key in FILTERS if key in args.values}
-    every_record = find(root).records if root.is_dir() else []
-    matching = select(every_record, None, filters)
+    matching = select(find(root).records, None, filters)
     packed = [record for record in matching if record.status in PACKED_STATUSES]
     if not packed:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from clozelab.planning.steps import runs_root
+from clozelab.planning.steps import open_results
 from clozelab.results.contests import (
     SIGNIFICANCE,
     Attempt,
@@ -16,9 +16,7 @@ from clozelab.results.contests import (
     read_attempts,
     write_attempts,
 )
-from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
-from clozelab.runs.find import find
 from clozelab.stages.plan import parse_budget
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import probability
@@ -55,12 +53,8 @@ def main(args: ParsedArgs) -> int:
     path = Path(args.values.get("table", "records.csv"))
     budget = read_budget(args.values.get("budget", ""))
     attempts = read_attempts(path)
-    folder = find_experiment(name)
-    root, _ = runs_root(folder, args.overrides)
-    runs = find(root) if root.is_dir() else None
-    if runs is None or not runs.runs:
-        raise ValueError(f"no run below {root}")
-    attempt = make_attempt(build_table(load_experiment(folder), runs), row, column, budget)
+    table = build_table(*open_results(name, args.overrides))
+    attempt = make_attempt(table, table.find_row(row), column, budget)
 
     best = best_of_contest(attempts, attempt)
     is_record = best is None or p_above(attempt, best) < SIGNIFICANCE

@@ -221,17 +221,24 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
     return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
 
 
-def open_task(
-    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
-) -> FinetuningDataModule:
-    """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
-    inputs = TaskInputs(
-        name=settings["task"]["name"],
+def task_inputs(
+    settings: ReadOnlyJson, name: str, tokenizer: Tokenizer | None = None, longest: int = 512
+) -> TaskInputs:
+    """What data are opened with before any encoder is there: for their texts, not their tokens."""
+    return TaskInputs(
+        name=name,
         data_dir=Path(settings["data_dir"]),
         cache_dir=Path(settings["cache_dir"]),
         tokenizer=cast("Tokenizer", tokenizer),
         max_positions=longest,
     )
+
+
+def open_task(
+    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
+) -> FinetuningDataModule:
+    """A task's data before any encoder is there."""
+    inputs = task_inputs(settings, settings["task"]["name"], tokenizer, longest)
     return factory.build_task_data(settings, inputs)
 
 
@@ -375,13 +382,7 @@ class Gathering:
                 plan = dict.fromkeys(factory.PLAN_KEYS, 1)
                 open_task({**settings, **plan, "task": measure["task"]})
             elif "files" in measure["data"]:
-                inputs = TaskInputs(
-                    name=measure["name"],
-                    data_dir=Path(settings["data_dir"]),
-                    cache_dir=Path(settings["cache_dir"]),
-                    tokenizer=cast("Tokenizer", None),  # there is no encoder yet
-                    max_positions=512,
-                )
+                inputs = task_inputs(settings, measure["name"])
                 build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
         except ValueError as error:
             if not self.corpora.awaits_world:
