@@ -28,7 +28,6 @@ from clozelab.stages.archive import (
     RUNS,
     WEIGHTS,
     Manifest,
-    PackedRun,
     describe_machines,
     run_files,
     write_archive,
@@ -211,17 +210,11 @@ def make_manifest(selection: Selection) -> Manifest:
     if selection.experiment:
         name = selection.experiment.name
         root = _below(selection.root, selection.runs_dir)
-    runs = {}
-    for record in selection.records:
-        runs[record.place] = PackedRun(
-            fingerprint=record.fingerprint, code=record.code, machine=record.machine
-        )
     return Manifest(
         experiment=name,
         root=root,
         scale=selection.scale,
         results_versions=RESULTS_VERSIONS,
-        runs=runs,
         files={},
     )
 
