@@ -302,7 +302,6 @@ def allocations(
     tuned_seeds: int,
     analyses: tuple[int, int] | None,
     may_shorten: bool,
-    measuring: float = 0.0,
 ) -> list[Allocation]:
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
 
@@ -316,11 +315,10 @@ def allocations(
         tuned_seeds: fine-tuning seeds that `costing` counts.
         analyses: pre-training seeds at the first and the last analysis of a stopping rule.
         may_shorten: arms may take fewer steps, never below a masked model's first plateau.
-        measuring: seconds of the evaluations of one pre-training seed, one after another.
     """
     if not costing.arms or any(shape.seconds is None for shape in costing.shapes):
         raise ValueError(NO_SPEED)
-    costs = _seed_costs(costing, tuned_seeds, measuring)
+    costs = _seed_costs(costing, tuned_seeds)
     least_factor = 1.0
     if may_shorten:
         least_factor = _least_steps_factor(costing)
@@ -345,7 +343,7 @@ def allocations(
     return best_of_each
 
 
-def _seed_costs(costing: Costing, tuned_seeds: int, measuring: float) -> SeedCosts:
+def _seed_costs(costing: Costing, tuned_seeds: int) -> SeedCosts:
     pretrain_at_once = costing.pools["pretrain"].at_once
     finetune_at_once = 1
     if "finetune" in costing.pools:
@@ -354,9 +352,11 @@ def _seed_costs(costing: Costing, tuned_seeds: int, measuring: float) -> SeedCos
     starts = sum(arm.start * arm.count for arm in costing.arms)
     pretrain = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms)
     finetune = sum((job.seconds or 0.0) * job.count for job in costing.tasks)
+    # Evaluations take no longer where the arms are trained for longer.
+    measuring = sum((job.seconds or 0.0) * job.count for job in costing.measures)
     jobs_of_seed = costing.num_seeds * pretrain_at_once
     return SeedCosts(
-        start=starts / jobs_of_seed + measuring / pretrain_at_once,
+        start=(starts + measuring) / jobs_of_seed,
         train=(pretrain - starts) / jobs_of_seed,
         tune=finetune / costing.num_seeds / tuned_seeds / finetune_at_once,
     )

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -314,11 +313,7 @@ def _allocate(plan: Plan, budget: float) -> None:
     finetune_seeds = 0
     if "finetune" in plan.sweeps:
         finetune_seeds = len(plan.sweeps["finetune"].groups(lambda key: key == "seed"))
-    evaluations = []
-    if "evaluate" in plan.sweeps:
-        evaluations = list(plan.sweeps["evaluate"].jobs)
-    words = chain.from_iterable(evaluations)
-    measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
+    measures = [job.measure for job in costing.measures]
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     question = choice.power_study(plan.experiment, tasks, plan.difference)
     if not question.claims:
@@ -334,11 +329,6 @@ def _allocate(plan: Plan, budget: float) -> None:
     for measure in measures:
         # one number a pre-training seed
         std_devs[measure] = replace(std_devs[measure], finetuning=0.0)
-    # Of one evaluation by one measure, over all of a plan.
-    num_measured = sum(measure.count for measure in costing.measures)
-    measured_seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
-    seconds_each = measured_seconds / max(1, num_measured)
-    measuring = seconds_each * len(evaluations) / costing.num_seeds
     # Arms with lengths of their own keep them.
     may_shorten = all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms)
     rule = plan.experiment.stopping
@@ -351,7 +341,6 @@ def _allocate(plan: Plan, budget: float) -> None:
         std_devs,
         budget,
         tuned_seeds=max(1, finetune_seeds),
-        measuring=measuring,
         analyses=analyses,
         may_shorten=may_shorten,
     )
