@@ -26,6 +26,7 @@ from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.find import Runs, find
+from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
@@ -69,6 +70,15 @@ class Step:
     def root(self) -> tuple[Path, str]:
         """(folder of the runs at the scale, the scale's name)."""
         return root_of(self.sweep.master)
+
+
+def step_of(args: ParsedArgs) -> Step:
+    """The step that is one stage's sweep, or a single run, as a command line names it."""
+    (verb,) = args.names
+    folder = None
+    if "config-dir" in args.options:
+        folder = Path(args.options["config-dir"])
+    return Step(verb, args.options.get("config-name", verb), folder, tuple(args.overrides))
 
 
 def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.planning.steps import SWEEPS
+from clozelab.planning.steps import SWEEPS, step_of
 from clozelab.results.experiment import find_experiment
 from clozelab.terminal import Grammar, ParsedArgs, parse, say
 
@@ -105,11 +105,7 @@ def _gather(args: ParsedArgs) -> Subject:
     (name,) = args.names
     if name not in SWEEPS:
         return subject.gather(find_experiment(name), args.overrides)
-    folder = None
-    if "config-dir" in args.options:
-        folder = Path(args.options["config-dir"])
     plan_folder = None
     if PLAN_FOLDER in os.environ:
         plan_folder = Path(os.environ[PLAN_FOLDER])
-    config_name = args.options.get("config-name", name)
-    return subject.gather_sweep(name, folder, config_name, args.overrides, plan_folder)
+    return subject.gather_sweep(step_of(args), plan_folder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clozelab.planning.steps import Step, chooses_seeds, make_steps
+from clozelab.planning.steps import Step, chooses_seeds, make_steps, step_of
 from clozelab.planning.tables import (
     busy_lines,
     disk_line,
@@ -182,11 +182,7 @@ def make_plan(args: ParsedArgs) -> Plan:
 
     (name,) = args.names
     if name in STAGES:
-        config_dir = None
-        if "config-dir" in args.options:
-            config_dir = Path(args.options["config-dir"])
-        config_name = args.options.get("config-name", name)
-        steps = [Step(name, config_name, config_dir, tuple(args.overrides))]
+        steps = [step_of(args)]
         experiment = Experiment(folder=Path(), name=name, columns=())
     else:
         folder = find_experiment(name)

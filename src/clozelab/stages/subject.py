@@ -255,31 +255,25 @@ def gather(folder: Path, words: Sequence[str]) -> Subject:
     return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
 
 
-def gather_sweep(
-    verb: str,
-    folder: Path | None,
-    config_name: str,
-    words: Sequence[str],
-    plan_folder: Path | None = None,
-) -> Subject:
-    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it.
+def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
+    """The same of one stage's sweep, or of a single run.
 
     `plan_folder`: where the sizes of its jobs are left for the sweep that asked.
     """
     experiment = ""
-    name = STAGE_NAMES[verb]
-    if folder:
-        experiment = folder.name
+    name = STAGE_NAMES[step.verb]
+    if step.folder:
+        experiment = step.folder.name
         name = f"{experiment}, {name}"
     try:
-        step = Step(verb, config_name, folder, tuple(words))
         gathering = Gathering(name, [step], experiment)
         subject = gathering.subject()
         if plan_folder is not None and gathering.costing is not None:
-            write_plan(plan_folder, [sizes(gathering.costing, verb)], verb)
+            write_plan(plan_folder, [sizes(gathering.costing, step.verb)], step.verb)
         return subject
     except CONFIGURATION_ERRORS as error:
-        raise ValueError(explain(error, verb, config_name=config_name, folder=folder)) from error
+        reason = explain(error, step.verb, config_name=step.config_name, folder=step.folder)
+        raise ValueError(reason) from error
 
 
 class Gathering:
