@@ -186,19 +186,18 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
     """All that is known of how two rows' runs were made."""
     rows = (first, second)
     arms = [str(table.experiment.row(name).arm) for name in rows]
-    pretrained = [table.complete("pretrain", arm) for arm in arms]
-    finetuned = [table.complete("finetune", name) for name in rows]
-    evaluated = [table.complete("evaluate", name) for name in rows]
-    row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
-    outdated = _outdated(table, rows, arms, tasks)
+
+    def factors(stage: str, names: Iterable[str]) -> frozenset[str]:
+        return treatment_factors(*(table.complete(stage, name) for name in names))
+
     return Pair(
         first=_row_evidence(table, first, tasks),
         second=_row_evidence(table, second, tasks),
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
-        arm_factors=treatment_factors(*pretrained),
-        row_factors=row_factors,
-        outdated=outdated,
+        arm_factors=factors("pretrain", arms),
+        row_factors=factors("finetune", rows) | factors("evaluate", rows),
+        outdated=_outdated(table, rows, arms, tasks),
     )
 
 
@@ -207,15 +206,12 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
-    pretraining = table.complete("pretrain", arm)
-    finetuning = table.complete("finetune", row)
-    evaluation = table.complete("evaluate", row)
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(pretraining),
-        finetuning=evidence(finetuning),
-        evaluation=evidence(evaluation),
+        pretraining=evidence(table.complete("pretrain", arm)),
+        finetuning=evidence(table.complete("finetune", row)),
+        evaluation=evidence(table.complete("evaluate", row)),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
 
@@ -424,11 +420,9 @@ def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None])
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    having = {}
-    for run in runs:
-        if metric in run.figures:
-            having[seeds_of(run)] = scored_run(run)
-    scores = {seeds_of(run): float(run.figures[metric]) for run in runs if metric in run.figures}
+    scored = [run for run in runs if metric in run.figures]
+    having = {seeds_of(run): scored_run(run) for run in scored}
+    scores = {seeds_of(run): float(run.figures[metric]) for run in scored}
     num_unscored = len(runs) - len(having)
     lacking = ""
     if num_unscored:
