@@ -241,8 +241,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             # `~hub` takes a key out: it has no value.
             pairs = [word.partition("=") for word in job.overrides]
             choices = {key: choice for key, _, choice in pairs}
-            row = {"name": job.name, "state": str(job.state), "value": scores.get(job.name)}
-            self.rows.append(row | choices)
+            value = scores.get(job.name)
+            self.rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
         track(config, self.verb, self.sweep_dir, self.rows)
 
     def _print_scores(self, records: Sequence[Record], console: Console) -> None:
