@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.text.did_you_mean import check_choice, hint
+from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
 
@@ -82,7 +82,7 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
         elif key in grammar.keys:
             args.values[key] = value
         elif key in grammar.choices:
-            check_choice(key, value, grammar.choices[key])
+            require_choice(key, value, grammar.choices[key])
             args.values[key] = value
         elif grammar.takes_overrides:
             args.overrides.append(word)
@@ -92,6 +92,12 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
             )
     _check_number(verb, args.names, grammar.names)
     return args
+
+
+def require_choice(key: str, value: object, choices: Sequence[str]) -> None:
+    """ValueError for a value of a key that is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")
 
 
 def _add_option(

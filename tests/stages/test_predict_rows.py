@@ -239,7 +239,7 @@ REFUSED = [
     (["input=one.jsonl"], ["did you mean 'pair'? Call it so, or say text=text,sentence2"]),
     (["input=lines.txt", "errors=raise"], ["lines.txt:3 is not UTF-8"]),
     (["input=none.txt"], ["none.txt:1 has no token"]),
-    (["input=lines.txt", "errors=skip"], ["errors='skip' is unknown; known: mark, raise"]),
+    (["input=lines.txt", "errors=skip"], ["errors=skip: choose one of mark, raise"]),
     (["text=a", "label_names={nope: x}"], ["has no label 'nope'"]),
     (["text=a", "label_names=no"], ["label_names=no: write"]),
 ]

@@ -21,8 +21,7 @@ from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
 from clozelab.stages import inference
 from clozelab.stages.outputs import to_json_value
-from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.did_you_mean import check_choice
+from clozelab.terminal import ParsedArgs, require_choice, verb
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
@@ -189,14 +188,14 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     act = content.pop("do", None)
     if act is None:
         act = inference.ACT_OF_TASK.get(predictor.model.task or "", "fill")
-    check_choice("do", act, inference.ACTS)
+    require_choice("do", act, inference.ACTS)
     settings = {}
     for key in (*inference.OPTION_KEYS, "errors"):
         if key in content:
             settings[key] = content.pop(key)
     options = inference.parse_options(act, settings)
     errors = settings.get("errors", "mark")
-    check_choice("errors", errors, inference.ERRORS)
+    require_choice("errors", errors, inference.ERRORS)
     # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)
