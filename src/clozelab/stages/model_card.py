@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from clozelab.runs.record import Record, read_record
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
-    from clozelab.runs.record import Record
 
 ABSOLUTE_PATH = re.compile(r"(?<![\w.-])~?/")
 """Where an absolute path begins."""
@@ -148,8 +148,6 @@ def _replicates(record: Record) -> list[Record]:
 
     Pre-trainings lie in ARM/seed-N, fine-tunings in ROW/pretrain-seed-M/TASK/seed-N.
     """
-    from clozelab.runs.record import read_record
-
     folder = record.folder.resolve()
     paths = folder.parent.glob("seed-*")
     if record.stage == "finetune":

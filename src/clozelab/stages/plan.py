@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from clozelab.launch.progress import Part, plan_file, write_plan
+from clozelab.launch.sweep import Sweep
 from clozelab.planning.steps import Step, chooses_seeds, make_steps, step_of
 from clozelab.planning.tables import (
     busy_lines,
@@ -23,17 +25,15 @@ from clozelab.planning.tables import (
     warnings,
 )
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs, print_table, say, verb
 from clozelab.text.did_you_mean import key_of
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
-    from clozelab.launch.progress import Part
-    from clozelab.launch.sweep import Sweep
     from clozelab.planning.choice import Allocation, PowerQuestion, StdDevs
     from clozelab.planning.cost import Costing
-    from clozelab.runs.find import Runs
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...]
         [budget=TIME [difference=POINTS]] [--no-measure]
@@ -167,7 +167,6 @@ def make_plan(args: ParsedArgs) -> Plan:
     ValueError: a value is wrong, or goes with another that is missing.
     """
     from clozelab.planning.cost import parts_of, with_speeds
-    from clozelab.runs.find import find
     from clozelab.stages.subject import Corpora, analyse
 
     budget = None
@@ -221,8 +220,6 @@ def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
 
     An older one goes where the time is not known.
     """
-    from clozelab.launch.progress import plan_file, write_plan
-
     if parts is None:
         (folder / plan_file(None)).unlink(missing_ok=True)
     else:

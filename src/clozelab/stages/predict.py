@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.corpus.lines import whole_characters
 from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
+from clozelab.runs.record import Record, read_record
 from clozelab.stages import inference
 from clozelab.stages.inference import (
     ACT_OF_TASK,
@@ -27,7 +28,6 @@ from clozelab.text.plain import read_json
 if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.finetuning import FineTuning
-    from clozelab.runs.record import Record
     from clozelab.schema import FinetuneConfig
 
 HELP = """\
@@ -257,8 +257,6 @@ def predict_task(
 
 def require_finetuning(run: Path) -> Record:
     """The record of a complete fine-tuning that kept its model; ValueError for any other folder."""
-    from clozelab.runs.record import read_record
-
     record = read_record(run) if run.is_dir() else None
     is_finetuning = record is not None and record.stage == "finetune" and record.is_complete
     if record is None or not is_finetuning or not record.config_name:
