@@ -46,7 +46,7 @@ from clozelab.planning.steps import Step
 from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -428,13 +428,8 @@ def _encoders_read(group: JobGroup) -> Iterator[Words]:
     common = (settings["task"]["name"], *(str(settings[key]) for key in keys))
     for words in group.jobs:
         # A job without an override of the seed has the sweep's own.
-        seeds = []
-        for word in words:
-            if key_of(word) == "pretrain_seed":
-                seeds.append(word.partition("=")[2])
-        if not seeds:
-            seeds = [str(settings["pretrain_seed"])]
-        yield (*common, *seeds)
+        seed = values_of(words).get("pretrain_seed", str(settings["pretrain_seed"]))
+        yield (*common, seed)
 
 
 # Speeds

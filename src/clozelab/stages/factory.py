@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -58,6 +58,11 @@ def hardware_of(trainer: TrainerConfig) -> Hardware:
     # These two are settings of the process rather than of a Trainer.
     keys += ["threads", "tf32"]
     return choose_hardware(**{key: getattr(trainer, key) for key in keys})
+
+
+def hardware_of_run(run: Run, hardware: Hardware) -> Hardware:
+    """A run that goes on keeps the precision that `auto` meant when it began."""
+    return replace(hardware, precision=run.facts.get("precision", hardware.precision))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from clozelab.report import registration
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.terminal import ParsedArgs, say, verb
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import values_of
 
 HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
 
@@ -57,7 +57,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
             name, settings_hash = registration.settings_of(config)
             settings.setdefault(name, set()).add(settings_hash)
             for job in jobs:
-                values = config | {key_of(word): word.partition("=")[2] for word in job}
+                values = config | values_of(job)
                 seeds["pre-training"].add(int(values[pretrain_seed]))
                 if step.verb == "finetune":
                     seeds["fine-tuning"].add(int(values["seed"]))

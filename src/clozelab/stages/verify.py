@@ -39,7 +39,7 @@ from clozelab.stages.rerun import (
     rerun_from_checkpoint,
 )
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, say, verb
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import read_rows
@@ -213,8 +213,7 @@ def config_mismatches(record: Record) -> Iterator[str]:
 
     A key that they leave open is no difference.
     """
-    command = {key_of(word): word.partition("=")[2] for word in record.overrides}
-    sources: dict[str, JsonObject] = {"its command": command}
+    sources: dict[str, JsonObject] = {"its command": dict(values_of(record.overrides))}
     file = record.folder / CONFIG_FILE
     if file.is_file():
         sources[CONFIG_FILE] = flatten(read_yaml(file))
@@ -491,7 +490,7 @@ def _safe_command(record: Record, archive: RunArchive, folder: Path) -> Record:
         overrides.append(word)
     if not re.fullmatch(r"\w+", record.config_name):
         raise ValueError("its command line is not known")
-    config = OmegaConf.create({key_of(word): word.partition("=")[2] for word in overrides})
+    config = OmegaConf.create(values_of(overrides))
     check_file("its command", "", ConfigResult("pack", "", config, {}))
     config_dir = ""
     if record.config_dir:
