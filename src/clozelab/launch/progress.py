@@ -229,6 +229,7 @@ def _named(job: Job) -> str:
     return f"{job.name} step {last.step:,} of {last.total:,}"
 
 
+@dataclass
 class Pulse:
     """Prints a line wherever PULSE_SECONDS have passed since the last one.
 
@@ -236,10 +237,9 @@ class Pulse:
     `spoken`. `beat` is called from a loop; `in_background` beats in a thread.
     """
 
-    def __init__(self, console: Console, line: Callable[[], str]) -> None:
-        self.console = console
-        self.line = line
-        self._spoken = time.monotonic()
+    console: Console
+    line: Callable[[], str]
+    _spoken: float = field(default_factory=time.monotonic)
 
     def spoken(self) -> None:
         """Something was printed now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -67,6 +67,7 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
     return jobs_of
 
 
+@dataclass(kw_only=True)
 class Corpora:
     """The corpus of each pre-training configuration, opened once.
 
@@ -79,14 +80,13 @@ class Corpora:
         sampling: processor seconds that the small worlds took.
     """
 
-    def __init__(self, *, strict: bool, world: Path | None = None) -> None:
-        self.strict = strict
-        self.world = world
-        self.awaits_world = False
-        self.preparing = 0.0
-        self.sampling = 0.0
-        self.unprepared: list[str] = []
-        self._opened: dict[str, Corpus] = {}
+    strict: bool
+    world: Path | None = None
+    awaits_world: bool = False
+    preparing: float = 0.0
+    sampling: float = 0.0
+    unprepared: list[str] = field(default_factory=list)
+    _opened: dict[str, Corpus] = field(default_factory=dict)
 
     def __call__(self, settings: ReadOnlyJson) -> Corpus:
         key = repr((settings["corpus"], settings["tokenizer"]))
