@@ -161,9 +161,10 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path, screen:
     place = {r"parsing an? \w+ at line \d+ column \d+": "parsing what is at line N column N"}
     with screen.refuses(ValueError, hide=place):
         claim(configs[0])
+    folders = [config.run_dir for config in configs[:2]]
     jobs = [
-        Job(run_dir, [], tmp_path / "log", folder=run_dir, state=JobState.COMPLETE)
-        for run_dir in (config.run_dir for config in configs[:2])
+        Job(folder, [], tmp_path / "log", folder=folder, state=JobState.COMPLETE)
+        for folder in folders
     ]
     assert [*read_records(jobs)] == [jobs[1].name]
     assert [job.state for job in jobs] == ["failed", "complete"]
