@@ -184,6 +184,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
                 search_paths.append(word)
         arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
         arguments += [*search_paths, "hydra.mode=RUN"]
+        log = self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
         state = JobState.WAITING
         if plan.status == "complete":
             state = JobState.SKIPPED
@@ -193,7 +194,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             words=arguments,
             overrides=plan.overrides,
             folder=plan.run_dir,
-            log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
+            log=log,
             state=state,
             is_resumed=plan.status in BEGUN,
         )

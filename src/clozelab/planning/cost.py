@@ -308,10 +308,10 @@ def measure_jobs(
     groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
-    known = []
+    with_encoder = []
     for group in groups:
         with suppress(OSError, ValueError):  # its encoder is not there yet
-            known.append((group, _encoder_of(group.settings, arms)))
+            with_encoder.append((group, _encoder_of(group.settings, arms)))
 
     def kind(job: tuple[JobGroup, EncoderShape]) -> Hashable:
         # A mask of attention counts: a masked model reads a sentence once for each of its tokens.
@@ -319,7 +319,7 @@ def measure_jobs(
         return job[0].settings["measure"]["name"], parameter_count(config), config.is_causal
 
     measures = []
-    for alike in group_by(known, kind).values():
+    for alike in group_by(with_encoder, kind).values():
         group, encoder = alike[0]
         settings = group.settings
         samples = NO_SAMPLES
@@ -342,11 +342,11 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
 
-    known = [(group, _encoder_of(group.settings, arms)) for group in groups]
+    with_encoder = [(group, _encoder_of(group.settings, arms)) for group in groups]
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
     passes = set()
     num_readers = 0
-    for group, encoder in known:
+    for group, encoder in with_encoder:
         if Features.of(group.settings, encoder.config):
             passes |= set(_encoders_read(group))
             num_readers += len(group.jobs)
@@ -359,7 +359,7 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
         return settings["task"]["name"], parameter_count(config), features, *others
 
     tasks = []
-    for alike in group_by(known, kind).values():
+    for alike in group_by(with_encoder, kind).values():
         group, encoder = alike[0]
         trained_length = encoder.longest
         if trained_length is None:

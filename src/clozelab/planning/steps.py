@@ -101,6 +101,11 @@ def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
 
+    return _with_overrides(folder, names, arguments)
+
+
+def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[str]) -> list[Step]:
+    """The sweeps of these names, and before them the corpus, each with the overrides for it."""
     stages = {verb: Step(verb, name, folder, ()) for verb, name in names.items()}
     if "pretrain" in stages:
         stages = {"prepare": Step("prepare", "prepare", None, ())} | stages

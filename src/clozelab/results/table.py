@@ -190,14 +190,16 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
     def factors(stage: str, names: Iterable[str]) -> frozenset[str]:
         return treatment_factors(*(table.complete(stage, name) for name in names))
 
+    row_factors = factors("finetune", rows) | factors("evaluate", rows)
+    outdated = _outdated(table, rows, arms, tasks)
     return Pair(
         first=_row_evidence(table, first, tasks),
         second=_row_evidence(table, second, tasks),
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
         arm_factors=factors("pretrain", arms),
-        row_factors=factors("finetune", rows) | factors("evaluate", rows),
-        outdated=_outdated(table, rows, arms, tasks),
+        row_factors=row_factors,
+        outdated=outdated,
     )
 
 
@@ -206,11 +208,13 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
+    pretraining = evidence(table.complete("pretrain", arm))
+    finetuning = evidence(table.complete("finetune", row))
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(table.complete("pretrain", arm)),
-        finetuning=evidence(table.complete("finetune", row)),
+        pretraining=pretraining,
+        finetuning=finetuning,
         evaluation=evidence(table.complete("evaluate", row)),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )

@@ -35,18 +35,13 @@ def model_card(model: Model, record: Record | None, name: str, form: str) -> str
     library = "transformers"
     if form == "sentence_transformers":
         library = "sentence-transformers"
-    context = {
-        "name": name,
-        "library": library,
-        "pipeline": _pipeline(model, form),
-        "model": model,
-        "encoder": model.encoder.config,
-        "num_parameters": sum(parameter.numel() for parameter in model.encoder.parameters()),
-        "provenance": model.config.get("clozelab", {}),
-        "is_foreign": _is_foreign(model),
-        "record": record,
-        "not_recorded": NOT_RECORDED,
-    }
+    context: JsonObject = {"name": name, "model": model, "record": record}
+    context |= {"library": library, "pipeline": _pipeline(model, form)}
+    context["encoder"] = model.encoder.config
+    context["num_parameters"] = sum(weight.numel() for weight in model.encoder.parameters())
+    context["provenance"] = model.config.get("clozelab", {})
+    context["is_foreign"] = _is_foreign(model)
+    context["not_recorded"] = NOT_RECORDED
     if record is not None:
         context |= _run_in_words(record)
     return templates().get_template("model_card.md.j2").render(context) + "\n"
