@@ -48,20 +48,12 @@ from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
 # of a planned job; `check`: complete, most likely of the same inputs
 DONE = ("complete", "check", "shared", "shared?")
-MEASURE_OF_TASK: JsonObject = {
-    "hub": None,
-    "epochs": 1,
-    "global_batch_size": 1,
-    "evaluations_per_epoch": 1,
-    "max_train_examples": None,
-}
-"""What the reader of a task's files wants beside a measure's own settings."""
 NO_SPEED = (
     "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 )
@@ -118,7 +110,7 @@ class TaskFiles:
     """What the files of each task hold, each read once.
 
     Args:
-        read: reads them, by a fine-tuning's settings.
+        read: reads them, by the settings of a stage.
     """
 
     def __init__(self, read: Callable[[ReadOnlyJson], TaskPreview]) -> None:
@@ -142,7 +134,7 @@ class TaskFiles:
         return samples
 
     def _preview(self, settings: ReadOnlyJson) -> TaskPreview | None:
-        if settings["hub"]:
+        if settings.get("hub"):  # an evaluation has none
             return None
         try:
             return self.read(settings)
@@ -324,7 +316,7 @@ def measure_jobs(
         settings = group.settings
         samples = NO_SAMPLES
         if settings["measure"]["task"] is not None:
-            samples = files.of({**settings, **MEASURE_OF_TASK, "task": settings["measure"]["task"]})
+            samples = files.of({**settings, "task": settings["measure"]["task"]})
         jobs = _jobs_of(alike)
         measures.append(measure_job(settings, jobs, encoder.config, encoder.corpus, samples))
     return measures

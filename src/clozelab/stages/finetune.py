@@ -23,6 +23,7 @@ from clozelab.datamodules.finetuning import (
     EncoderSource,
     FinetuningDataModule,
     TaskInputs,
+    TrainingPlan,
 )
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
@@ -330,10 +331,15 @@ def build_data(
         max_unknown_share=cfg.max_unknown_share,
         code=code,
     )
-    settings = {**vars(cfg), "task": vars(cfg.task)}
-    return factory.build_task_data(
-        settings, inputs, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
+    plan = TrainingPlan(
+        global_batch_size=cfg.global_batch_size,
+        epochs=cfg.epochs,
+        evaluations_per_epoch=cfg.evaluations_per_epoch,
+        max_train_examples=cfg.max_train_examples,
+        seed=draw_seed(cfg),
+        num_workers=cfg.trainer.num_workers,
     )
+    return factory.build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:

@@ -239,7 +239,7 @@ def open_task(
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there."""
     inputs = task_inputs(settings, settings["task"]["name"], tokenizer, longest)
-    return factory.build_task_data(settings, inputs)
+    return factory.build_task_data(settings["task"], inputs, hub=settings.get("hub"))
 
 
 def read_preview(settings: ReadOnlyJson) -> TaskPreview:
@@ -373,8 +373,7 @@ class Gathering:
         measure = settings["measure"]
         try:
             if measure["task"] is not None:
-                plan = dict.fromkeys(factory.PLAN_KEYS, 1)
-                open_task({**settings, **plan, "task": measure["task"]})
+                open_task({**settings, "task": measure["task"]})
             elif "files" in measure["data"]:
                 inputs = task_inputs(settings, measure["name"])
                 build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
