@@ -255,7 +255,7 @@ OF_PROGRAMMERS = (
         (
             ["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"],
             1,
-            "can be matched by steps, tokens",
+            "choose one of steps, tokens",
         ),
         (["plan", "table5_pretraining_tasks", "matched_by=steps"], 1, "say budget=TIME too"),
         (["plan", "table5"], 1, "no experiment 'table5'"),

@@ -99,10 +99,10 @@ def screens(
         "runs": lambda: runs.main([runs_dir]),
         "compare": lambda: compare.main(folders),
         "report": lambda: report([str(root / "finetune")]),
-        "findings": lambda: print_findings(FINDINGS, make_console(), shows_all=True),
+        "findings": lambda: print_findings(FINDINGS, shows_all=True),
         "differences": lambda: print_differences(DIFFERENCES, make_console()),
         "machine": lambda: print_facts(
-            FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}, make_console()
+            FACTS, {"processor": "Intel(R) Xeon(R) Processor @ 2.70GHz"}
         ),
         "plan": lambda: plan.main(words),
         "end": lambda: print_endings(find(root).runs),

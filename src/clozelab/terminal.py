@@ -24,6 +24,9 @@ from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
 
+SWITCH = ("true", "false")
+"""The choices of a key that is on or off."""
+
 
 @dataclass(frozen=True)
 class ParsedArgs:
@@ -46,6 +49,7 @@ class Grammar:
         names: how many words may stand without `=` and dashes: (at least, at most; None: any
             number).
         keys: of `key=value`.
+        choices: of `key=value`: key -> the values that it takes.
         flags: of `--flag`.
         options: of `--option VALUE` and `--option=VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
@@ -53,6 +57,7 @@ class Grammar:
 
     names: tuple[int, int | None]
     keys: Sequence[str] = ()
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     flags: Sequence[str] = ()
     options: Sequence[str] = ()
     takes_overrides: bool = False
@@ -76,12 +81,23 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
             args.names.append(word)  # a path may have a sign in it
         elif key in grammar.keys:
             args.values[key] = value
+        elif key in grammar.choices:
+            require_choice(key, value, grammar.choices[key])
+            args.values[key] = value
         elif grammar.takes_overrides:
             args.overrides.append(word)
         else:
-            raise ValueError(f"{verb} has no key {key!r}; {hint(key, grammar.keys)}")
+            raise ValueError(
+                f"{verb} has no key {key!r}; {hint(key, [*grammar.keys, *grammar.choices])}"
+            )
     _check_number(verb, args.names, grammar.names)
     return args
+
+
+def require_choice(key: str, value: object, choices: Sequence[str]) -> None:
+    """ValueError for a value of a key that is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")
 
 
 def _add_option(
@@ -272,9 +288,22 @@ def _needed_width(heading: Heading, cells: Sequence[str]) -> int:
     return longest
 
 
-def say(console: Console, text: str, style: str = "") -> None:
-    """Print a line of plain text that is never wrapped in a pipe or cut.
+def say(text: str, style: str = "", *, wraps: bool = False, console: Console | None = None) -> None:
+    """Print a line of plain text, whole: a path or a command can be copied.
 
-    So paths and commands stay whole.
+    Args:
+        wraps: it is prose, which breaks between words at the terminal's edge.
+        console: another one than the standard output.
     """
-    console.print(Text(text, style=style), soft_wrap=True)
+    if console is None:
+        console = make_console()
+    console.print(Text(text, style=style), soft_wrap=not wraps)
+
+
+def print_table(
+    headings: Sequence[Heading], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
+    """Print a table that fits in the standard output, or in another console."""
+    if console is None:
+        console = make_console()
+    console.print(make_table(headings, rows, console.width))

@@ -9,10 +9,9 @@ import pytest
 from tests import composing
 
 from clozelab.launch import process_launcher
-from clozelab.launch.jobs import PlannedJob
 from clozelab.launch.launcher import (
     THREAD_VARIABLES,
-    _fail_incomplete,
+    read_records,
     wait_for_what_they_read,
 )
 from clozelab.launch.process_launcher import ProcessLauncher
@@ -21,10 +20,11 @@ from clozelab.launch.processes import Job, JobState
 
 def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     names = ("complete", "running", "absent", "no folder")
-    jobs = [Job(name, [], tmp_path / "log", state=JobState.COMPLETE) for name in names]
-    planned = [
-        PlannedJob((), str(tmp_path / name) if name != "no folder" else "", "new") for name in names
+    jobs = [
+        Job(name, [], tmp_path / "log", folder=str(tmp_path / name), state=JobState.COMPLETE)
+        for name in names
     ]
+    jobs[-1].folder = ""
     for name in names[:2]:
         (tmp_path / name).mkdir()
         state = {
@@ -37,7 +37,7 @@ def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
         }
         state |= {"inputs": {}, "watched": {}, "results_version": 0}
         (tmp_path / name / "run.json").write_text(json.dumps(state))
-    _fail_incomplete(jobs, planned)
+    assert [*read_records(jobs)] == ["complete"]
     assert [job.state for job in jobs] == ["complete", "failed", "failed", "complete"]
     end = "ended with exit status 0, but its run folder says"
     assert [job.message for job in jobs[1:3]] == [f"{end} running", f"{end} nothing"]

@@ -109,7 +109,10 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
     ]
     tasks = [SimpleNamespace(count=12, seconds=60.0, task="task")]
     pools = {verb: SimpleNamespace(at_once=1) for verb in ("pretrain", "finetune")}
-    return SimpleNamespace(arms=arms, tasks=tasks, pools=pools, num_seeds=2, shapes=[*arms, *tasks])
+    shapes = [*arms, *tasks]
+    return SimpleNamespace(
+        arms=arms, tasks=tasks, measures=[], pools=pools, num_seeds=2, shapes=shapes
+    )
 
 
 def chosen(

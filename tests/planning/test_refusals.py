@@ -64,7 +64,7 @@ for word, sentence in {
 # The words of plan, before the folders -> a part of the sentence.
 ONE_ARM = ["finetune.task=mrpc", "finetune.row=mlm", "pretrain.arm=mlm"]
 PLANS: dict[str, tuple[Sequence[str], str]] = {
-    "match by epochs": (["budget=20min", "matched_by=epochs"], "matched_by=epochs"),
+    "match by epochs": (["budget=20min", "matched_by=epochs"], "matched_by=epochs: choose one of"),
     "a second for fine-tuning": (
         [*ONE_ARM, "budget=1s", "matched_by=time"],
         "fine-tuning alone takes",

@@ -17,7 +17,7 @@ from tests.composing import Given, given
 from tests.screens import Screens
 
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
-from clozelab.launch.launcher import _fail_incomplete
+from clozelab.launch.launcher import read_records
 from clozelab.launch.processes import Job, JobState
 from clozelab.report.problems import problems
 from clozelab.results.experiment import load_experiment
@@ -128,7 +128,7 @@ def test_a_begun_run_with_a_damaged_record_goes_on_and_gets_it_back(
         raise KeyboardInterrupt
     damage(run.dir / RUN_FILE, how)
     with claim(config) as again:
-        assert again.is_resumed and again.facts == {
+        assert again.content.sessions > 1 and again.facts == {
             "precision": "bf16-mixed",
             "micro_batch_sizes": [4],
         }
@@ -161,10 +161,12 @@ def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path, screen:
     place = {r"parsing an? \w+ at line \d+ column \d+": "parsing what is at line N column N"}
     with screen.refuses(ValueError, hide=place):
         claim(configs[0])
+    folders = [config.run_dir for config in configs[:2]]
     jobs = [
-        Job(config.run_dir, [], tmp_path / "log", state=JobState.COMPLETE) for config in configs[:2]
+        Job(folder, [], tmp_path / "log", folder=folder, state=JobState.COMPLETE)
+        for folder in folders
     ]
-    _fail_incomplete(jobs, planned[:2])
+    assert [*read_records(jobs)] == [jobs[1].name]
     assert [job.state for job in jobs] == ["failed", "complete"]
     screen(jobs[0].message, hide=place)
 

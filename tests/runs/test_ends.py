@@ -121,12 +121,11 @@ def test_a_sweep_ends_with_its_table(
     pool.verb, pool.sweep_dir = verb, root / "launcher"
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [
-        Job(one.name, [], one / "log", folder=str(one), state=JobState.COMPLETE) for one in folders
+        Job(str(one), [], one / "log", folder=str(one), state=JobState.COMPLETE) for one in folders
     ]
-    pool._print_scores(
-        [*jobs, Job("open", [], root / "log", folder=str(root / "open"), state=JobState.FAILED)],
-        Console(width=100),
-    )
+    failed = Job("open", [], root / "log", folder=str(root / "open"), state=JobState.FAILED)
+    records = launching.read_records([*jobs, failed])
+    pool._print_scores(list(records.values()), Console(width=100))
     out = capsys.readouterr().out
     # The best is the second of them: losses of two objectives do not compare.
     screen(out)

@@ -46,7 +46,7 @@ def finish(folder: Path, cfg: Given | None = None, **inputs: str) -> None:
 
 def test_fresh_then_complete(tmp_path: Path) -> None:
     with claim(tmp_path / "a" / "b") as run:
-        assert not run.is_complete and not run.is_resumed and run.is_leader
+        assert not run.is_complete and run.content.sessions == 1 and run.is_leader
         state = read_record(run.dir)
         assert state is not None and state.status == "running" and state.host["cores"] >= 1
         run.record(parameters=3)
@@ -75,7 +75,11 @@ def test_incomplete_is_resumed(tmp_path: Path) -> None:
     )
     assert "Traceback" in (tmp_path / "log.txt").read_text()
     with claim(tmp_path) as again:
-        assert again.is_resumed and not again.is_complete and again.facts == {"precision": "bf16"}
+        assert (
+            again.content.sessions > 1
+            and not again.is_complete
+            and again.facts == {"precision": "bf16"}
+        )
         again.complete()
     state = read_record(tmp_path)
     assert state is not None and state.sessions == 2 and state.error is None
@@ -170,7 +174,7 @@ def test_an_unfinished_run_goes_on_in_another_layout(
         trainer={"num_workers": 0, "devices": 2}, phases=[phases[0] | {"micro_batch_size": 2}]
     )
     with pytest.raises(KeyError), claim(tmp_path, fewer) as run:
-        assert run.is_resumed
+        assert run.content.sessions > 1
         screen.log(caplog)
         earlier = [{"phases.0.micro_batch_size": 8, "trainer.devices": 1}]
         assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}

@@ -17,6 +17,7 @@ from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.planning.jobs import Request, Speed
+from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
 from clozelab.stages.doctor import main as doctor
 from clozelab.stages.prepare import find_corpus, prepared_corpus
@@ -34,6 +35,10 @@ WORLD = [
 ONE_SEED = ["pretrain.seed=1", "finetune.pretrain_seed=1", "finetune.seed=1"]
 ONE_ROW = "finetune.row=mlm"
 """Where the others do not matter: composing a job takes a third of a second."""
+
+
+def gather_stage(verb: str, folder: Path | None, config_name: str, words: list[str]) -> Subject:
+    return gather_sweep(Step(verb, config_name, folder, tuple(words)))
 
 
 @pytest.fixture(scope="module")
@@ -245,23 +250,23 @@ def test_another_generated_world_is_not_taken_for_the_one_asked_for(
 ) -> None:
     cfg = compose("prepare", ["scale=demo", *places]).config
     prepared_corpus(cfg)
-    ((_, reason),) = gather_sweep(
+    ((_, reason),) = gather_stage(
         "pretrain", None, "pretrain", ["scale=demo", *places, "corpus.generator.world_seed=7"]
     ).refusals
     screen(reason)
-    assert gather_sweep("pretrain", None, "pretrain", ["scale=demo", *places]).refusals == []
+    assert gather_stage("pretrain", None, "pretrain", ["scale=demo", *places]).refusals == []
 
 
 def test_one_stages_sweep_and_single_run(
     places: list[str], capsys: pytest.CaptureFixture[str], screen: Screens
 ) -> None:
     words = ["scale=demo", *places]
-    subject = gather_sweep(
+    subject = gather_stage(
         "pretrain", None, "pretrain", [*words, "objective=mlm,ltr", "seed=1,2,3"]
     )
     assert subject.name == "pre-training (demo)" and not subject.tasks and not subject.refusals
     assert [(arm.config.is_causal, arm.count) for arm in subject.arms] == [(False, 3), (True, 3)]
-    subject = gather_sweep("pretrain", EXPERIMENT, "sweep_pretrain", words)
+    subject = gather_stage("pretrain", EXPERIMENT, "sweep_pretrain", words)
     assert subject.name == "table5_pretraining_tasks, pre-training (demo)"
     assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
     given = [
@@ -272,7 +277,7 @@ def test_one_stages_sweep_and_single_run(
         "row=x",
         "seed=1,2",
     ]
-    subject = gather_sweep("finetune", None, "finetune", given)
+    subject = gather_stage("finetune", None, "finetune", given)
     assert not subject.arms
     assert [what for what, _ in subject.refusals] == [
         "task mrpc",
@@ -298,11 +303,11 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = ["scale=demo", *places, "trainer=gpu", "seed=1,2"]
-    here = gather_sweep("pretrain", None, "pretrain", words)
+    here = gather_stage("pretrain", None, "pretrain", words)
     assert not here.arms and here.refusals[0][0].endswith("trainer=gpu")
     torch_here = {r"torch \S+ \(CUDA \S+\) sees \d+": "torch sees N"}
     screen(here.refusals[0][1], hide=torch_here)
-    there = gather_sweep("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
+    there = gather_stage("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
     assert not there.refusals and [arm.count for arm in there.arms] == [2]
     (found,) = there.noticed
     assert (found.check, found.level) == ("machine", WARNING)
@@ -321,7 +326,7 @@ def test_a_lost_encoder_is_no_fault_of_the_task(
     save_encoder_folder(
         there, encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={}
     )
-    subject = gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words)
+    subject = gather_stage("finetune", EXPERIMENT, "sweep_finetune", words)
     assert [task.name for task in subject.tasks] == ["mrpc"] and not subject.refusals
     (found,) = subject.noticed
     assert (found.check, found.level, found.figure.partition(",")[0]) == (
@@ -336,7 +341,7 @@ def test_a_lost_encoder_is_no_fault_of_the_task(
     )
     shutil.rmtree(there)
     (reason,) = (
-        why for _, why in gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words).refusals
+        why for _, why in gather_stage("finetune", EXPERIMENT, "sweep_finetune", words).refusals
     )
     screen(reason)
 

@@ -17,8 +17,8 @@ from tests.screens import Screens
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.stages.explain_cell import find_columns, runs_of_cell
 from clozelab.stages.explain_cell import main as explain_cell
+from clozelab.stages.explain_cell import runs_of_cell
 
 EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
 
@@ -33,11 +33,11 @@ def root(make_runs: Callable[..., Path], writers: Any) -> Path:
 def test_names_of_rows_and_columns(root: Path, screen: Screens) -> None:
     table = build_table(EXPERIMENT, find(root))
     for name in ("MNLI-m", "snli_95k", "SNLI-95k"):
-        assert [one.task for one in find_columns(table, name)] == ["snli_95k"]
+        assert [one.task for one in table.find_columns(name)] == ["snli_95k"]
     with screen.refuses(ValueError):
-        find_columns(table, "QNLI")
+        table.find_columns("QNLI")
     with screen.refuses(ValueError):
-        find_columns(table, "mrcp")
+        table.find_columns("mrcp")
     with screen.refuses(ValueError):
         explain_cell(
             [
@@ -69,7 +69,7 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
             )
     writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
     table = build_table(glue, find(tmp_path))
-    (column,) = find_columns(table, "RTE")
+    (column,) = table.find_columns("RTE")
     assert cell_note(table.cells["given", column.key]).startswith("learning rate 2e-05")
     notes = {
         run.record.folder.parent.name: run.note
@@ -112,7 +112,7 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any, screen: 
             writers.scored(tmp_path, "mlm_nsp", task, (1, seed), 60.0 + number + seed)
     writers.scored(tmp_path, "mlm_nsp", "rte", (1, 3), 10.0)
     table = build_table(load_experiment(find_experiment("table1_glue")), find(tmp_path))
-    (column,) = find_columns(table, "Average")
+    (column,) = table.find_columns("Average")
     runs = runs_of_cell(table, "mlm_nsp", column)
     assert sum(not run.note for run in runs) == 16, "eight tasks, two seeds"
     for seeds, score in table.cells["mlm_nsp", column.key].scores.items():

@@ -114,9 +114,9 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys, sc
         (["bert-base-uncased", "to=out", "hub=true"], "say which commit"),
         (
             ["m", "to=out", "format=gguf"],
-            "export: format=gguf; choose transformers, onnx, sentence_transformers",
+            "format=gguf: choose one of transformers, onnx, sentence_transformers",
         ),
-        (["m", "to=out", "head=no"], "export: head=no; choose true, false"),
+        (["m", "to=out", "head=no"], "head=no: choose one of true, false"),
         (["m"], "say where the model goes"),
         (["m", "to=full"], "full is there; remove it"),
         (

@@ -14,7 +14,6 @@ from tests.screens import Screens
 
 from clozelab.runs.record import Record
 from clozelab.stages import factory, track
-from clozelab.terminal import make_console
 from clozelab.training.background import Numbers, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
 
@@ -89,7 +88,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
 
 
 def test_what_is_missing_is_sent_with_its_time(record: Record, tracker: Tracker) -> None:
-    track.send(record, "mine", make_console())
+    track.send(record, "mine")
     began = 1767225600.0  # 2026-01-01
     assert [(call.step, call.time - began, call.metrics) for call in tracker.calls] == [
         (1, 2.0, {"train/tokens": 100.0, "train/seconds": 2.0}),
@@ -120,7 +119,7 @@ def test_a_tracker_that_is_still_away_is_one_sentence(
         ValueError,
         match=r"mine did not take the numbers of .*Connection refused\); try again later",
     ):
-        track.send(record, "mine", make_console())
+        track.send(record, "mine")
     assert unsent(record.folder) == {"mine": 4}
 
 
@@ -132,7 +131,7 @@ def test_folders_above_runs_give_those_that_lack_something(
 ) -> None:
     sent: list[Path] = []
     monkeypatch.setattr(track, "read_record", lambda folder: folder)
-    monkeypatch.setattr(track, "send", lambda folder, wanted, console: sent.append(folder))
+    monkeypatch.setattr(track, "send", lambda folder, wanted: sent.append(folder))
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{}")

@@ -603,21 +603,20 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
         is_touched = (touched & is_text).reshape(-1, 1, width)
         return (sees & is_touched).any(axis=2).reshape(-1)
 
-    sees_right = is_changed(right)[left]
-    sees_left = is_changed(left)[right]
-    may_see_right = may_change(right)[left]
-    may_see_left = may_change(left)[right]
-    has_leak = (sees_right & ~may_see_right).any() or (sees_left & ~may_see_left).any()
     # What stands beyond all windows may be seen, and need not.
     masks = probe.models[spec.model].encoder.masks
     windows = [mask.window for mask in masks if mask.window is not None]
     reach = np.inf
     if len(windows) == len(masks):
         reach = max(windows)
-    must_see_right = may_change(right, reach)[left]
-    must_see_left = may_change(left, reach)[right]
-    of_right = share(sees_right.sum(), len(sees_right))
-    of_left = share(sees_left.sum(), len(sees_left))
+    has_leak = False
+    shares = []  # of the positions that see what follows, and of those that see what precedes
+    is_blind = []  # whether some of them do not see what they have to
+    for touched, readers in ((right, left), (left, right)):
+        sees = is_changed(touched)[readers]
+        has_leak |= bool((sees & ~may_change(touched)[readers]).any())
+        is_blind.append(bool((may_change(touched, reach)[readers] & ~sees).any()))
+        shares.append(share(sees.sum(), len(sees)))
     good = "sees both sides"
     leak = "sees what its objective hides from it"
     if spec.sees is sees_past:
@@ -628,11 +627,11 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
         good = "sees what it may"
         one_slot = np.zeros(len(slots), dtype=bool)
         one_slot[_one_of_each(spec, probe.packed.width, width)] = True
-        has_leak |= (is_changed(one_slot) & ~may_change(one_slot) & is_real).any()
-    figure = f"{of_right} and {of_left} positions see what follows, and what precedes them"
+        has_leak |= bool((is_changed(one_slot) & ~may_change(one_slot) & is_real).any())
+    figure = f"{' and '.join(shares)} positions see what follows, and what precedes them"
     cases = [
         Case(
-            bool(has_leak),
+            has_leak,
             ERROR,
             leak,
             "the causal mask is not applied: the arm would copy its labels. Look at is_causal and"
@@ -641,14 +640,14 @@ def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
     ]
     cases += [
         Case(
-            bool((must_see_right & ~sees_right).any()),
+            is_blind[0],
             ERROR,
             "does not see what follows a position",
             "a masked model reads both sides: is the encoder causal (config.is_causal) under this"
             " objective?",
         ),
         Case(
-            bool((must_see_left & ~sees_left).any()),
+            is_blind[1],
             ERROR,
             "does not see what precedes a position",
             "attention reaches nothing: look at the attention kernel and its mask",

@@ -13,7 +13,6 @@ from functools import partial
 
 import torch
 from rich import filesize
-from rich.console import Console
 
 from clozelab.checks.arms import (
     check_masks,
@@ -42,7 +41,7 @@ from clozelab.models.attention import (
 from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
-from clozelab.terminal import Heading, make_table
+from clozelab.terminal import Heading, make_console, print_table
 from clozelab.text.formatting import several
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
@@ -179,7 +178,7 @@ def check_disk(subject: Subject) -> Finding:
     return first_finding("disk", disk.folder, "the disk holds all runs", figure, case)
 
 
-def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: bool) -> None:
+def print_findings(findings: Sequence[Finding], *, shows_all: bool) -> None:
     """How many are well; then what is not, with its remedy, or (`shows_all`) one line a finding."""
     counts = Counter(finding.level for finding in findings)
     title = "[bold]ready[/]:"
@@ -190,8 +189,8 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     numbers = ", ".join(words for words in in_words if not words.startswith("0 "))
     if not shows_all:
         numbers += " (--all shows each)"
-    console.print(title, end=" ")
-    console.print(numbers)
+    console = make_console()
+    console.print(title, numbers)
 
     lines = []
     for level in (ERROR, WARNING, OK):  # what is worst first
@@ -203,7 +202,7 @@ def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: 
     else:
         headings.append(Heading("figure", folds=True))
     if lines:
-        console.print(make_table(headings, lines, console.width))
+        print_table(headings, lines)
 
 
 def _finding_lines(findings: Sequence[Finding], level: str) -> list[list[str]]:
@@ -364,7 +363,7 @@ def flops(rate: float) -> str:
     return f"{rate / 1e9:,.0f} GFLOP/s"
 
 
-def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
+def print_facts(facts: Iterable[Fact], versions: Mapping[str, str]) -> None:
     """Groups of facts as they come, and the versions."""
     lines = []
     named = set()  # a group is named once
@@ -381,4 +380,4 @@ def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Con
         Heading("found", folds=True),
         Heading("note", folds=True),
     ]
-    console.print(make_table(headings, lines, console.width))
+    print_table(headings, lines)

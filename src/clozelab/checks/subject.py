@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from clozelab.corpus.tokenizers import Tokenizer
-    from clozelab.datamodules.files import TaskPreview
-    from clozelab.planning.cost import DiskUsage
-    from clozelab.planning.jobs import Arm, Corpus
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.files import TaskPreview
+from clozelab.planning.cost import DiskUsage
+from clozelab.planning.jobs import Arm, Corpus
 
 OK = "ok"
 WARNING = "warning"

@@ -15,7 +15,7 @@ import shlex
 import sys
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
 
@@ -42,7 +42,7 @@ from clozelab.runs.outcome import (
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.terminal import Heading, make_table, say
+from clozelab.terminal import Heading, print_table, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
@@ -118,33 +118,31 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         (self.sweep_dir / "multirun.yaml").unlink(missing_ok=True)
         console = Console(stderr=True)
         composed, planned = self._compose_jobs(job_overrides, console)
-        jobs = []
-        for index, plan in enumerate(planned, initial_job_idx):
-            jobs.append(self._job(plan, index))
-
+        jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         wait_for_what_they_read(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
-        self._read_outlook(jobs, planned)
+        self._read_outlook(jobs)
         exit_status = 0
         try:
             self.run_jobs(jobs, composed, console)
         except Interrupted as stopped:
             exit_status = stopped.code
-        _fail_incomplete(jobs, planned)
+        records = read_records(jobs)
         _print_summary(jobs, console)
         self._exit_if_stopped(jobs, exit_status, console)
 
-        returned = []
-        for job, plan in zip(jobs, planned, strict=True):
-            returned.append(_job_return(job, plan))
+        scores = {name: record.score for name, record in records.items()}
         if composed:
-            self._track(composed[0], jobs, returned)
-        self._print_results(jobs, returned, console)
-        command = sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)])
+            self._track(composed[0], jobs, scores)
+        if is_grid(self.master):
+            self._print_scores(list(records.values()), console)
+        else:
+            _print_trials(jobs, scores, console)
+        command = sync_command([self.sweep_dir, *(Path(job.folder) for job in jobs)])
         if command:
-            say(console, f"W&B offline; to upload all: {command}")
+            say(f"W&B offline; to upload all: {command}", console=console)
         self._count_failed(jobs)
-        return returned
+        return [_job_return(job, scores.get(job.name)) for job in jobs]
 
     def _compose_jobs(
         self, job_overrides: Sequence[Sequence[str]], console: Console
@@ -192,6 +190,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
                 search_paths.append(word)
         arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
         arguments += [*search_paths, "hydra.mode=RUN"]
+        log = self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
         state = JobState.WAITING
         if plan.status == "complete":
             state = JobState.SKIPPED
@@ -199,8 +198,9 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             name,
             [sys.executable, "-m", "clozelab", *arguments],
             words=arguments,
+            overrides=plan.overrides,
             folder=plan.run_dir,
-            log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
+            log=log,
             state=state,
             is_resumed=plan.status in BEGUN,
         )
@@ -222,11 +222,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, planned[0].overrides, num_left, self.sweep_dir)
 
-    def _read_outlook(self, jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
+    def _read_outlook(self, jobs: Sequence[Job]) -> None:
         """Take the planned seconds of each job from the pre-flight's plan."""
         self.outlook = Outlook.read(self.sweep_dir, self.verb, is_part=_is_part_of_reproduction())
-        for job, plan in zip(jobs, planned, strict=True):
-            job.planned = self.outlook.planned.get(job_key(plan.overrides))
+        for job in jobs:
+            job.planned = self.outlook.planned.get(job_key(job.overrides))
 
     def _exit_if_stopped(self, jobs: Sequence[Job], exit_status: int, console: Console) -> None:
         """Raise SystemExit where a signal, or trainer.max_time, has left jobs unfinished."""
@@ -237,42 +237,23 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             console.print("out of trainer.max_time; the same command goes on")
             raise SystemExit(OUT_OF_TIME)
 
-    def _track(self, config: Composed, jobs: Sequence[Job], returned: Sequence[JobReturn]) -> None:
+    def _track(
+        self, config: Composed, jobs: Sequence[Job], scores: Mapping[str, float | None]
+    ) -> None:
         """Show the sweep so far to the jobs' tracker: a row a job."""
         track = getattr(self.task, "clozelab_track", None)
         if track is None:
             return
-        for job, result in zip(jobs, returned, strict=True):
-            value = None
-            if job.state != JobState.FAILED:  # the value of a failed one raises what it failed of
-                value = result.return_value
+        for job in jobs:
             # `~hub` takes a key out: it has no value.
-            pairs = [word.partition("=") for word in result.overrides or ()]
+            pairs = [word.partition("=") for word in job.overrides]
             choices = {key: choice for key, _, choice in pairs}
+            value = scores.get(job.name)
             self.rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
         track(config, self.verb, self.sweep_dir, self.rows)
 
-    def _print_results(
-        self, jobs: Sequence[Job], returned: Sequence[JobReturn], console: Console
-    ) -> None:
-        """Print a grid's table of scores and the next command, or a line a trial of a search."""
-        if is_grid(self.master):
-            self._print_scores(jobs, console)
-            return
-        for job, result in zip(jobs, returned, strict=True):
-            if job.state == JobState.FAILED:
-                end = f"failed ({job.message})"
-            else:
-                end = result.return_value
-            say(console, f"trial {job.name}: {end} with {' '.join(result.overrides or ())}")
-
-    def _print_scores(self, jobs: Sequence[Job], console: Console) -> None:
-        records = []
-        for job in jobs:
-            if job.folder and job.state in DONE:
-                record = read_record(Path(job.folder))
-                if record is not None:
-                    records.append(record)
+    def _print_scores(self, records: Sequence[Record], console: Console) -> None:
+        """Print a grid's table of scores and the next command."""
         if not records:
             return
         headings = [
@@ -282,10 +263,10 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             Heading("score", is_number=True),
             Heading("beside", folds=True),
         ]
-        console.print(make_table(headings, results(records), console.width))
+        print_table(headings, results(records), console)
         if not _is_part_of_reproduction():
             for line in self._next_steps(records):
-                say(console, line)
+                say(line, console=console)
 
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
@@ -426,26 +407,40 @@ def _accept_other_code(planned: Sequence[PlannedJob], *, reuse: str) -> None:
     accept_other_code(map(read_record, folders), reuse)
 
 
-def _fail_incomplete(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
-    """Fail jobs that ended with 0 although their run folder does not say that it is complete."""
-    for job, plan in zip(jobs, planned, strict=True):
-        if job.state != JobState.COMPLETE or not plan.run_dir:
+def read_records(jobs: Iterable[Job]) -> dict[str, Record]:
+    """Return name of a job -> the record of its run, where that is complete.
+
+    A job that ended with 0 although its run folder does not say so has failed.
+    """
+    records = {}
+    for job in jobs:
+        if job.state not in DONE or not job.folder:
             continue
-        status = _recorded_status(Path(plan.run_dir))
-        if status != "complete":
-            job.state = JobState.FAILED
-            job.message = f"ended with exit status 0, but its run folder says {status}"
+        record = None
+        status = "nothing"
+        try:
+            record = read_record(Path(job.folder))
+        except ValueError as error:
+            status = str(error)
+        if record is not None and record.is_complete:
+            records[job.name] = record
+            continue
+        if record is not None:
+            status = record.status
+        job.state = JobState.FAILED
+        job.message = f"ended with exit status 0, but its run folder says {status}"
+    return records
 
 
-def _recorded_status(run_dir: Path) -> str:
-    """What a run folder says of its run, in a word, or why that cannot be read."""
-    try:
-        record = read_record(run_dir)
-    except ValueError as error:
-        return str(error)
-    if record is None:
-        return "nothing"
-    return record.status
+def _print_trials(
+    jobs: Iterable[Job], scores: Mapping[str, float | None], console: Console
+) -> None:
+    """Print a line a trial of a search."""
+    for job in jobs:
+        end = str(scores.get(job.name))
+        if job.state == JobState.FAILED:
+            end = f"failed ({job.message})"
+        say(f"trial {job.name}: {end} with {' '.join(job.overrides)}", console=console)
 
 
 def _print_summary(jobs: Sequence[Job], console: Console) -> None:
@@ -460,7 +455,7 @@ def _print_summary(jobs: Sequence[Job], console: Console) -> None:
         more = ""
         if len(same) > 1:
             more = f" and {len(same) - 1} more"
-        say(console, f"  failed: {same[0].name}{more}: {reason}\n    log: {same[0].log}")
+        say(f"  failed: {same[0].name}{more}: {reason}\n    log: {same[0].log}", console=console)
 
 
 def _best_pretraining(records: Sequence[Record]) -> list[str]:
@@ -500,19 +495,14 @@ def sync_command(folders: Sequence[Path]) -> str | None:
     return f"find {common} -name 'offline-run-*' -prune -exec wandb sync {{}} +"
 
 
-def _job_return(job: Job, plan: PlannedJob) -> JobReturn:
+def _job_return(job: Job, score: float | None) -> JobReturn:
     """Return a job as Hydra sees it; a sweeper optimises its record's headline.
 
     That is the best score in percent, or the validation loss.
     """
-    result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
+    result = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
+    result.return_value = score
     if job.state == JobState.FAILED:
         result.status = JobStatus.FAILED
         result.return_value = RuntimeError(job.message)
-        return result
-    result.return_value = None
-    if plan.run_dir:
-        record = read_record(Path(plan.run_dir))
-        if record is not None:
-            result.return_value = record.score
     return result

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -40,6 +41,7 @@ from clozelab.launch.progress import (
     time_words,
 )
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
+from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
@@ -55,33 +57,26 @@ SHOWN_ROWS = 24
 LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
 
 
+@dataclass
 class ProcessPool:
     """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others.
 
-    Args:
+    Attributes:
         grace_seconds: that jobs get to save when they are stopped.
         console: gets a line of each job that has ended, and as a terminal how all stand.
         server: forks the jobs that may be forked; without one each is a new process.
         outlook: the place of these jobs in all that runs.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        *,
-        at_once: int,
-        grace_seconds: float,
-        console: Console,
-        server: ForkServer | None = None,
-        outlook: Outlook = NO_OUTLOOK,
-    ) -> None:
-        self.jobs = list(jobs)
-        self.at_once = at_once
-        self.grace_seconds = grace_seconds
-        self.console = console
-        self.server = server
-        self.outlook = outlook
-        self.pulse = Pulse(console, self._line)
+    jobs: Sequence[Job]
+    at_once: int
+    grace_seconds: float
+    console: Console
+    server: ForkServer | None = None
+    outlook: Outlook = NO_OUTLOOK
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.console, self._line)
 
     def run(self) -> None:
         """Run every waiting job to its end.
@@ -241,9 +236,7 @@ class ProcessPool:
             remark = f": {job.message}"
         elif job.state != JobState.RUNNING:
             remark = f" after {duration(job.seconds)}  ({self._progress()})"
-        self.console.print(
-            f"{job.state:>8}  {job.name}{remark}", markup=False, highlight=False, soft_wrap=True
-        )
+        say(f"{job.state:>8}  {job.name}{remark}", console=self.console)
         self.pulse.spoken()
 
     def _progress(self) -> str:

@@ -127,6 +127,7 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     # the same job as words for the pool's fork server, if it may be forked
     words: Sequence[str] | None = None
+    overrides: Sequence[str] = ()  # as the sweeper gives them
     planned: float | None = None  # seconds that it was planned to take, before anything ran
     folder: str = ""  # the run folder, where the job has one
     waits_for: Sequence[Job] = ()  # jobs whose results it reads

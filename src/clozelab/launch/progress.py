@@ -21,6 +21,7 @@ from rich.console import Console
 
 from clozelab.launch.processes import Job, JobState
 from clozelab.runs.record import write_json
+from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.text.plain import read_json
 
@@ -228,6 +229,7 @@ def _named(job: Job) -> str:
     return f"{job.name} step {last.step:,} of {last.total:,}"
 
 
+@dataclass
 class Pulse:
     """Prints a line wherever PULSE_SECONDS have passed since the last one.
 
@@ -235,10 +237,9 @@ class Pulse:
     `spoken`. `beat` is called from a loop; `in_background` beats in a thread.
     """
 
-    def __init__(self, console: Console, line: Callable[[], str]) -> None:
-        self.console = console
-        self.line = line
-        self._spoken = time.monotonic()
+    console: Console
+    line: Callable[[], str]
+    _spoken: float = field(default_factory=time.monotonic)
 
     def spoken(self) -> None:
         """Something was printed now."""
@@ -248,7 +249,7 @@ class Pulse:
         """Print the line if it is due."""
         if self.console.is_terminal or time.monotonic() - self._spoken < PULSE_SECONDS:
             return
-        self.console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+        say(self.line(), console=self.console)
         self.spoken()
 
     @contextmanager

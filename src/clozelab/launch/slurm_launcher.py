@@ -25,6 +25,7 @@ from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.runs.redaction import redacted_words
+from clozelab.terminal import say
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 from clozelab.training.host import require_package
 
@@ -94,8 +95,7 @@ class SlurmLauncher(SweepLauncher):
         )
         asking: AbstractContextManager[object] = nullcontext()
         if self.cluster == "slurm":
-            say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-            self.queue = SlurmQueue(self.poll_seconds, report=say)
+            self.queue = SlurmQueue(self.poll_seconds, report=partial(say, console=console))
             asking = self.queue
         with asking:
             self.run_pool(jobs, console, self.jobs_at_once)

@@ -99,6 +99,8 @@ class OptunaSweeper(hydra_compat.SweepPlugin, Sweeper):
         folder = Path(self.master.of_hydra("sweep.dir"))
         best = OmegaConf.load(folder / "optimization_results.yaml")
         words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
-        say(Console(stderr=True), f"best of this search: {best.best_value:.6g} with {words}")
+        say(
+            f"best of this search: {best.best_value:.6g} with {words}", console=Console(stderr=True)
+        )
         if getattr(self.search.launcher, "failed", 0):
             raise SystemExit(1)

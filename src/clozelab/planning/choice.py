@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from statistics import fmean, variance
+from itertools import combinations, product
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from clozelab.analysis.power import POWER, simulate_decided
 from clozelab.analysis.schema import (
@@ -37,9 +38,6 @@ PLATEAUS = 2.0
 LEAST_STEPS_FACTOR = 0.05
 MIN_SHARED_SEEDS = 3  # pre-training seeds from which a deviation is worth more than the shipped one
 MIN_SCALE = 1e-9  # points: scores that never vary are not divided by zero
-
-# one cell of a table: (pre-training seed, fine-tuning seed) -> score
-Scores = Mapping[tuple[int, int], float]
 
 
 @dataclass(frozen=True)
@@ -221,56 +219,36 @@ def _measured_std_devs(task: str, table: ResultTable) -> StdDevs | None:
         for column in table.with_results
         if column.tasks == (task,) and column.unit == PERCENT
     ]
-    if not columns:
+    lines = []
+    for row, column in product(table.rows, columns[:1]):
+        for (seed, _), score in table.cells[row, column.key].healthy.items():
+            lines.append((seed, row, score))
+    if not lines:
         return None
-    cells = [_by_seed(table.cells[row, columns[0].key].healthy) for row in table.rows]
-    cells = [cell for cell in cells if cell]
 
-    within = _within_variance(cells)
+    # The fine-tunings of each encoder.
+    frame = pandas.DataFrame(lines, columns=["seed", "row", "score"])
+    encoders = frame.groupby(["seed", "row"]).score
+    # The variance between fine-tuning seeds, pooled over encoders; 0 where none has two.
+    freedom = encoders.count() - 1
+    within = (encoders.var() * freedom).sum() / max(1, freedom.sum())
     # Two rows' difference, a value a pre-training seed. Its variance holds the noise of
     # fine-tuning too, of which means over several fine-tuning seeds have less.
+    means = encoders.mean().unstack()
+    shares = (1 / encoders.count()).unstack()
     between = []
-    for first, second in combinations(cells, 2):
-        shared_seeds = first.keys() & second.keys()
-        if len(shared_seeds) < MIN_SHARED_SEEDS:
-            continue
-        gaps = []
-        noises = []
-        for seed in shared_seeds:
-            gaps.append(fmean(first[seed]) - fmean(second[seed]))
-            noises.append(1 / len(first[seed]) + 1 / len(second[seed]))
-        between.append(variance(gaps) - within * fmean(noises))
+    for first, second in combinations(means, 2):
+        gaps = (means[first] - means[second]).dropna()
+        if len(gaps) >= MIN_SHARED_SEEDS:
+            noises = (shares[first] + shares[second])[gaps.index]
+            between.append(gaps.var() - within * noises.mean())
     if not between:
         return None
-
-    num_seeds = max(map(len, cells))
     return StdDevs(
         pretraining=float(np.sqrt(max(0.0, fmean(between)))),
         finetuning=float(np.sqrt(within)),
-        source=f"your own runs, {num_seeds} seeds",
+        source=f"your own runs, {means.count().max()} seeds",
     )
-
-
-def _by_seed(scores: Scores) -> dict[int, list[float]]:
-    """Pre-training seed -> the scores of its fine-tunings."""
-    scores_of: dict[int, list[float]] = {}
-    for (seed, _), score in scores.items():
-        scores_of.setdefault(seed, []).append(score)
-    return scores_of
-
-
-def _within_variance(cells: Sequence[Mapping[int, Sequence[float]]]) -> float:
-    """The variance between fine-tuning seeds, pooled over encoders; 0 where none has two."""
-    sum_of_squares = 0.0
-    degrees_of_freedom = 0
-    for cell in cells:
-        for scores in cell.values():
-            if len(scores) > 1:
-                sum_of_squares += (len(scores) - 1) * variance(scores)
-                degrees_of_freedom += len(scores) - 1
-    if not degrees_of_freedom:
-        return 0.0
-    return sum_of_squares / degrees_of_freedom
 
 
 @dataclass(frozen=True)
@@ -324,7 +302,6 @@ def allocations(
     tuned_seeds: int,
     analyses: tuple[int, int] | None,
     may_shorten: bool,
-    measuring: float = 0.0,
 ) -> list[Allocation]:
     """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
 
@@ -338,11 +315,10 @@ def allocations(
         tuned_seeds: fine-tuning seeds that `costing` counts.
         analyses: pre-training seeds at the first and the last analysis of a stopping rule.
         may_shorten: arms may take fewer steps, never below a masked model's first plateau.
-        measuring: seconds of the evaluations of one pre-training seed, one after another.
     """
     if not costing.arms or any(shape.seconds is None for shape in costing.shapes):
         raise ValueError(NO_SPEED)
-    costs = _seed_costs(costing, tuned_seeds, measuring)
+    costs = _seed_costs(costing, tuned_seeds)
     least_factor = 1.0
     if may_shorten:
         least_factor = _least_steps_factor(costing)
@@ -367,7 +343,7 @@ def allocations(
     return best_of_each
 
 
-def _seed_costs(costing: Costing, tuned_seeds: int, measuring: float) -> SeedCosts:
+def _seed_costs(costing: Costing, tuned_seeds: int) -> SeedCosts:
     pretrain_at_once = costing.pools["pretrain"].at_once
     finetune_at_once = 1
     if "finetune" in costing.pools:
@@ -376,9 +352,11 @@ def _seed_costs(costing: Costing, tuned_seeds: int, measuring: float) -> SeedCos
     starts = sum(arm.start * arm.count for arm in costing.arms)
     pretrain = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms)
     finetune = sum((job.seconds or 0.0) * job.count for job in costing.tasks)
+    # Evaluations take no longer where the arms are trained for longer.
+    measuring = sum((job.seconds or 0.0) * job.count for job in costing.measures)
     jobs_of_seed = costing.num_seeds * pretrain_at_once
     return SeedCosts(
-        start=starts / jobs_of_seed + measuring / pretrain_at_once,
+        start=(starts + measuring) / jobs_of_seed,
         train=(pretrain - starts) / jobs_of_seed,
         tune=finetune / costing.num_seeds / tuned_seeds / finetune_at_once,
     )

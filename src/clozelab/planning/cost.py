@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import pandas
 from scipy.optimize import brentq
 
+from clozelab.analysis.grouping import group_by
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
@@ -44,22 +46,14 @@ from clozelab.planning.steps import Step
 from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
 # of a planned job; `check`: complete, most likely of the same inputs
 DONE = ("complete", "check", "shared", "shared?")
-MEASURE_OF_TASK: JsonObject = {
-    "hub": None,
-    "epochs": 1,
-    "global_batch_size": 1,
-    "evaluations_per_epoch": 1,
-    "max_train_examples": None,
-}
-"""What the reader of a task's files wants beside a measure's own settings."""
 NO_SPEED = (
     "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 )
@@ -116,7 +110,7 @@ class TaskFiles:
     """What the files of each task hold, each read once.
 
     Args:
-        read: reads them, by a fine-tuning's settings.
+        read: reads them, by the settings of a stage.
     """
 
     def __init__(self, read: Callable[[ReadOnlyJson], TaskPreview]) -> None:
@@ -140,7 +134,7 @@ class TaskFiles:
         return samples
 
     def _preview(self, settings: ReadOnlyJson) -> TaskPreview | None:
-        if settings["hub"]:
+        if settings.get("hub"):  # an evaluation has none
             return None
         try:
             return self.read(settings)
@@ -306,33 +300,31 @@ def measure_jobs(
     groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
-    alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    with_encoder = []
     for group in groups:
-        try:
-            encoder = _encoder_of(group.settings, arms)
-        except (OSError, ValueError):
-            continue  # it is not there yet
+        with suppress(OSError, ValueError):  # its encoder is not there yet
+            with_encoder.append((group, _encoder_of(group.settings, arms)))
+
+    def kind(job: tuple[JobGroup, EncoderShape]) -> Hashable:
         # A mask of attention counts: a masked model reads a sentence once for each of its tokens.
-        name = group.settings["measure"]["name"]
-        key = name, parameter_count(encoder.config), encoder.config.is_causal
-        alike.setdefault(key, []).append((encoder, group))
+        config = job[1].config
+        return job[0].settings["measure"]["name"], parameter_count(config), config.is_causal
 
     measures = []
-    for members in alike.values():
-        encoder, first_group = members[0]
-        same = [group for _, group in members]
-        settings = first_group.settings
+    for alike in group_by(with_encoder, kind).values():
+        group, encoder = alike[0]
+        settings = group.settings
         samples = NO_SAMPLES
         if settings["measure"]["task"] is not None:
-            samples = files.of({**settings, **MEASURE_OF_TASK, "task": settings["measure"]["task"]})
-        jobs = _jobs_of(same)
+            samples = files.of({**settings, "task": settings["measure"]["task"]})
+        jobs = _jobs_of(alike)
         measures.append(measure_job(settings, jobs, encoder.config, encoder.corpus, samples))
     return measures
 
 
-def _jobs_of(groups: Iterable[JobGroup]) -> list[Words]:
+def _jobs_of(alike: Iterable[tuple[JobGroup, EncoderShape]]) -> list[Words]:
     jobs: list[Words] = []
-    for group in groups:
+    for group, _ in alike:
         jobs += group.jobs
     return jobs
 
@@ -342,35 +334,31 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
 
-    alike: dict[tuple[Hashable, ...], list[tuple[EncoderShape, JobGroup]]] = {}
+    with_encoder = [(group, _encoder_of(group.settings, arms)) for group in groups]
     # A frozen encoder passes over a task's text once, for all jobs that stand on it.
     passes = set()
     num_readers = 0
-    for group in groups:
-        settings = group.settings
-        encoder = _encoder_of(settings, arms)
-        features = Features.of(settings, encoder.config)
-        key = (
-            settings["task"]["name"],
-            settings["head"],
-            parameter_count(encoder.config),
-            features,
-            *(str(settings[key]) for key in ALIKE),
-        )
-        alike.setdefault(key, []).append((encoder, group))
-        if features:
+    for group, encoder in with_encoder:
+        if Features.of(group.settings, encoder.config):
             passes |= set(_encoders_read(group))
             num_readers += len(group.jobs)
 
+    def kind(job: tuple[JobGroup, EncoderShape]) -> Hashable:
+        settings = job[0].settings
+        config = job[1].config
+        others = [str(settings[key]) for key in ALIKE]
+        features = Features.of(settings, config)
+        return settings["task"]["name"], parameter_count(config), features, *others
+
     tasks = []
-    for members in alike.values():
-        encoder, first_group = members[0]
-        same = [group for _, group in members]
+    for alike in group_by(with_encoder, kind).values():
+        group, encoder = alike[0]
         trained_length = encoder.longest
         if trained_length is None:
-            trained_length = max_positions(Path(first_group.settings["encoder"]))
-        samples = files.of(first_group.settings)
-        task = _task_job(same, encoder.config, samples, trained_length)
+            trained_length = max_positions(Path(group.settings["encoder"]))
+        samples = files.of(group.settings)
+        jobs = _jobs_of(alike)
+        task = _task_job(group.settings, jobs, encoder.config, samples, trained_length)
         if task.features:
             task = replace(task, pass_share=len(passes) / num_readers)
         tasks.append(task)
@@ -378,17 +366,16 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
 
 
 def _task_job(
-    groups: Sequence[JobGroup],
+    settings: ReadOnlyJson,
+    jobs: Sequence[Words],
     encoder: EncoderConfig,
     samples: Samples,
     trained_length: int,
 ) -> TaskJob:
-    """The fine-tunings of some groups that cost the same."""
-    settings = groups[0].settings
+    """The fine-tunings that cost the same as the first of them, whose settings these are."""
     task = settings["task"]
     longest = min(int(task["data"]["max_seq_length"]), trained_length)
     lengths = _lengths_of(task["data"], samples.train, longest)
-    jobs = _jobs_of(groups)
     return TaskJob(
         task=task["name"],
         head=settings["head"],
@@ -433,13 +420,8 @@ def _encoders_read(group: JobGroup) -> Iterator[Words]:
     common = (settings["task"]["name"], *(str(settings[key]) for key in keys))
     for words in group.jobs:
         # A job without an override of the seed has the sweep's own.
-        seeds = []
-        for word in words:
-            if key_of(word) == "pretrain_seed":
-                seeds.append(word.partition("=")[2])
-        if not seeds:
-            seeds = [str(settings["pretrain_seed"])]
-        yield (*common, *seeds)
+        seed = values_of(words).get("pretrain_seed", str(settings["pretrain_seed"]))
+        yield (*common, seed)
 
 
 # Speeds

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,6 +24,9 @@ from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.sweep import Sweep, compose
+from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.runs.find import Runs, find
+from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
@@ -69,6 +72,15 @@ class Step:
         return root_of(self.sweep.master)
 
 
+def step_of(args: ParsedArgs) -> Step:
+    """The step that is one stage's sweep, or a single run, as a command line names it."""
+    (verb,) = args.names
+    folder = None
+    if "config-dir" in args.options:
+        folder = Path(args.options["config-dir"])
+    return Step(verb, args.options.get("config-name", verb), folder, tuple(args.overrides))
+
+
 def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     """The steps of an experiment with the user's overrides.
 
@@ -89,13 +101,22 @@ def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
 
-    overrides = split_overrides(folder, names, _with_seeds_of_stages(arguments, names))
-    steps = [Step(verb, name, folder, tuple(overrides[verb])) for verb, name in names.items()]
-    if "pretrain" in names:
+    return _with_overrides(folder, names, arguments)
+
+
+def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[str]) -> list[Step]:
+    """The sweeps of these names, and before them the corpus, each with the overrides for it."""
+    stages = {verb: Step(verb, name, folder, ()) for verb, name in names.items()}
+    if "pretrain" in stages:
+        stages = {"prepare": Step("prepare", "prepare", None, ())} | stages
+    overrides = split_overrides(stages, _with_seeds_of_stages(arguments, names))
+    steps = [replace(step, overrides=tuple(overrides[verb])) for verb, step in stages.items()]
+    if "prepare" in stages:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
         # it.
-        corpus = f"corpus={steps[0].sweep.master.of_hydra('runtime.choices')['corpus']}"
-        steps.insert(0, Step("prepare", "prepare", None, (corpus, *overrides["prepare"])))
+        prepare, pretrain, *_ = steps
+        corpus = f"corpus={pretrain.sweep.master.of_hydra('runtime.choices')['corpus']}"
+        steps[0] = replace(prepare, overrides=(corpus, *prepare.overrides))
     return steps
 
 
@@ -125,37 +146,23 @@ def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[s
     return spelled_out
 
 
-def split_overrides(
-    folder: Path, names: Mapping[str, str], words: Sequence[str]
-) -> dict[str, list[str]]:
-    """Stage -> its overrides.
+def split_overrides(stages: Mapping[str, Step], words: Sequence[str]) -> dict[str, list[str]]:
+    """Stage -> its overrides, of the user's.
 
     ValueError for one that no stage takes.
-
-    Args:
-        folder: of the experiment.
-        names: stage -> its sweep configuration.
-        words: the user's overrides.
     """
-    addressed = [_addressed(word, names) for word in words]
-    overrides: dict[str, list[str]] = {}
-    for stage in STAGES:
-        overrides[stage] = []
-        if _has(stage, names):
-            for_stage = [by_stage[stage] for by_stage in addressed if stage in by_stage]
-            overrides[stage] = _accepted(stage, names, folder, for_stage)
+    addressed = [_addressed(word, stages) for word in words]
+    overrides = {}
+    for stage, step in stages.items():
+        for_stage = [by_stage[stage] for by_stage in addressed if stage in by_stage]
+        overrides[stage] = _accepted(step, for_stage)
     for word, by_stage in zip(words, addressed, strict=True):
-        if not any(override in overrides[stage] for stage, override in by_stage.items()):
-            raise ValueError(_refusal(word, by_stage, names, folder, overrides))
+        if not any(override in overrides.get(stage, ()) for stage, override in by_stage.items()):
+            raise ValueError(_refusal(word, by_stage, stages, overrides))
     return overrides
 
 
-def _has(stage: str, names: Mapping[str, str]) -> bool:
-    """Whether an experiment of these sweeps has a stage: it prepares what it pre-trains on."""
-    return stage in names or (stage == "prepare" and "pretrain" in names)
-
-
-def _addressed(word: str, names: Mapping[str, str]) -> dict[str, str]:
+def _addressed(word: str, stages: Mapping[str, Step]) -> dict[str, str]:
     """What an override says to each stage that it is for.
 
     `finetune.task=mrpc` is `task=mrpc` for one.
@@ -168,9 +175,9 @@ def _addressed(word: str, names: Mapping[str, str]) -> dict[str, str]:
     by_stage = dict.fromkeys(STAGES, word)
     if key_of(word) in ("row", "seed"):
         del by_stage["evaluate"]
-    if key_of(word) == "row" and "evaluate" in names:
+    if key_of(word) == "row" and "evaluate" in stages:
         # Evaluations have no rows of their own: `row=a,b` names the encoders that they measure.
-        if "finetune" not in names:
+        if "finetune" not in stages:
             by_stage = {}
         by_stage["evaluate"] = f"{MEASURED}={word.partition('=')[2]}"
     return by_stage
@@ -179,8 +186,7 @@ def _addressed(word: str, names: Mapping[str, str]) -> dict[str, str]:
 def _refusal(
     word: str,
     by_stage: Mapping[str, str],
-    names: Mapping[str, str],
-    folder: Path,
+    stages: Mapping[str, Step],
     accepted: Mapping[str, Sequence[str]],
 ) -> str:
     """Why no stage takes an override.
@@ -188,8 +194,7 @@ def _refusal(
     Args:
         word: the override as the user gave it.
         by_stage: what it says to the stages that it is for.
-        names: stage -> its sweep configuration.
-        folder: of the experiment.
+        stages: those of the experiment.
         accepted: stage -> the overrides that it takes.
     """
     subject = word
@@ -197,61 +202,26 @@ def _refusal(
     if len(by_stage) > 1:
         subject = f"no stage takes {word!r}"
         # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
-        *_, stage = sorted(names, key=lambda name: name != "evaluate")
-    config_dir = None
-    if stage in names:
-        config_dir = folder
-    error = _composed(stage, names, folder, [*accepted[stage], by_stage.get(stage, word)])
-    assert isinstance(error, Exception)
-    return f"{subject}: {explain(error, stage, config_name=names.get(stage), folder=config_dir)}"
+        *_, stage = sorted(stages, key=lambda name: name != "evaluate")
+    if stage not in stages:
+        return f"{subject}: there is nothing to {stage} here"
+    step = stages[stage]
+    error = _problem(step, [*accepted[stage], by_stage.get(stage, word)])
+    assert error is not None
+    reason = explain(error, stage, config_name=step.config_name, folder=step.folder)
+    return f"{subject}: {reason}"
 
 
-def _accepted(
-    stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
-) -> list[str]:
+def _accepted(step: Step, words: Sequence[str]) -> list[str]:
     """Those of some overrides that a stage takes: mostly all of them."""
-
-    @cache
-    def are_taken(tried: tuple[str, ...]) -> bool:
-        return isinstance(_composed(stage, names, folder, tried), Composed)
-
-    def takes(before: Sequence[str], tried: Sequence[str]) -> list[str]:
-        """Those of `tried` that the stage takes on top of others; halves find the refused ones."""
-        if not tried or are_taken((*before, *tried)):
-            return list(tried)
-        if len(tried) == 1:
-            return []
-        half = len(tried) // 2
-        first = takes(before, tried[:half])
-        return first + takes([*before, *first], tried[half:])
-
-    if are_taken(tuple(words)):
+    if _problem(step, words) is None:
         return list(words)
-    # Most refused words belong to a part that the stage does not have.
-    possible = _with_known_top_keys(stage, names, folder, words)
-    accepted = takes([], possible)
-    # Once more, for the key of a choice that only comes behind it.
-    if accepted:
-        accepted += takes(accepted, [word for word in possible if word not in accepted])
+    accepted: list[str] = []
+    # Twice, for the key of a choice that only comes behind it.
+    for word in [*words, *words]:
+        if word not in accepted and _problem(step, [*accepted, word]) is None:
+            accepted.append(word)
     return [word for word in words if word in accepted]
-
-
-def _with_known_top_keys(
-    stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
-) -> list[str]:
-    """Those of some overrides that may be a stage's: no `corpus.x=1` where nothing is a corpus."""
-    config_dir = None
-    if stage in names:
-        config_dir = folder
-    stage_keys = known_keys(names.get(stage, stage), config_dir)
-    possible = []
-    for word in words:
-        top_key, dot, _ = key_of(word).partition(".")
-        # Every stage has Hydra's own keys; a group (task/format@task.data) is no key.
-        is_known = top_key in {"hydra", *stage_keys} or re.search("[/@]", top_key)
-        if word.startswith(("+", "~")) or not dot or not stage_keys or is_known:
-            possible.append(word)
-    return possible
 
 
 def chooses_seeds(word: str) -> bool:
@@ -262,33 +232,24 @@ def chooses_seeds(word: str) -> bool:
     return key == "pretrain_seed"
 
 
-def _composed(
-    stage: str, names: Mapping[str, str], folder: Path, words: Sequence[str]
-) -> Composed | Exception:
-    """A stage's configuration with some overrides.
-
-    Or why it does not take the last of them, or one of all.
-    """
-    if not _has(stage, names):
-        return ValueError(f"there is nothing to {stage} here")
-    name = names.get(stage, stage)
-    config_dir = None
-    if stage in names:
-        config_dir = folder
+def _problem(step: Step, words: Sequence[str]) -> Exception | None:
+    """Why a stage does not take some overrides; None where it does."""
     try:
         for parsed in OverridesParser.create().parse_overrides(list(words)):
             if parsed.is_sweep_override():
-                if stage == "prepare":
+                if not step.is_sweep:
                     return ValueError("prepare runs once; it takes no list of values")
                 # A glob is not composed below, so that its key is looked up here.
                 key = parsed.get_key_element()
-                if parsed.value_type not in ENUMERABLE and key not in known_keys(name, config_dir):
-                    return ValueError(f"{stage} has no key {key!r}")
+                is_tried = parsed.value_type in ENUMERABLE
+                if not is_tried and key not in known_keys(step.config_name, step.folder):
+                    return ValueError(f"{step.verb} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
-        first_values = [_first(word) for word in words]
-        return compose(name, first_values, folder=config_dir, sweep=stage in SWEEPS)
+        first_values = list(map(_first, words))
+        compose(step.config_name, first_values, folder=step.folder, sweep=step.is_sweep)
     except CONFIGURATION_ERRORS as error:
         return error
+    return None
 
 
 def _first(word: str) -> str:
@@ -319,6 +280,18 @@ def runs_root(
     """
     name = config_name or next(iter(sweeps_of(folder or Path()).values()))
     return root_of(compose(name, list(overrides), folder=folder, sweep=True))
+
+
+def open_results(name: str, overrides: Sequence[str]) -> tuple[Experiment, Runs]:
+    """An experiment, and its runs at a scale. ValueError: there is no run."""
+    folder = find_experiment(name)
+    root, scale = runs_root(folder, overrides)
+    runs = find(root)
+    if not runs.runs:
+        raise ValueError(
+            f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
+        )
+    return load_experiment(folder), runs
 
 
 def root_of(master: Composed) -> tuple[Path, str]:

@@ -17,6 +17,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import flatten
 from clozelab.runs.record import Record
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject
 
 # what overrides say that makes no other row: seeds, columns, places and machines
@@ -153,11 +154,8 @@ def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
     """Of each run the overrides that may set it apart."""
     overrides = []
     for run in runs:
-        # `+key=1` and `~key` are how Hydra adds and removes a key.
-        pairs = [word.lstrip("+~").partition("=") for word in run.overrides]
-        overrides.append(
-            {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
-        )
+        values = values_of(run.overrides)
+        overrides.append({key: values[key] for key in values if not is_within(key, NO_DIFFERENCE)})
     return overrides
 
 

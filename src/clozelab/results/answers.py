@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from clozelab.metrics import glue, squad
+from clozelab.metrics.entities import entities, entity_scores, tag_scores
 from clozelab.runs.record import Record
 from clozelab.text.formatting import signed
 from clozelab.text.plain import Json, ReadOnlyJson, read_json
@@ -174,10 +176,10 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
     if not isinstance(labels[0], float | int):
         right = np.array([answers == label_values for answers in values])
         test = mcnemar(right[0], right[1])
-        if metric == "accuracy":
-            return PairedTest(count, metric, _bootstrap_means(100.0 * right), test)
         names = {str(label) for label in labels}
-        if not _label_names(run) and names != {"0", "1"}:  # F1 asks for the second label
+        # F1 asks for the second label.
+        is_ordered = metric == "accuracy" or bool(_label_names(run)) or names == {"0", "1"}
+        if not is_ordered:
             raise ValueError(
                 f"{metric} needs the order of the labels {sorted(names)}, which the run does not"
                 " say"
@@ -226,8 +228,6 @@ def _bootstrap_means(scores: NDArray[np.float64]) -> Bootstrap:
 def _bootstrap_scores(
     predicted: Sequence[np.ndarray], labels: np.ndarray, metric: str
 ) -> Bootstrap:
-    from clozelab.metrics import glue
-
     scorer = glue.SCORERS.get(metric)
     if scorer is None:
         raise ValueError(f"{metric} is no score of labelled examples")
@@ -257,8 +257,6 @@ def _bootstrap_tags(
 
 def _count_tags(predicted: Sequence[str], label: Sequence[str], metric: str) -> tuple[int, int]:
     """Numerator and denominator of one sentence's score; F1 is 2 hits of (predicted + right)."""
-    from clozelab.metrics.entities import entities
-
     if metric == "accuracy":
         hits = sum(tag == right for tag, right in zip(predicted, label, strict=True))
         return hits, len(label)
@@ -304,8 +302,6 @@ def _questions(
     one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None
 ) -> PairedTest:
     """F1 of each question, against the golds of the file that the first run was scored on."""
-    from clozelab.metrics import squad
-
     has_unanswerable, right_answers = _read_right_answers(one, first.ids, data_dir)
     scores_by_run: list[NDArray[np.float64]] = []
     for record, answers in ((one, first), (two, second)):
@@ -351,8 +347,6 @@ def rescored(run: Record, data_dir: str | None) -> dict[str, float]:
 
 
 def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
-    from clozelab.metrics import squad
-
     answers = read_answers(run.folder / "predictions.jsonl")
     texts = dict(zip(answers.ids, answers.predictions, strict=True))
     has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
@@ -377,9 +371,6 @@ def _rescore_minimal_pairs(path: Path) -> dict[str, float]:
 
 def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
     """Scores of one file of predictions; predictions_mismatched.jsonl has mismatched_ scores."""
-    from clozelab.metrics import glue
-    from clozelab.metrics.entities import entity_scores, tag_scores
-
     answers = read_answers(path)
     labels = answers.labels or []
     file = path.stem.removeprefix("predictions").removeprefix("_")

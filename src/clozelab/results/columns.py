@@ -49,7 +49,7 @@ def task_columns(
     for column in experiment.columns:
         if not column.task:
             continue
-        datasets = _datasets_on(column, ordered, generators, used_metrics)
+        datasets = _datasets_on(column, by_task, ordered, generators, used_metrics)
         if not experiment.has_paper:
             datasets = [_without_paper(dataset) for dataset in datasets]
         if not column.is_measured and not any(dataset.is_paper for dataset in datasets):
@@ -61,12 +61,12 @@ def task_columns(
 
 def _datasets_on(
     column: Column,
+    by_task: Mapping[str, Record],
     runs: Sequence[Record],
-    generators: Mapping[str, str | None],
+    generators: Generators,
     used_metrics: dict[str, set[str]],
 ) -> list[DataColumn]:
     """The tasks that fill a column, its own first; their scores are noted as used."""
-    by_task = {run.task: run for run in runs}
     datasets = []
     # False sorts first: the column's own task, then the others by name.
     for task in sorted(by_task, key=lambda name: (name != column.task, name)):

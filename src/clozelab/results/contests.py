@@ -16,13 +16,12 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from scipy import stats
 
-from clozelab.analysis.scores import Cell, DataColumn, datasets_for_column
+from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.statistics import estimate
 from clozelab.corpus.files import digest, write_whole
 from clozelab.results.table import ResultTable
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
-from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import Json, JsonObject
 
 LEAST_SEEDS = 5
@@ -85,8 +84,10 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
 
     ValueError: the first thing that keeps it from being an attempt, in a sentence.
     """
+    if table.spec.row(row).arm is None:
+        raise ValueError(f"{row} has no pre-training, so it is no attempt")
     column = find_column(table, column_name)
-    cell = table.cells[find_row(table, row), column.key]
+    cell = table.cells[row, column.key]
     values = values_of(cell, f"{row} on {column.heading}")
     pretrained = pretrainings_of(table, row, cell)
     scored = {task: table.runs_on(row, task) for task in column.tasks}
@@ -116,25 +117,12 @@ def longest_of(runs: Iterable[Record], budget: Budget) -> float:
     return round(minutes, 1)
 
 
-def find_row(table: ResultTable, name: str) -> str:
-    """The row's name. ValueError: there is no such row, or it has no pre-training."""
-    if name not in table.rows:
-        raise ValueError(f"there is no row {name!r}; {hint(name, table.rows)}")
-    if table.spec.row(name).arm is None:
-        raise ValueError(f"{name} has no pre-training, so it is no attempt")
-    return name
-
-
 def find_column(table: ResultTable, name: str) -> DataColumn:
-    """The first data set with scores that speaks for a column.
+    """The first data set with scores that a name means.
 
-    ValueError: no run has one, or it is no score of tasks or measures that rises.
+    ValueError: there is none, or it is no score of tasks or measures that rises.
     """
-    columns = datasets_for_column(name, table.with_results)
-    if not columns:
-        names = [column.column.name for column in table.with_results if column.column]
-        raise ValueError(f"no run has {name!r}; {hint(name, names)}")
-    column = columns[0]
+    column = table.find_columns(name)[0]
     if column.falls or not column.tasks:
         raise ValueError(
             f"{column.heading}: a record is of a task's or a measure's score that rises"
@@ -183,8 +171,6 @@ def require_own_training(runs: Iterable[Record]) -> None:
             raise ValueError(
                 f"{run.place}: say trainer=cpu or trainer=gpu, so that its device is known"
             )
-        if "text" not in run.facts:
-            raise ValueError(f"{run.place} is too old to say which text it read: train it again")
 
 
 def require_one_recipe(table: ResultTable, runs: Sequence[Record]) -> None:

@@ -26,6 +26,7 @@ from clozelab.analysis.scores import (
     Origin,
     ScoredRun,
     ScoreTable,
+    datasets_for_column,
 )
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.columns import (
@@ -45,7 +46,7 @@ from clozelab.results.evidence import (
 from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
-from clozelab.text.did_you_mean import nearest
+from clozelab.text.did_you_mean import hint, nearest
 from clozelab.training.measuring import read_rows
 
 # how much alike two keys have to be that both begin with "validation/", to be taken for one
@@ -144,6 +145,35 @@ class ResultTable(ScoreTable):
     def checkpoint_series(self) -> list[CheckpointSeries]:
         return find_series(self.experiment, self.runs)
 
+    def find_row(self, name: str) -> str:
+        """The row that has a name or label; ValueError where there is none."""
+        rows: dict[str, str] = {}  # label or name -> name
+        for row in self.spec.rows:
+            rows |= {row.label: row.name, row.name: row.name}
+        if name not in rows:
+            raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
+        return rows[name]
+
+    def find_columns(self, name: str) -> list[DataColumn]:
+        """The data sets with results that a name means.
+
+        It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
+        """
+        columns = self.with_results
+        # A task's or a heading's own name comes first: a column of the paper may share it.
+        exact = [column for column in columns if name in (column.key, column.task, column.heading)]
+        if exact:
+            return exact
+        of_paper = datasets_for_column(name, columns)
+        if of_paper:
+            return of_paper
+        names = set()
+        for column in columns:
+            names |= {column.task, column.heading}
+            if column.column:
+                names.add(column.column.name)
+        raise ValueError(f"no column {name!r} with a run; {hint(name, names - {''})}")
+
     def with_rows(self, rows: Sequence[Row]) -> ResultTable:
         """The table with other labels of its rows."""
         return replace(self, spec=self.spec.model_copy(update={"rows": tuple(rows)}))
@@ -156,17 +186,18 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
     """All that is known of how two rows' runs were made."""
     rows = (first, second)
     arms = [str(table.experiment.row(name).arm) for name in rows]
-    pretrained = [table.complete("pretrain", arm) for arm in arms]
-    finetuned = [table.complete("finetune", name) for name in rows]
-    evaluated = [table.complete("evaluate", name) for name in rows]
-    row_factors = treatment_factors(*finetuned) | treatment_factors(*evaluated)
+
+    def factors(stage: str, names: Iterable[str]) -> frozenset[str]:
+        return treatment_factors(*(table.complete(stage, name) for name in names))
+
+    row_factors = factors("finetune", rows) | factors("evaluate", rows)
     outdated = _outdated(table, rows, arms, tasks)
     return Pair(
         first=_row_evidence(table, first, tasks),
         second=_row_evidence(table, second, tasks),
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
-        arm_factors=treatment_factors(*pretrained),
+        arm_factors=factors("pretrain", arms),
         row_factors=row_factors,
         outdated=outdated,
     )
@@ -177,15 +208,14 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
-    pretraining = table.complete("pretrain", arm)
-    finetuning = table.complete("finetune", row)
-    evaluation = table.complete("evaluate", row)
+    pretraining = evidence(table.complete("pretrain", arm))
+    finetuning = evidence(table.complete("finetune", row))
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(pretraining),
-        finetuning=evidence(finetuning),
-        evaluation=evidence(evaluation),
+        pretraining=pretraining,
+        finetuning=finetuning,
+        evaluation=evidence(table.complete("evaluate", row)),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
 
@@ -394,11 +424,9 @@ def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None])
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    having = {}
-    for run in runs:
-        if metric in run.figures:
-            having[seeds_of(run)] = scored_run(run)
-    scores = {seeds_of(run): float(run.figures[metric]) for run in runs if metric in run.figures}
+    scored = [run for run in runs if metric in run.figures]
+    having = {seeds_of(run): scored_run(run) for run in scored}
+    scores = {seeds_of(run): float(run.figures[metric]) for run in scored}
     num_unscored = len(runs) - len(having)
     lacking = ""
     if num_unscored:

@@ -7,6 +7,8 @@ a secret are in it as hashes (runs/redaction.py).
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from clozelab.schema import LAYOUT, NEUTRAL, is_as_before, meaning_of, meanings
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
@@ -50,11 +52,8 @@ def counting_leaves(values: ReadOnlyJson) -> JsonObject:
     idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
     counting = {}
     for key, value in leaves.items():
-        names = key.split(".")
         # The key itself and the nodes that it stands in: "a", "a.b", "a.b.c".
-        nodes = []
-        for end in range(1, len(names) + 1):
-            nodes.append(".".join(names[:end]))
+        nodes = list(accumulate(key.split("."), "{}.{}".format))
         if idle.isdisjoint(nodes) and all(meaning_of(node) != NEUTRAL for node in nodes):
             counting[key] = value
     return counting

@@ -92,26 +92,18 @@ class Run:
     """An owned run folder, and in `content` what run.json says.
 
     Use it as a context manager around the work. `is_complete`: the very same run has finished here
-    before, so nothing is to be done. `is_resumed`: it was begun here and not finished. `is_leader`:
-    this process writes; it is False on ranks above 0.
+    before, so nothing is to be done. `is_leader`: this process writes; it is False on ranks above
+    0.
     """
 
-    def __init__(
-        self,
-        content: Record,
-        *,
-        lock: FileLock | None,
-        is_resumed: bool,
-        watch: Watch | None = None,
-    ) -> None:
+    def __init__(self, content: Record, lock: FileLock | None, watch: Watch) -> None:
         self.dir = content.folder
         self.content = content
         self.facts = content.facts
         self.fingerprint = content.fingerprint
         self.is_complete = content.is_complete
-        self.is_resumed = is_resumed
         self.is_leader = lock is not None
-        self.watch = watch or Watch()
+        self.watch = watch
         self._lock = lock
         self._log: logging.Handler | None = None
         # what is on while the work goes on: signal handlers and the watch
@@ -155,7 +147,7 @@ class Run:
         # only rank 0 owns the folder; the others look at its record
         if process_rank() > 0:
             record = _follow(folder, fresh, anew=config.get("reuse") == "never")
-            return cls(record, lock=None, is_resumed=False, watch=watch)
+            return cls(record, None, watch)
         lock = _lock(folder)
         try:
             return cls._claim_locked(fresh, config, lock, watch)
@@ -193,7 +185,7 @@ class Run:
                 # the same inputs, with other times or in another place
                 old.watched = fresh.watched
                 write_record(old)
-            return cls(old, lock=lock, is_resumed=False)
+            return cls(old, lock, watch)
 
         # begin, or go on
         if old is None:
@@ -201,7 +193,7 @@ class Run:
         else:
             _continue_session(old, fresh)
         (folder / CONFIG_FILE).write_text(config.yaml, encoding="utf-8")
-        run = cls(fresh, lock=lock, is_resumed=old is not None, watch=watch)
+        run = cls(fresh, lock, watch)
         run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
         run._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         run._write()

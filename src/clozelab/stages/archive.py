@@ -65,15 +65,7 @@ PLAIN_PATH = re.compile(r"[^/\\.][^/\\]*(/[^/\\.][^/\\]*)*")
 UNIX = 3  # the operating system of a zip's entry
 
 
-class PackedRun(BaseModel, extra="forbid"):
-    """What made a run, and where."""
-
-    fingerprint: str
-    code: str
-    machine: str
-
-
-class Manifest(BaseModel, extra="forbid"):
+class Manifest(BaseModel):
     """What an archive says of itself."""
 
     # file or folder below experiment/ that the runs below `root` are judged by; empty for none
@@ -81,7 +73,6 @@ class Manifest(BaseModel, extra="forbid"):
     root: str  # below runs/, where the judged runs are; empty for all of them
     scale: str
     results_versions: dict[str, int]
-    runs: dict[str, PackedRun]  # by their places below runs/
     files: dict[str, str]  # name -> sha256
 
 
@@ -195,15 +186,8 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
     """
     manifest, changed = unpack(path, folder)
     records = find(folder / RUNS).records
-    unread_runs = dict(manifest.runs)
     for record in records:
-        run = unread_runs.pop(record.place, None)
-        is_expected = (
-            run is not None
-            and record.status in PACKED_STATUSES
-            and (record.fingerprint, record.code) == (run.fingerprint, run.code)
-        )
-        if not is_expected:
+        if record.status not in PACKED_STATUSES:
             changed.append(record.place)
         if record.results_version > RESULTS_VERSIONS.get(record.stage, 0):
             raise ValueError(
@@ -213,7 +197,7 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
             )
     # A damaged record has no fingerprint.
     readable = [record for record in records if record.fingerprint]
-    return RunArchive(path, folder, manifest, readable, [*changed, *unread_runs])
+    return RunArchive(path, folder, manifest, readable, changed)
 
 
 def unpack(path: Path, folder: Path) -> tuple[Manifest, list[str]]:
@@ -311,7 +295,7 @@ def _check_entries(path: Path, entries: Mapping[str, zipfile.ZipInfo]) -> None:
 
 def _check_names(path: Path, manifest: Manifest) -> None:
     """ValueError for a name that leads out of the folder, is hidden, or is none of an archive."""
-    names = [*manifest.files, *(f"{RUNS}/{place}" for place in manifest.runs)]
+    names = list(manifest.files)
     if manifest.root:
         names.append(f"{RUNS}/{manifest.root}")
     strange = []

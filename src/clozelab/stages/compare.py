@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from clozelab.analysis.phrases import listed, rough
 from clozelab.results.answers import describe, paired_test
@@ -16,7 +15,7 @@ from clozelab.runs.find import open_folder
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import signed
 from clozelab.text.plain import JsonObject
 
@@ -46,21 +45,20 @@ COMPARED_FIELDS: dict[str, JsonObject] = {
 def main(args: ParsedArgs) -> int:
     """Print the comparison; returns the exit status."""
     records = [open_run(name) for name in args.names]
-    console = make_console()
-    print_runs(records, console)
+    print_runs(records)
     for aspect in COMPARED_FIELDS:
-        print_differences(records, aspect, console)
+        print_differences(records, aspect)
     first, second = records
-    print_held_out(first, second, console)
+    print_held_out(first, second)
     if first.stage == second.stage:
-        print_caution(records, console)
-    print_final_scores(first, second, console)
+        print_caution(records)
+    print_final_scores(first, second)
     if first.stage == second.stage == "finetune":
         try:
             for line in describe(paired_test(first, second, args.values.get("data_dir"))):
-                say(console, line)
+                say(line)
         except ValueError as error:
-            say(console, f"no paired test: {error}", style="yellow")
+            say(f"no paired test: {error}", style="yellow")
     return 0
 
 
@@ -75,26 +73,26 @@ def open_run(path: str) -> Record:
     return record
 
 
-def print_runs(records: Sequence[Record], console: Console) -> None:
+def print_runs(records: Sequence[Record]) -> None:
     """Give each run a letter, and say what it is."""
     for letter, record in zip("AB", records, strict=True):
         description = [record.stage, record.name, record.task, f"seed {record.seeds}"]
         title = " ".join(filter(None, description))
         fingerprint = record.fingerprint[:SHOWN_DIGITS]
-        say(console, f"{letter}  {title}, {record.status}, {fingerprint}: {record.folder}")
+        say(f"{letter}  {title}, {record.status}, {fingerprint}: {record.folder}")
         score = score_in_context(record)
         if score:
-            say(console, f"   {score}")
+            say(f"   {score}")
 
 
-def print_differences(records: Sequence[Record], aspect: str, console: Console) -> None:
+def print_differences(records: Sequence[Record], aspect: str) -> None:
     """Print what is not the same of one of COMPARED_FIELDS, a column a run."""
     rows = differences(records, aspect)
     if not rows:
-        say(console, f"{aspect}: the same")
+        say(f"{aspect}: the same")
         return
     headings = [Heading(aspect), Heading("A", folds=True), Heading("B", folds=True)]
-    console.print(make_table(headings, rows, console.width))
+    print_table(headings, rows)
 
 
 def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
@@ -153,7 +151,7 @@ def _held_out_figure(key: str, first: Record, second: Record) -> HeldOutFigure:
     return HeldOutFigure(key, last, limit, common)
 
 
-def print_held_out(first: Record, second: Record, console: Console) -> None:
+def print_held_out(first: Record, second: Record) -> None:
     """Print held-out figures at the end and at equal tokens."""
     rows = []
     for figure in held_out_figures(first, second):
@@ -171,7 +169,7 @@ def print_held_out(first: Record, second: Record, console: Console) -> None:
     if rows:
         columns = ("A, last", "B, last", "tokens", "A, there", "B, there")
         heading = Heading("held out, last evaluation", folds=True)
-        _print_numbers(heading, columns, rows, console)
+        _print_numbers(heading, columns, rows)
 
 
 def final_scores(first: Record, second: Record) -> list[tuple[str, float, float]]:
@@ -182,7 +180,7 @@ def final_scores(first: Record, second: Record) -> list[tuple[str, float, float]
     return [(key, first.values[key], second.values[key]) for key in common]
 
 
-def print_final_scores(first: Record, second: Record, console: Console) -> None:
+def print_final_scores(first: Record, second: Record) -> None:
     """Print the scores of two runs, and of which evaluation they are."""
     scores = final_scores(first, second)
     if not scores:
@@ -193,11 +191,10 @@ def print_final_scores(first: Record, second: Record, console: Console) -> None:
     heading = Heading("score")
     if first.stage == "finetune":
         heading = Heading("score, best evaluation")
-    _print_numbers(heading, ("A", "B", "B - A"), rows, console)
+    _print_numbers(heading, ("A", "B", "B - A"), rows)
     if first.stage == "finetune":
         steps = " and ".join(str(run.facts.get("best_step", NONE)) for run in (first, second))
         say(
-            console,
             "Scores are those of each run's best evaluation by"
             f" {first.metric.removeprefix('validation/')} (steps {steps}), as in reports; held-out"
             " figures are of the last one.",
@@ -205,7 +202,7 @@ def print_final_scores(first: Record, second: Record, console: Console) -> None:
         )
 
 
-def print_caution(records: Sequence[Record], console: Console) -> None:
+def print_caution(records: Sequence[Record]) -> None:
     """Say why figures of some runs cannot be compared, if so."""
     # What their figures are over: one corpus, or one task's files.
     data = set()
@@ -226,7 +223,7 @@ def print_caution(records: Sequence[Record], console: Console) -> None:
     if records[0].stage == "pretrain" and len(predicted) > 1:
         cautions.append("The objectives predict other tokens: their losses cannot be compared.")
     for caution in cautions:
-        say(console, caution, style="yellow")
+        say(caution, style="yellow")
 
 
 def score_of(record: Record, key: str) -> Score:
@@ -246,9 +243,7 @@ def name_with_unit(record: Record, key: str) -> str:
     return f"{name}, {unit}"
 
 
-def _print_numbers(
-    heading: Heading, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console
-) -> None:
+def _print_numbers(heading: Heading, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whose first column has names, all others numbers."""
     headings = [heading, *(Heading(column, is_number=True) for column in columns)]
-    console.print(make_table(headings, rows, console.width))
+    print_table(headings, rows)

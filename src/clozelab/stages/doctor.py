@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.planning.steps import SWEEPS
+from clozelab.planning.steps import SWEEPS, step_of
 from clozelab.results.experiment import find_experiment
-from clozelab.terminal import Grammar, ParsedArgs, make_console, parse
+from clozelab.terminal import Grammar, ParsedArgs, parse, say
 
 if TYPE_CHECKING:  # it imports torch: not for --help and mistakes
     from clozelab.checks.subject import Subject
@@ -66,7 +66,7 @@ def _examine_machine(is_allocator_tuned: bool) -> int:
 
     facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
     host = host_facts()
-    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, make_console())
+    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]})
     return 0
 
 
@@ -79,10 +79,9 @@ def _examine_subject(args: ParsedArgs) -> int:
     with _quiet_log():
         subject = _gather(args)
         findings = list(examine(subject))
-    console = make_console()
-    console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
-    print_findings(findings, console, shows_all="all" in args.flags)
-    console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
+    say(f"Pre-flight of {subject.name}", "bold")
+    print_findings(findings, shows_all="all" in args.flags)
+    say(f"{time.perf_counter() - started:.0f} s", "dim")
     return int(any(finding.level == ERROR for finding in findings))
 
 
@@ -106,11 +105,7 @@ def _gather(args: ParsedArgs) -> Subject:
     (name,) = args.names
     if name not in SWEEPS:
         return subject.gather(find_experiment(name), args.overrides)
-    folder = None
-    if "config-dir" in args.options:
-        folder = Path(args.options["config-dir"])
     plan_folder = None
     if PLAN_FOLDER in os.environ:
         plan_folder = Path(os.environ[PLAN_FOLDER])
-    config_name = args.options.get("config-name", name)
-    return subject.gather_sweep(name, folder, config_name, args.overrides, plan_folder)
+    return subject.gather_sweep(step_of(args), plan_folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -223,15 +223,8 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
         return build("measure.data", cfg.measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
         )
-    # Nothing is trained: one epoch is read once, in any order.
-    settings = {
-        "global_batch_size": 1,
-        "epochs": 1,
-        "evaluations_per_epoch": 1,
-        "max_train_examples": measure.max_train_examples,
-        "task": task,
-    }
-    data = factory.build_task_data(settings, inputs)
+    plan = replace(factory.READ_ONCE, max_train_examples=measure.max_train_examples)
+    data = factory.build_task_data(task, inputs, plan)
     if label_names is not None:
         check_labels(data, label_names, folder)
     return data

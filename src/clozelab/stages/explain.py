@@ -13,7 +13,13 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from clozelab.corpus.files import whole_file
-from clozelab.stages.inference import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
+from clozelab.stages.inference import (
+    ACT_OF_TASK,
+    MODEL_CHOICES,
+    MODEL_KEYS,
+    load_predictor,
+    parse_output,
+)
 from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.plain import JsonObject
 
@@ -47,7 +53,7 @@ MAP_INCHES = 3.6
 COLOURS = {True: "#2166ac", False: "#b2182b"}  # of a token that raises a logit, or lowers it
 
 
-@verb("explain", HELP, names=(1, 1), keys=KEYS)
+@verb("explain", HELP, names=(1, 1), keys=KEYS, choices=MODEL_CHOICES)
 def main(args: ParsedArgs) -> int:
     """Write the page or the picture; returns the exit status."""
     values = args.values

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from clozelab.analysis.scores import DataColumn
-from clozelab.planning.steps import runs_root
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.planning.steps import open_results
 from clozelab.results.table import ResultTable, build_table
-from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
-from clozelab.text.did_you_mean import hint
+from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import percent
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
@@ -32,52 +27,12 @@ docs/runs.md says how mean and interval come about.
 def main(args: ParsedArgs) -> int:
     """Print the runs behind a number, and what makes them again; returns the exit status."""
     experiment_name, row_name, column_name = args.names
-    folder = find_experiment(experiment_name)
     overrides = [f"{key}={value}" for key, value in args.values.items()]
-    root, scale = runs_root(folder, overrides)
-    experiment = load_experiment(folder)
-    runs = find(root)
-    if not runs.runs:
-        raise ValueError(
-            f"no run below {root}; `clozelab reproduce {experiment_name} scale={scale}` makes them"
-        )
-    row = find_row(experiment, row_name)
-    table = build_table(experiment, runs)
-    console = make_console()
-    for column in find_columns(table, column_name):
-        print_cell(table, row, column, console)
+    table = build_table(*open_results(experiment_name, overrides))
+    row = table.find_row(row_name)
+    for column in table.find_columns(column_name):
+        print_cell(table, row, column)
     return 0
-
-
-def find_row(experiment: Experiment, name: str) -> str:
-    """The name of the row that has a name or label; ValueError where there is none."""
-    rows: dict[str, str] = {}  # label or name -> name
-    for row in experiment.rows:
-        rows |= {row.label: row.name, row.name: row.name}
-    if name not in rows:
-        raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
-    return rows[name]
-
-
-def find_columns(table: ResultTable, name: str) -> list[DataColumn]:
-    """The data sets with results that a name means.
-
-    It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
-    """
-    columns = table.with_results
-    # A task's or a heading's own name comes first: a column of the paper may share it.
-    exact = [column for column in columns if name in (column.key, column.task, column.heading)]
-    if exact:
-        return exact
-    of_paper = [column for column in columns if column.column and column.column.name == name]
-    if of_paper:
-        return of_paper
-    names = set()
-    for column in columns:
-        names |= {column.task, column.heading}
-        if column.column:
-            names.add(column.column.name)
-    raise ValueError(f"no column {name!r} with a run; {hint(name, names - {''})}")
 
 
 @dataclass(frozen=True)
@@ -148,7 +103,7 @@ def _why_not_counted(table: ResultTable, run: Record, *, has_score: bool) -> str
     return f"of learning rate {run.learning_rate}, or other parts of the mean lack its seeds"
 
 
-def print_cell(table: ResultTable, row: str, column: DataColumn, console: Console) -> None:
+def print_cell(table: ResultTable, row: str, column: DataColumn) -> None:
     """Print a cell's value, its runs and the commands that make them."""
     cell = table.cells[row, column.key]
     value = percent(cell.estimate, column.decimals)
@@ -156,9 +111,9 @@ def print_cell(table: ResultTable, row: str, column: DataColumn, console: Consol
     if paper_value is not None:
         value += f", the paper {paper_value:.{column.decimals}f}"
     label = table.experiment.label(row)
-    say(console, f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
+    say(f"{label} on {column.heading}: {value} ({column.unit})", style="bold")
     for line in filter(None, (column.role, "; ".join(cell.notes))):
-        say(console, line, style="yellow")
+        say(line, style="yellow")
     headings = [
         Heading("run"),
         Heading("score", is_number=True),
@@ -174,10 +129,10 @@ def print_cell(table: ResultTable, row: str, column: DataColumn, console: Consol
         if run.git:
             commit = run.git.commit[:12]
         lines.append([run.place, cell_run.scores, commit, run.fingerprint[:12], cell_run.note])
-    console.print(make_table(headings, lines, console.width))
+    print_table(headings, lines)
     for pretrain_seed, finetune_seed in cell.missing:
-        say(console, f"missing: seeds {pretrain_seed}/{finetune_seed}", style="yellow")
+        say(f"missing: seeds {pretrain_seed}/{finetune_seed}", style="yellow")
     # Below the table, and whole: to be copied.
     for cell_run in cell_runs:
         run = cell_run.record
-        say(console, run.command or f"{run.place}: the record does not say its command")
+        say(run.command or f"{run.place}: the record does not say its command")

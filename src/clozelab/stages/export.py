@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.models.locate import find_model
-from clozelab.terminal import ParsedArgs, verb
+from clozelab.runs.record import Record, read_record
+from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
-    from clozelab.runs.record import Record
 
 FORMATS = ("transformers", "onnx", "sentence_transformers")
-SWITCH = ("true", "false")
 CHOICES = {
     "format": FORMATS,
     "pooling": ("auto", "mean", "cls"),
@@ -58,18 +57,10 @@ hub=true, NAME@COMMIT on the hub.
                                                         bert_model.ckpt.*"""
 
 
-@verb(
-    "export",
-    HELP,
-    names=(1, 1),
-    keys=("to", *CHOICES),
-)
+@verb("export", HELP, names=(1, 1), keys=("to",), choices=CHOICES)
 def main(args: ParsedArgs) -> int:
     """Write the folder and print where it is; returns the exit status."""
     values = args.values
-    for key, choices in CHOICES.items():
-        if key in values and values[key] not in choices:
-            raise ValueError(f"export: {key}={values[key]}; choose {', '.join(choices)}")
     path = Path(args.names[0])
     form = values.get("format", FORMATS[0])
     to = None
@@ -100,8 +91,6 @@ def main(args: ParsedArgs) -> int:
 
 def find_record(path: Path) -> Record | None:
     """The record of the run that a model's path is, or lies in (RUN/encoder)."""
-    from clozelab.runs.record import read_record
-
     # RUN, or RUN/encoder and RUN/model.
     for folder in (path, path.parent):
         if folder.is_dir():
@@ -221,7 +210,6 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     That is RUN/encoders/step-N unless `to` is given. ValueError where the run has no checkpoint of
     its own.
     """
-    from clozelab.runs.record import read_record
     from clozelab.stages import factory, pretrain
     from clozelab.stages.prepare import prepared_corpus
     from clozelab.training.callbacks import SameConfig

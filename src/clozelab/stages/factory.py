@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -46,7 +46,15 @@ LIGHTNING_ARGUMENTS = (
 
 All else is the plan's, the run's, or another key's.
 """
-PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
+READ_ONCE = TrainingPlan(
+    global_batch_size=1,
+    epochs=1,
+    evaluations_per_epoch=1,
+    max_train_examples=None,
+    seed=0,
+    num_workers=0,
+)
+"""Of a task that nothing is trained on: one epoch is read, in any order."""
 
 
 def hardware_of(trainer: TrainerConfig) -> Hardware:
@@ -58,6 +66,11 @@ def hardware_of(trainer: TrainerConfig) -> Hardware:
     # These two are settings of the process rather than of a Trainer.
     keys += ["threads", "tf32"]
     return choose_hardware(**{key: getattr(trainer, key) for key in keys})
+
+
+def hardware_of_run(run: Run, hardware: Hardware) -> Hardware:
+    """A run that goes on keeps the precision that `auto` meant when it began."""
+    return replace(hardware, precision=run.facts.get("precision", hardware.precision))
 
 
 @contextmanager
@@ -259,14 +272,21 @@ def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> JsonObject
 
 
 def build_task_data(
-    settings: ReadOnlyJson, inputs: TaskInputs, *, seed: int = 0, num_workers: int = 0
+    task: ReadOnlyJson,
+    inputs: TaskInputs,
+    plan: TrainingPlan = READ_ONCE,
+    *,
+    hub: bool | None = None,
 ) -> FinetuningDataModule:
-    """Build the task's data module; it has looked for its files, and read nothing yet."""
-    lengths = {key: settings[key] for key in PLAN_KEYS}
-    plan = TrainingPlan(**lengths, seed=seed, num_workers=num_workers)
-    task = settings["task"]
+    """Build the task's data module; it has looked for its files, and read nothing yet.
+
+    Args:
+        task: its settings.
+        inputs: that all formats take.
+        plan: of training.
+        hub: a fine-tuning's; an evaluation has none, so it is not advised there.
+    """
     further = {}
-    # An evaluation has no `hub`, so it is not advised there.
-    if settings.get("hub") is False and task["hub"]:
+    if hub is False and task["hub"]:
         further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
     return build("task.data", task["data"])(inputs=inputs, plan=plan, **further)

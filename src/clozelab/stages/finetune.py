@@ -23,6 +23,7 @@ from clozelab.datamodules.finetuning import (
     EncoderSource,
     FinetuningDataModule,
     TaskInputs,
+    TrainingPlan,
 )
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.encoder import Encoder, compile_encoder
@@ -84,9 +85,7 @@ def main(cfg: FinetuneConfig, composed: Composed) -> None:
             require_scores(run)
             log.info("%s is complete already", run.dir)
             return
-        # A resumed run keeps the precision that `auto` meant when it began.
-        precision = run.facts.get("precision", job.hardware.precision)
-        job = replace(job, hardware=replace(job.hardware, precision=precision))
+        job = replace(job, hardware=factory.hardware_of_run(run, job.hardware))
         train(job, run, description, test_splits)
 
 
@@ -332,10 +331,15 @@ def build_data(
         max_unknown_share=cfg.max_unknown_share,
         code=code,
     )
-    settings = {**vars(cfg), "task": vars(cfg.task)}
-    return factory.build_task_data(
-        settings, inputs, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers
+    plan = TrainingPlan(
+        global_batch_size=cfg.global_batch_size,
+        epochs=cfg.epochs,
+        evaluations_per_epoch=cfg.evaluations_per_epoch,
+        max_train_examples=cfg.max_train_examples,
+        seed=draw_seed(cfg),
+        num_workers=cfg.trainer.num_workers,
     )
+    return factory.build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:

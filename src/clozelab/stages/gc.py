@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import filesize
-from rich.console import Console
 
 from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
 from clozelab.runs.find import find_below
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
+from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
 
 HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [--delete]
 
@@ -34,16 +33,15 @@ USUAL_KINDS = ("checkpoints", "leftovers", "cache")
 )
 def main(args: ParsedArgs) -> int:
     """List what could be deleted, and delete it if told to; 1 if something could not be."""
-    console = make_console()
     items = find_items(args.values)
     if not items:
-        say(console, "nothing to delete; what changed within the last hour is left alone")
+        say("nothing to delete; what changed within the last hour is left alone")
         return 0
-    print_items(items, console)
+    print_items(items)
     if "delete" not in args.flags:
-        say(console, "nothing was deleted; --delete deletes the above")
+        say("nothing was deleted; --delete deletes the above")
         return 0
-    return delete_items(items, console)
+    return delete_items(items)
 
 
 def find_items(values: Mapping[str, str]) -> list[Garbage]:
@@ -61,7 +59,7 @@ def find_items(values: Mapping[str, str]) -> list[Garbage]:
     return [item for item in items if item.kind in kinds]
 
 
-def print_items(items: Sequence[Garbage], console: Console) -> None:
+def print_items(items: Sequence[Garbage]) -> None:
     """Print a line for each thing that may go, and the sum of each kind."""
     headings = [
         Heading("kind"),
@@ -72,15 +70,15 @@ def print_items(items: Sequence[Garbage], console: Console) -> None:
     rows = []
     for item in items:
         rows.append([item.kind, filesize.decimal(item.num_bytes), item.reason, str(item.path)])
-    console.print(make_table(headings, rows, console.width))
+    print_table(headings, rows)
     for item_kind, description in KINDS.items():
         sizes = [item.num_bytes for item in items if item.kind == item_kind]
         if sizes:
             total = filesize.decimal(sum(sizes))
-            say(console, f"{total:>9}  {len(sizes)} {item_kind}: {description}")
+            say(f"{total:>9}  {len(sizes)} {item_kind}: {description}")
 
 
-def delete_items(items: Sequence[Garbage], console: Console) -> int:
+def delete_items(items: Sequence[Garbage]) -> int:
     """Delete what no process holds by now; returns 1 if something had to be kept."""
     num_deleted = 0
     freed_bytes = 0
@@ -89,9 +87,9 @@ def delete_items(items: Sequence[Garbage], console: Console) -> int:
         # It may be in use by now, or have changed since it was listed.
         reason = delete(item)
         if reason:
-            say(console, f"kept: {item.path}: {reason}", style="yellow")
+            say(f"kept: {item.path}: {reason}", style="yellow")
             continue
         num_deleted += 1
         freed_bytes += num_bytes
-    say(console, f"deleted {num_deleted}, {filesize.decimal(freed_bytes)}")
+    say(f"deleted {num_deleted}, {filesize.decimal(freed_bytes)}")
     return int(num_deleted < len(items))

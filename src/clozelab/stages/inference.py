@@ -22,7 +22,7 @@ from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.runs.record import RUN_FILE, read_record
-from clozelab.terminal import ParsedArgs
+from clozelab.terminal import SWITCH, ParsedArgs
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ ROLES_BY_ROW = ("answer", "tag")
 """Acts whose objects may differ in their keys: words or text, passages or text."""
 CONSTANT_ROLES = ("pair", "question")
 """Roles whose one text the command line may give for every row of a file."""
-MODEL_KEYS = ("device", "precision", "hub", "label_names")
+MODEL_KEYS = ("device", "precision", "label_names")
+MODEL_CHOICES = {"hub": SWITCH}
 OPTION_KEYS = ("top_k", "layer", "stride", "pooling")
 OPTIONS = {
     "fill": ("top_k",),
@@ -58,8 +59,8 @@ OPTIONS = {
     "embed": ("pooling", "layer", "stride"),
 }
 """Act -> the OPTION_KEYS that it takes."""
-READING = {"errors": ("mark", "raise"), "empty": ("keep", "skip")}
-"""Key -> its choices, the usual one first."""
+ERRORS = ("mark", "raise")
+"""What becomes of a text that cannot be read."""
 ROWS_AT_ONCE = 2048
 
 Answered = Iterator[tuple[Row, object]]
@@ -122,15 +123,6 @@ def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
         kinds = " or ".join(suffixes) or "file"
         raise ValueError(f"{key}={out}: give a {kinds}, in a folder that is there")
     return out
-
-
-def parse_choice(key: str, values: ReadOnlyJson) -> str:
-    """One of READING; ValueError for a wrong one."""
-    choices = READING[key]
-    value = values.get(key, choices[0])
-    if value not in choices:
-        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")
-    return str(value)
 
 
 def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:

@@ -6,15 +6,13 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from clozelab.analysis.schema import ALL_COLUMNS, Claim, SequentialDesign
 from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.scores import ScoreTable
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report import wording
 from clozelab.results.experiment import read_claims
-from clozelab.terminal import ParsedArgs, make_console, say, verb
+from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import interval, probability, signed
 from clozelab.text.plain import JsonObject
@@ -59,18 +57,16 @@ def main(args: ParsedArgs) -> int:
     check_names(table, score_path, claim_path)
     judgements = judge(table)
 
-    console = make_console()
     for judgement in judgements:
-        print_judgement(judgement, console)
+        print_judgement(judgement)
     say(
-        console,
         "Whether these runs may be compared was not checked: a CSV says nothing of how they were"
         " made.",
         style="yellow",
     )
     if "out" in args.values:
         write_verdicts(Path(args.values["out"]), judgements)
-        say(console, f"Verdicts: {args.values['out']}")
+        say(f"Verdicts: {args.values['out']}")
     return 0
 
 
@@ -103,17 +99,17 @@ def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
                 )
 
 
-def print_judgement(judgement: Judgement, console: Console) -> None:
+def print_judgement(judgement: Judgement) -> None:
     """Print a claim's verdict, its figures and what to keep in mind, a line each."""
     verdict = wording.verdict_label(judgement)
     style = STYLES.get(str(judgement.verdict), "default")
-    say(console, f"{verdict}: {judgement.claim.text} ({judgement.judged_on})", style=style)
+    say(f"{verdict}: {judgement.claim.text} ({judgement.judged_on})", style=style)
     figures = _figures(judgement)
     if figures:
-        say(console, f"   {figures}")
+        say(f"   {figures}")
     for text in (wording.forecast(judgement, None), wording.judgement_note(judgement)):
         if text:
-            say(console, f"   {text}", style="dim")
+            say(f"   {text}", style="dim")
 
 
 def _figures(judgement: Judgement) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
-from clozelab.terminal import ParsedArgs, make_console, path_of, verb
+from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
@@ -30,11 +29,10 @@ def main(args: ParsedArgs) -> int:
     """Print every experiment's name and title, and a line below for every scale with runs."""
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
-    console = make_console()
     for name in args.names:
         check_choice("list", name, ("architectures",))
         for path in sorted((CONF_DIR / "architecture").glob("*.yaml")):
-            print_entry(console, path.stem, describe_architecture(path))
+            print_entry(path.stem, describe_architecture(path))
         return 0
     runs_dir = Path(path_of("runs_dir", args.values))
     paths = [EXPERIMENTS_DIR / name for name in list_experiments()]
@@ -42,13 +40,14 @@ def main(args: ParsedArgs) -> int:
         name = path.name
         if path.parent != EXPERIMENTS_DIR:
             name = f"{path} (your own)"
-        print_entry(console, name, describe_experiment(path.resolve(), runs_dir))
+        print_entry(name, describe_experiment(path.resolve(), runs_dir))
     return 0
 
 
-def print_entry(console: Console, name: str, texts: Iterable[Text]) -> None:
+def print_entry(name: str, texts: Iterable[Text]) -> None:
     """A name, and below it texts as wide as the console."""
-    console.print(Text(name, style="bold"), soft_wrap=True)
+    console = make_console()
+    say(name, "bold")
     for text in texts:
         for line in text.wrap(console, console.width - len(INDENT)):
             line.rstrip()  # rich's own Padding fills every line up to the console's width

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich import filesize
-from rich.console import Console
 
 from clozelab.planning.steps import runs_root
 from clozelab.results.experiment import find_experiment
@@ -29,13 +28,12 @@ from clozelab.stages.archive import (
     RUNS,
     WEIGHTS,
     Manifest,
-    PackedRun,
     describe_machines,
     run_files,
     write_archive,
     write_results_table,
 )
-from clozelab.terminal import ParsedArgs, say, verb
+from clozelab.terminal import SWITCH, ParsedArgs, say, verb
 from clozelab.text.safe_yaml import own_text
 
 HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER]
@@ -77,21 +75,18 @@ class Selection:
     "pack",
     HELP,
     names=(1, 1),
-    keys=("out", "encoders", "predictions", *FILTERS),
+    keys=("out", *FILTERS),
+    choices={"encoders": SWITCH, "predictions": SWITCH},
     takes_overrides=True,
 )
 def main(args: ParsedArgs) -> int:
     """Write the pack and say what it holds; returns the exit status."""
-    with_weights = args.values.get("encoders", "false")
-    with_predictions = args.values.get("predictions", "true")
-    if "out" not in args.values or {with_weights, with_predictions} - {"true", "false"}:
-        raise ValueError(
-            "pack needs out=FILE, the file to write; encoders= and predictions= are true or false"
-        )
+    if "out" not in args.values:
+        raise ValueError("pack needs out=FILE, the file to write")
     left_out = []
-    if with_weights == "false":
+    if args.values.get("encoders") != "true":
         left_out.append(WEIGHTS)
-    if with_predictions == "false":
+    if args.values.get("predictions") == "false":
         left_out += PREDICTION_PATTERNS
     out = Path(args.values["out"])
     selection = select_runs(args)
@@ -111,8 +106,7 @@ def select_runs(args: ParsedArgs) -> Selection:
     """Find the runs that a command line names; ValueError where there are none."""
     root, experiment, scale = _find_root(args)
     filters = {key: args.values[key] for key in FILTERS if key in args.values}
-    every_record = find(root).records if root.is_dir() else []
-    matching = select(every_record, None, filters)
+    matching = select(find(root).records, None, filters)
     packed = [record for record in matching if record.status in PACKED_STATUSES]
     if not packed:
         raise ValueError(
@@ -216,17 +210,11 @@ def make_manifest(selection: Selection) -> Manifest:
     if selection.experiment:
         name = selection.experiment.name
         root = _below(selection.root, selection.runs_dir)
-    runs = {}
-    for record in selection.records:
-        runs[record.place] = PackedRun(
-            fingerprint=record.fingerprint, code=record.code, machine=record.machine
-        )
     return Manifest(
         experiment=name,
         root=root,
         scale=selection.scale,
         results_versions=RESULTS_VERSIONS,
-        runs=runs,
         files={},
     )
 
@@ -294,7 +282,7 @@ def print_summary(out: Path, selection: Selection) -> None:
     if selection.num_left_out:
         counts = (f"{count} {status}" for status, count in selection.num_left_out.items())
         sentences.append(f"left out: {', '.join(counts)}")
-    say(Console(), f"{out}: {'; '.join(sentences)}")
+    say(f"{out}: {'; '.join(sentences)}")
 
 
 def _below(path: Path, folder: Path) -> str:

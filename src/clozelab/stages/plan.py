@@ -6,14 +6,15 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clozelab.planning.steps import Step, chooses_seeds, make_steps
+from clozelab.launch.progress import Part, plan_file, write_plan
+from clozelab.launch.sweep import Sweep
+from clozelab.planning.steps import Step, chooses_seeds, make_steps, step_of
 from clozelab.planning.tables import (
     busy_lines,
     disk_line,
@@ -24,17 +25,15 @@ from clozelab.planning.tables import (
     warnings,
 )
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
-from clozelab.terminal import ParsedArgs, make_console, make_table, say, verb
+from clozelab.runs.find import Runs, find
+from clozelab.terminal import ParsedArgs, print_table, say, verb
 from clozelab.text.did_you_mean import key_of
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
-    from clozelab.launch.progress import Part
-    from clozelab.launch.sweep import Sweep
     from clozelab.planning.choice import Allocation, PowerQuestion, StdDevs
     from clozelab.planning.cost import Costing
-    from clozelab.runs.find import Runs
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...]
         [budget=TIME [difference=POINTS]] [--no-measure]
@@ -107,7 +106,8 @@ class Plan:
     "plan",
     HELP,
     names=(1, 1),
-    keys=("budget", "matched_by", "difference"),
+    keys=("budget", "difference"),
+    choices={"matched_by": MATCHINGS},
     flags=("no-measure", "measure-again", "brief"),
     options=("config-dir", "config-name"),
     takes_overrides=True,
@@ -115,16 +115,15 @@ class Plan:
 def main(args: ParsedArgs) -> int:
     """Print the plan; returns the exit status."""
     plan = make_plan(args)
-    console = make_console()
     for line in sums(plan.costing, plan.parts):  # what is asked first
-        console.print(line, style="bold", markup=False)
-    _print_warnings(console, busy_lines(plan.costing))  # of these times
+        say(line, "bold", wraps=True)
+    _print_warnings(busy_lines(plan.costing))  # of these times
     if "brief" in args.flags:
-        _print_warnings(console, [f"not timed: {problem}" for problem in plan.costing.problems])
+        _print_warnings([f"not timed: {problem}" for problem in plan.costing.problems])
         sweep = next(iter(plan.sweeps.values()))
         keep_plan(sweep.folder, plan.parts)
     else:
-        print_plan(plan, console)
+        print_plan(plan)
     return 0
 
 
@@ -168,7 +167,6 @@ def make_plan(args: ParsedArgs) -> Plan:
     ValueError: a value is wrong, or goes with another that is missing.
     """
     from clozelab.planning.cost import parts_of, with_speeds
-    from clozelab.runs.find import find
     from clozelab.stages.subject import Corpora, analyse
 
     budget = None
@@ -179,17 +177,11 @@ def make_plan(args: ParsedArgs) -> Plan:
         raise ValueError(
             f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too"
         )
-    if matched_by and matched_by not in MATCHINGS:
-        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
     difference = parse_difference(args.values.get("difference", "2"))
 
     (name,) = args.names
     if name in STAGES:
-        config_dir = None
-        if "config-dir" in args.options:
-            config_dir = Path(args.options["config-dir"])
-        config_name = args.options.get("config-name", name)
-        steps = [Step(name, config_name, config_dir, tuple(args.overrides))]
+        steps = [step_of(args)]
         experiment = Experiment(folder=Path(), name=name, columns=())
     else:
         folder = find_experiment(name)
@@ -217,7 +209,7 @@ def make_plan(args: ParsedArgs) -> Plan:
             Path(sweep.settings(sweep.jobs[0])["cache_dir"]),
             measure=measures,
             anew="measure-again" in args.flags,
-            say=lambda line: say(progress, line, style="dim"),
+            say=lambda line: say(line, "dim", console=progress),
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
     return Plan(args, budget, difference, experiment, steps, runs, costing, parts)
@@ -228,8 +220,6 @@ def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
 
     An older one goes where the time is not known.
     """
-    from clozelab.launch.progress import plan_file, write_plan
-
     if parts is None:
         (folder / plan_file(None)).unlink(missing_ok=True)
     else:
@@ -239,15 +229,15 @@ def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
 # Printing
 
 
-def print_plan(plan: Plan, console: Console) -> None:
+def print_plan(plan: Plan) -> None:
     """Print a plan below its sums: tables, what a budget buys, warnings."""
     costing = plan.costing
     for table in stage_tables(costing):
-        console.print(make_table(*table, console.width))
+        print_table(*table)
     flops = sum(shape.count * (shape.flops or 0.0) for shape in costing.shapes)
-    say(console, f"all runs: {flops:.3g} FLOPs")
+    say(f"all runs: {flops:.3g} FLOPs")
     root, _ = next(step for step in plan.steps if step.is_sweep).root
-    say(console, disk_line(costing, costing.disk_usage(root, plan.steps)))
+    say(disk_line(costing, costing.disk_usage(root, plan.steps)))
 
     # A budget is divided among arms where they are to be matched, or where nothing is claimed;
     # else it buys power.
@@ -255,20 +245,20 @@ def print_plan(plan: Plan, console: Console) -> None:
     matched_by = plan.args.values.get("matched_by")
     if plan.budget is not None and costing.arms and (matched_by or not plan.experiment.claims):
         shares = _divide_budget(plan, plan.budget, matched_by)
-        _print_shares(plan, shares, console)
+        _print_shares(plan, shares)
     elif plan.budget is not None:
-        _allocate(plan, plan.budget, console)
+        _allocate(plan, plan.budget)
     if plan.experiment.claims:
-        _print_detectable(plan, console)
-    _print_warnings(console, warnings(costing, shares))
+        _print_detectable(plan)
+    _print_warnings(warnings(costing, shares))
 
 
-def _print_warnings(console: Console, lines: Sequence[str]) -> None:
+def _print_warnings(lines: Sequence[str]) -> None:
     for line in lines:
-        console.print(line, style="yellow", markup=False)
+        say(line, "yellow", wraps=True)
 
 
-def _print_detectable(plan: Plan, console: Console) -> None:
+def _print_detectable(plan: Plan) -> None:
     """The smallest difference that the seeds can be expected to show."""
     from clozelab.analysis.verdicts import detectable_difference
     from clozelab.report import wording
@@ -276,7 +266,7 @@ def _print_detectable(plan: Plan, console: Console) -> None:
 
     table = build_table(plan.experiment, plan.runs)
     detectable = detectable_difference(table, plan.costing.num_seeds)
-    console.print(wording.detectable_difference(detectable), markup=False)
+    say(wording.detectable_difference(detectable), wraps=True)
 
 
 def _divide_budget(
@@ -293,20 +283,20 @@ def _divide_budget(
     return affordable(plan.costing, budget, matchings)
 
 
-def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame], console: Console) -> None:
+def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame]) -> None:
     for matched_by, share in shares.items():
-        console.print(make_table(*share_table(matched_by, share), console.width))
+        print_table(*share_table(matched_by, share))
         factors = {f"steps_factor={factor:.3g}" for factor in share.steps_factor}
         # Of several arms each has its own.
         if plan.args.names == ["pretrain"] and len(factors) == 1:
             words = shlex.join([*plan.args.overrides, *factors])
-            say(console, f"run: clozelab pretrain {words}", style="bold")
+            say(f"run: clozelab pretrain {words}", style="bold")
 
 
 # What a budget buys in power
 
 
-def _allocate(plan: Plan, budget: float, console: Console) -> None:
+def _allocate(plan: Plan, budget: float) -> None:
     """Print the power of every number of seeds, the choice among them, and its command."""
     from clozelab.planning import choice
     from clozelab.results.table import build_table
@@ -316,16 +306,11 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
     finetune_seeds = 0
     if "finetune" in plan.sweeps:
         finetune_seeds = len(plan.sweeps["finetune"].groups(lambda key: key == "seed"))
-    evaluations = []
-    if "evaluate" in plan.sweeps:
-        evaluations = list(plan.sweeps["evaluate"].jobs)
-    words = chain.from_iterable(evaluations)
-    measures = [word.partition("=")[2] for word in words if key_of(word) == "measure"]
+    measures = [job.measure for job in costing.measures]
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     question = choice.power_study(plan.experiment, tasks, plan.difference)
     if not question.claims:
         say(
-            console,
             f"no claim of {plan.experiment.name} is about a task of this plan: there is no power to"
             " reckon",
         )
@@ -337,11 +322,6 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
     for measure in measures:
         # one number a pre-training seed
         std_devs[measure] = replace(std_devs[measure], finetuning=0.0)
-    # Of one evaluation by one measure, over all of a plan.
-    num_measured = sum(measure.count for measure in costing.measures)
-    measured_seconds = sum((measure.seconds or 0.0) * measure.count for measure in costing.measures)
-    seconds_each = measured_seconds / max(1, num_measured)
-    measuring = seconds_each * len(evaluations) / costing.num_seeds
     # Arms with lengths of their own keep them.
     may_shorten = all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms)
     rule = plan.experiment.stopping
@@ -354,11 +334,10 @@ def _allocate(plan: Plan, budget: float, console: Console) -> None:
         std_devs,
         budget,
         tuned_seeds=max(1, finetune_seeds),
-        measuring=measuring,
         analyses=analyses,
         may_shorten=may_shorten,
     )
-    _print_allocations(plan, question, std_devs, allocations, finetune_seeds, console)
+    _print_allocations(plan, question, std_devs, allocations, finetune_seeds)
 
 
 def _print_allocations(
@@ -367,7 +346,6 @@ def _print_allocations(
     std_devs: Mapping[str, StdDevs],
     allocations: Sequence[Allocation],
     finetune_seeds: int,
-    console: Console,
 ) -> None:
     best = max(allocations, key=lambda allocation: allocation.utility)
 
@@ -375,30 +353,28 @@ def _print_allocations(
     if question.num_primary:
         decided = f"all of {question.num_primary} primary claims are"
     points = f"{plan.difference:g} points"
-    say(console, f"power: how often {decided} decided where true differences are {points}")
+    say(f"power: how often {decided} decided where true differences are {points}")
     most_tokens = max(arm.tokens for arm in plan.costing.arms)
     table = power_table(allocations, best, most_tokens=most_tokens, is_tuned=bool(finetune_seeds))
-    console.print(make_table(*table, console.width))
+    print_table(*table)
     is_enough, *_ = best.utility
     if not is_enough:
-        say(console, "no line reaches 80 %: give more time, fewer rows, or a larger difference=")
+        say("no line reaches 80 %: give more time, fewer rows, or a larger difference=")
     sources = [
         f"{task} {deviations.pretraining:.2g} and {deviations.finetuning:.2g} ({deviations.source})"
         for task, deviations in std_devs.items()
     ]
     say(
-        console,
         "standard deviations between pre-training and between fine-tuning seeds:"
         f" {'; '.join(sources)}",
     )
     if question.unknown:
         say(
-            console,
             "not counted, since no task of this plan speaks for them:"
             f" {'; '.join(question.unknown)}",
         )
     words = _words_of(plan, best, is_tuned=bool(finetune_seeds))
-    say(console, f"run: clozelab reproduce {shlex.join(words)}")
+    say(f"run: clozelab reproduce {shlex.join(words)}")
 
 
 def _words_of(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:

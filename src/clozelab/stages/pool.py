@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.corpus.files import whole_file
 from clozelab.results.experiment import load_experiment
@@ -260,4 +258,4 @@ def print_summary(runs_dir: Path, new_files: Mapping[str, Path]) -> None:
     machines = describe_machines(records)
     if machines:
         sentences.append(machines)
-    say(Console(), f"{runs_dir}: {'; '.join(sentences)}")
+    say(f"{runs_dir}: {'; '.join(sentences)}")

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 from clozelab.corpus.lines import whole_characters
 from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
+from clozelab.runs.record import Record, read_record
 from clozelab.stages import inference
-from clozelab.stages.inference import ACT_OF_TASK, ACTS, MODEL_KEYS, OPTION_KEYS, READING
+from clozelab.stages.inference import (
+    ACT_OF_TASK,
+    ACTS,
+    ERRORS,
+    MODEL_CHOICES,
+    MODEL_KEYS,
+    OPTION_KEYS,
+)
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
 from clozelab.terminal import ParsedArgs, verb
 from clozelab.text.plain import read_json
@@ -20,7 +28,6 @@ from clozelab.text.plain import read_json
 if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.finetuning import FineTuning
-    from clozelab.runs.record import Record
     from clozelab.schema import FinetuneConfig
 
 HELP = """\
@@ -77,7 +84,8 @@ ARRAY_ACTS = ("embed", "states", "attention")
     "predict",
     HELP,
     names=(1, 1),
-    keys=(*INPUT_KEYS, "do", *MODEL_KEYS, *READING, *OPTION_KEYS),
+    keys=(*INPUT_KEYS, *MODEL_KEYS, *OPTION_KEYS),
+    choices={"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), **MODEL_CHOICES},
     flags=("json", "test"),
 )
 def main(args: ParsedArgs) -> int:
@@ -100,10 +108,8 @@ def main(args: ParsedArgs) -> int:
 def predict_texts(args: ParsedArgs) -> None:
     """Answer the one text of the command line, or each row of a file."""
     values = args.values
-    if values.get("do") not in (None, *ACTS):
-        raise ValueError(f"do={values['do']}: choose one of {', '.join(ACTS)}")
-    errors = inference.parse_choice("errors", values)
-    skips_empty = inference.parse_choice("empty", values) == "skip"
+    errors = values.get("errors", "mark")
+    skips_empty = values.get("empty") == "skip"
     if "input" in values:
         file = open_rows(values["input"], values.get("format", "auto"))
     else:
@@ -253,8 +259,6 @@ def predict_task(
 
 def require_finetuning(run: Path) -> Record:
     """The record of a complete fine-tuning that kept its model; ValueError for any other folder."""
-    from clozelab.runs.record import read_record
-
     record = read_record(run) if run.is_dir() else None
     is_finetuning = record is not None and record.stage == "finetune" and record.is_complete
     if record is None or not is_finetuning or not record.config_name:

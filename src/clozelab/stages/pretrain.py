@@ -110,9 +110,7 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
             require_kept_encoders(composed)
             log.info("%s is complete already", run.dir)
             return
-        # A resumed run keeps the precision that `auto` meant when it began.
-        precision = run.facts.get("precision", job.hardware.precision)
-        job = replace(job, hardware=replace(job.hardware, precision=precision))
+        job = replace(job, hardware=factory.hardware_of_run(run, job.hardware))
         train(job, run, tokenizer)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
-
-from clozelab.planning.steps import runs_root
+from clozelab.planning.steps import open_results
 from clozelab.results.contests import (
     SIGNIFICANCE,
     Attempt,
@@ -18,11 +16,9 @@ from clozelab.results.contests import (
     read_attempts,
     write_attempts,
 )
-from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table
-from clozelab.runs.find import find
 from clozelab.stages.plan import parse_budget
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, say, verb
+from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import probability
 
 HELP = """clozelab record EXPERIMENT ROW COLUMN budget=DEVICESxTIME
@@ -57,25 +53,20 @@ def main(args: ParsedArgs) -> int:
     path = Path(args.values.get("table", "records.csv"))
     budget = read_budget(args.values.get("budget", ""))
     attempts = read_attempts(path)
-    folder = find_experiment(name)
-    root, _ = runs_root(folder, args.overrides)
-    runs = find(root) if root.is_dir() else None
-    if runs is None or not runs.runs:
-        raise ValueError(f"no run below {root}")
-    attempt = make_attempt(build_table(load_experiment(folder), runs), row, column, budget)
+    table = build_table(*open_results(name, args.overrides))
+    attempt = make_attempt(table, table.find_row(row), column, budget)
 
-    console = make_console()
     best = best_of_contest(attempts, attempt)
     is_record = best is None or p_above(attempt, best) < SIGNIFICANCE
     if is_record:
         attempts.append(attempt)
-    print_attempts(attempts, console)
-    say(console, outcome(attempt, best))
+    print_attempts(attempts)
+    say(outcome(attempt, best))
     if not is_record:
         return 1
     if "add" in args.flags:
         write_attempts(path, attempts)
-        say(console, f"added to {path.resolve()}")
+        say(f"added to {path.resolve()}")
     return 0
 
 
@@ -101,7 +92,7 @@ def outcome(attempt: Attempt, best: Attempt | None) -> str:
     return f"{has}: no record, which takes p < {SIGNIFICANCE}. {beside}"
 
 
-def print_attempts(attempts: Iterable[Attempt], console: Console) -> None:
+def print_attempts(attempts: Iterable[Attempt]) -> None:
     """Print the table: what contests with each other stands together, the best last."""
     headings = [
         Heading("budget"),
@@ -127,4 +118,4 @@ def print_attempts(attempts: Iterable[Attempt], console: Console) -> None:
                 attempt.machine,
             ]
         )
-    console.print(make_table(headings, rows, console.width))
+    print_table(headings, rows)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.terminal import ParsedArgs, say, verb
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import values_of
 
 HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
 
@@ -34,11 +32,10 @@ def main(args: ParsedArgs) -> int:
     content = registration.declared(load_experiment(folder), *declared_jobs(sweeps))
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in args.flags)
-    console = Console()
     outcome = "registered" if is_new else "registered already"
-    say(console, f"{outcome} on {entry.date}: sha256 {entry.hash}")
+    say(f"{outcome} on {entry.date}: sha256 {entry.hash}")
     file = (root / registration.REGISTRATION_FILE).resolve()
-    say(console, f"{file}: commit it, or send it to somebody who keeps it")
+    say(f"{file}: commit it, or send it to somebody who keeps it")
     return 0
 
 
@@ -60,7 +57,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
             name, settings_hash = registration.settings_of(config)
             settings.setdefault(name, set()).add(settings_hash)
             for job in jobs:
-                values = config | {key_of(word): word.partition("=")[2] for word in job}
+                values = config | values_of(job)
                 seeds["pre-training"].add(int(values[pretrain_seed]))
                 if step.verb == "finetune":
                     seeds["fine-tuning"].add(int(values["seed"]))

@@ -52,7 +52,7 @@ def main(args: ParsedArgs) -> int:
         from clozelab.report import render  # matplotlib and scipy: not for --help
 
         file = render.write_latex(report.page, report.folder / "report.tex")
-        say(Console(), f"LaTeX: {file.resolve()}")
+        say(f"LaTeX: {file.resolve()}")
     return 0
 
 
@@ -100,9 +100,8 @@ def judge(
 
 def show(report: Report) -> None:
     """Print table, verdicts and where the report lies."""
-    console = Console()
-    print_page(report.page, console)
-    say(console, f"Report: {(report.folder / 'report.html').resolve()}")
+    print_page(report.page, Console())
+    say(f"Report: {(report.folder / 'report.html').resolve()}")
 
 
 def print_page(page: Page, console: Console) -> None:

@@ -222,10 +222,8 @@ def quiet_line(verb: str, started: float) -> str:
 
 def dry_run(steps: Sequence[Step]) -> int:
     """List every job with its state and start nothing."""
-    console = Console()
     for step in steps:
-        command = f"clozelab {' '.join(step.words())}"
-        console.print(command, style="bold", markup=False, soft_wrap=True)
+        say(f"clozelab {' '.join(step.words())}", "bold")
         if not step.is_sweep:
             continue
         jobs = list(planned_jobs(step.sweep))
@@ -236,9 +234,9 @@ def dry_run(steps: Sequence[Step]) -> int:
             line = f"  {job.status:<12} {job.run_dir}"
             if job.source:
                 line += f"  (trained as {job.source})"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(line)
         counts = Counter(job.status for job in jobs)
-        console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+        say("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0
 
 
@@ -286,7 +284,6 @@ def until_decided(
         The exit status.
     """
     experiment = load_experiment(folder)
-    console = Console()
     began = time.monotonic()
     while True:
         started = time.monotonic()
@@ -299,7 +296,7 @@ def until_decided(
             return status
         claim = nearest(report.judgements, experiment)
         if claim is None:
-            say(console, "No claim is left that one more seed of the stopping rule could decide.")
+            say("No claim is left that one more seed of the stopping rule could decide.")
             return 0
         # What the next seed takes: what one took in this round, or took when it was made.
         now = time.monotonic()
@@ -310,7 +307,6 @@ def until_decided(
         seconds_a_seed = max((now - started) / num_seeds, recorded_seconds)
         if now - began + seconds_a_seed > budget:
             say(
-                console,
                 "The budget ends before another seed would, which takes about"
                 f" {duration(seconds_a_seed)}.",
             )
@@ -320,7 +316,7 @@ def until_decided(
             raise ValueError(
                 f"a seed more gave '{claim.claim.text}' none: {' '.join(new_overrides)}"
             )
-        say(console, f"One more seed for '{claim.claim.text}': {' '.join(new_overrides)}")
+        say(f"One more seed for '{claim.claim.text}': {' '.join(new_overrides)}")
         seed_overrides = new_overrides
         is_checked = True
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from clozelab.runs.identity import RESULTS_VERSIONS, flatten
 from clozelab.runs.record import Record, changes, read_record, write_record
-from clozelab.terminal import make_console, say
+from clozelab.terminal import say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
 from clozelab.text.plain import ReadOnlyJson
@@ -76,7 +76,7 @@ def rerun_from_beginning(
         raise ValueError(
             f"{record.folder} is {record.status}, not complete: there is nothing to compare",
         )
-    say(make_console(), f"making {record.place} again; it took {duration(record.seconds)}")
+    say(f"making {record.place} again; it took {duration(record.seconds)}")
     new_folder = folder / "again"
     process = run_command_again(record, new_folder, overrides or {})
     new_record = read_record(new_folder)
@@ -184,10 +184,9 @@ def run_command_again(
 def is_reproducible(record: Record) -> bool:
     """Whether this machine should give the very same bits."""
     # Kernels, libraries and the layout of threads decide the last bits; so do atomics on a GPU.
-    trainer = record.config["trainer"]
     if record.environment != host_facts()["environment"] or record.facts.get("earlier_layouts"):
         return False
-    return trainer["accelerator"] == "cpu" or bool(trainer["deterministic"])
+    return not can_drift(record)
 
 
 def can_drift(record: Record) -> bool:

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.console import Console
-
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import score_in_context, shown_score
 from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
+from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
 from clozelab.text.formatting import STAGE_NAMES, duration, several
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
@@ -73,18 +71,17 @@ def main(args: ParsedArgs) -> int:
     if "csv" in args.flags:
         write_csv(records)
         return 0
-    console = make_console()
     if every_record and not records:
-        say(console, no_match(select(every_record, experiment, {}), filters))
+        say(no_match(select(every_record, experiment, {}), filters))
         return 0
     # The records come sorted by experiment, scale and stage.
     for (experiment_name, scale, stage), group in groupby(
         records, key=lambda record: (record.experiment, record.scale, record.stage)
     ):
         title = [experiment_name, scale, STAGE_NAMES.get(stage, stage) or "unknown"]
-        say(console, " ".join(filter(None, title)), style="bold")
-        print_runs(stage, list(group), console)
-    print_summary(records, console)
+        say(" ".join(filter(None, title)), style="bold")
+        print_runs(stage, list(group))
+    print_summary(records)
     return 0
 
 
@@ -96,11 +93,11 @@ def write_csv(records: Sequence[Record]) -> None:
         writer.writerow([getattr(record, field) for field in CSV_FIELDS])
 
 
-def print_runs(stage: str, records: Sequence[Record], console: Console) -> None:
+def print_runs(stage: str, records: Sequence[Record]) -> None:
     """Print a table of runs of one stage."""
     names = ["arm", "seed"] if stage == "pretrain" else ["row", "task", "seeds"]
     headings = [*map(Heading, names), *RESULT_HEADINGS, *OPTIONAL_HEADINGS]
-    console.print(make_table(headings, [_cells(record) for record in records], console.width))
+    print_table(headings, [_cells(record) for record in records])
 
 
 def _cells(record: Record) -> list[str]:
@@ -124,14 +121,14 @@ def _cells(record: Record) -> list[str]:
     ]
 
 
-def print_summary(records: Sequence[Record], console: Console) -> None:
+def print_summary(records: Sequence[Record]) -> None:
     """Print how many runs have which status, and what is wrong with some."""
     counts = Counter(record.status for record in records)
     summary = several(len(records), "run")
     if records:
         states = (f"{counts[status]} {status}" for status in STATUSES if counts[status])
         summary += f": {', '.join(states)}"
-    say(console, summary)
+    say(summary)
     for record in records:
         if record.problem:
-            say(console, f"{record.status}: {record.place}: {record.problem}", style="yellow")
+            say(f"{record.status}: {record.place}: {record.problem}", style="yellow")

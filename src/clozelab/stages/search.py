@@ -51,7 +51,6 @@ KEYS = (
     "in",
     "text",
     "format",
-    "errors",
     "output",
     "top_k",
     *inference.MODEL_KEYS,
@@ -59,7 +58,10 @@ KEYS = (
 )
 
 
-@verb("search", HELP, names=(1, 1), keys=KEYS, flags=("json",))
+CHOICES = {"errors": inference.ERRORS, **inference.MODEL_CHOICES}
+
+
+@verb("search", HELP, names=(1, 1), keys=KEYS, choices=CHOICES, flags=("json",))
 def main(args: ParsedArgs) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | args.values
@@ -70,7 +72,7 @@ def main(args: ParsedArgs) -> int:
     # Here top_k counts lines, and is no option of the model's.
     option_values = {key: value for key, value in values.items() if key != "top_k"}
     options = inference.parse_options("embed", option_values)
-    errors = inference.parse_choice("errors", values)
+    errors = values.get("errors", "mark")
     predictor = inference.load_predictor(args)
     query = predictor.embed(values["query"], **options)
     note = note_of(predictor, Path(args.names[0]), file, roles, options)

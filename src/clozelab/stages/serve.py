@@ -21,7 +21,7 @@ from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.modules.answers import Unanswered
 from clozelab.stages import inference
 from clozelab.stages.outputs import to_json_value
-from clozelab.terminal import ParsedArgs, verb
+from clozelab.terminal import ParsedArgs, require_choice, verb
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
@@ -65,7 +65,13 @@ class PendingRequest:
     answer: asyncio.Future[object]
 
 
-@verb("serve", HELP, names=(1, 1), keys=("host", "port", "max_bytes", *inference.MODEL_KEYS))
+@verb(
+    "serve",
+    HELP,
+    names=(1, 1),
+    keys=("host", "port", "max_bytes", *inference.MODEL_KEYS),
+    choices=inference.MODEL_CHOICES,
+)
 def main(args: ParsedArgs) -> int:
     """Serve until a signal comes."""
     values = {"host": "127.0.0.1", "port": "8000", "max_bytes": "1000000"} | args.values
@@ -182,14 +188,14 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     act = content.pop("do", None)
     if act is None:
         act = inference.ACT_OF_TASK.get(predictor.model.task or "", "fill")
-    if act not in inference.ACTS:
-        raise ValueError(f"do={act}: choose one of {', '.join(inference.ACTS)}")
+    require_choice("do", act, inference.ACTS)
     settings = {}
     for key in (*inference.OPTION_KEYS, "errors"):
         if key in content:
             settings[key] = content.pop(key)
     options = inference.parse_options(act, settings)
-    errors = inference.parse_choice("errors", settings)
+    errors = settings.get("errors", "mark")
+    require_choice("errors", errors, inference.ERRORS)
     # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)

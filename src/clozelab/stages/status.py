@@ -9,9 +9,6 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough
 from clozelab.runs.find import find_below, no_match, select
@@ -25,7 +22,7 @@ from clozelab.runs.progress import (
     sweep_state,
 )
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, Record
-from clozelab.terminal import Heading, ParsedArgs, make_console, make_table, path_of, say, verb
+from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 from clozelab.training.host import usable_cores
 
@@ -73,19 +70,18 @@ def main(args: ParsedArgs) -> int:
     experiment = next(iter(args.names), None)
     every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
-    console = make_console()
     # A folder without runs is no mistake, filters that leave none may be one.
     if not every_record:
-        say(console, f"no runs in {Path(runs_dir).resolve()}")
+        say(f"no runs in {Path(runs_dir).resolve()}")
         for launcher in sorted(Path(runs_dir).glob(f"*/*/{LAUNCHER_FOLDER}")):
-            print_unbegun(list(failed_before_begun(launcher.parent)), console)
+            print_unbegun(list(failed_before_begun(launcher.parent)))
     elif not records:
-        say(console, no_match(select(every_record, experiment, {}), filters))
+        say(no_match(select(every_record, experiment, {}), filters))
     for status in experiment_statuses(records):
-        print_status(status, console)
+        print_status(status)
     for record in records:
         if record.is_complete and score_in_context(record).startswith(LEARNT_NOTHING):
-            _warn(f"{record.place}: {score_in_context(record)}", console)
+            say(f"{record.place}: {score_in_context(record)}", "yellow", wraps=True)
     return 0
 
 
@@ -162,31 +158,31 @@ def _commands_to_go_on(
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))
 
 
-def print_status(status: ExperimentStatus, console: Console) -> None:
+def print_status(status: ExperimentStatus) -> None:
     """Print the jobs of an experiment, what runs, what went wrong, and how to go on."""
     # Where nothing runs, a job a core is what a launch would start.
     num_at_once = len(status.running) or usable_cores()
-    say(console, f"{status.experiment or 'unknown'} {status.scale}".rstrip(), style="bold")
-    print_jobs(status.sweeps, num_at_once, console)
+    say(f"{status.experiment or 'unknown'} {status.scale}".rstrip(), style="bold")
+    print_jobs(status.sweeps, num_at_once)
     if status.running:
-        print_running(status.running, console)
-    print_trouble(status.trouble, console)
-    print_unbegun(status.unbegun, console)
+        print_running(status.running)
+    print_trouble(status.trouble)
+    print_unbegun(status.unbegun)
     if status.is_done:
         sentence = "all done"
         if any(sweep.planned is None for sweep in status.sweeps):
             sentence = "every run is complete; whether there were to be more no record tells"
-        say(console, f"{sentence}\n", style="green")
+        say(f"{sentence}\n", style="green")
         return
     jobs = several(num_at_once, "job")
-    say(console, f"time left: with {jobs} at a time, from finished and running runs")
+    say(f"time left: with {jobs} at a time, from finished and running runs")
     if not status.running:
         for command in status.commands or ["the command that began it"]:
-            say(console, f"to go on: {command}")
-    say(console, "")
+            say(f"to go on: {command}")
+    say("")
 
 
-def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
+def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
     """Print how many jobs of each stage are in which state, and how long the rest takes."""
     total = sum((sweep.counts for sweep in sweeps), Counter[str]())
     states = [state for state in STATUSES if total[state]]
@@ -207,7 +203,7 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console)
         columns.append("others")
     columns.append("time left")
     headings = [Heading("stage"), *(Heading(name, is_number=True) for name in columns)]
-    console.print(make_table(headings, rows, console.width))
+    print_table(headings, rows)
 
 
 def _time_left(seconds: float | None, num_at_once: int) -> str:
@@ -219,7 +215,7 @@ def _time_left(seconds: float | None, num_at_once: int) -> str:
     return duration(seconds / num_at_once)
 
 
-def print_running(running: Sequence[tuple[Record, Progress]], console: Console) -> None:
+def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
     """Print the runs that go on: steps, speed, time left, process, and a long silence."""
     headings = [
         Heading("running"),
@@ -229,7 +225,7 @@ def print_running(running: Sequence[tuple[Record, Progress]], console: Console) 
     ]
     headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
     rows = [_running_cells(record, progress) for record, progress in running]
-    console.print(make_table(headings, rows, console.width))
+    print_table(headings, rows)
 
 
 def _running_cells(record: Record, progress: Progress) -> list[str]:
@@ -252,7 +248,7 @@ def _running_cells(record: Record, progress: Progress) -> list[str]:
     return ["/".join(filter(None, names)), steps, speed, time_left, process, silence]
 
 
-def print_trouble(records: Sequence[Record], console: Console) -> None:
+def print_trouble(records: Sequence[Record]) -> None:
     """Print why runs did not end well, and where more is written."""
     for record in records:
         reason = record.problem or "stopped"
@@ -260,21 +256,16 @@ def print_trouble(records: Sequence[Record], console: Console) -> None:
             reason = "its process has gone without a word (killed, or the machine stopped)"
         elif record.status == DAMAGED:
             reason = f"{record.problem}; remove the folder to run it again"
-        _warn(f"{record.status}: {record.place}: {reason}", console)
+        say(f"{record.status}: {record.place}: {reason}", "yellow", wraps=True)
         log = record.folder / LOG_FILE
         if record.status == "failed" and log.is_file():
-            say(console, f"  log: {log}", style="dim")
+            say(f"  log: {log}", style="dim")
 
 
-def print_unbegun(jobs: Sequence[tuple[str, str, Path]], console: Console) -> None:
+def print_unbegun(jobs: Sequence[tuple[str, str, Path]]) -> None:
     """Print why jobs ended before their run began: each reason once."""
     for reason, same in group_by(jobs, itemgetter(1)).items():
         place, _, log = same[0]
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        _warn(f"failed before its run began: {place}{more}: {reason}", console)
-        say(console, f"  log: {log}", style="dim")
-
-
-def _warn(text: str, console: Console) -> None:
-    """Print a sentence that is wrapped at the terminal's edge."""
-    console.print(Text(text, style="yellow"))
+        say(f"failed before its run began: {place}{more}: {reason}", "yellow", wraps=True)
+        say(f"  log: {log}", style="dim")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -67,6 +67,7 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
     return jobs_of
 
 
+@dataclass(kw_only=True)
 class Corpora:
     """The corpus of each pre-training configuration, opened once.
 
@@ -79,14 +80,13 @@ class Corpora:
         sampling: processor seconds that the small worlds took.
     """
 
-    def __init__(self, *, strict: bool, world: Path | None = None) -> None:
-        self.strict = strict
-        self.world = world
-        self.awaits_world = False
-        self.preparing = 0.0
-        self.sampling = 0.0
-        self.unprepared: list[str] = []
-        self._opened: dict[str, Corpus] = {}
+    strict: bool
+    world: Path | None = None
+    awaits_world: bool = False
+    preparing: float = 0.0
+    sampling: float = 0.0
+    unprepared: list[str] = field(default_factory=list)
+    _opened: dict[str, Corpus] = field(default_factory=dict)
 
     def __call__(self, settings: ReadOnlyJson) -> Corpus:
         key = repr((settings["corpus"], settings["tokenizer"]))
@@ -221,18 +221,25 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
     return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
 
 
-def open_task(
-    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
-) -> FinetuningDataModule:
-    """A task's data before any encoder is there: for its texts and labels, not to be tokenised."""
-    inputs = TaskInputs(
-        name=settings["task"]["name"],
+def task_inputs(
+    settings: ReadOnlyJson, name: str, tokenizer: Tokenizer | None = None, longest: int = 512
+) -> TaskInputs:
+    """What data are opened with before any encoder is there: for their texts, not their tokens."""
+    return TaskInputs(
+        name=name,
         data_dir=Path(settings["data_dir"]),
         cache_dir=Path(settings["cache_dir"]),
         tokenizer=cast("Tokenizer", tokenizer),
         max_positions=longest,
     )
-    return factory.build_task_data(settings, inputs)
+
+
+def open_task(
+    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
+) -> FinetuningDataModule:
+    """A task's data before any encoder is there."""
+    inputs = task_inputs(settings, settings["task"]["name"], tokenizer, longest)
+    return factory.build_task_data(settings["task"], inputs, hub=settings.get("hub"))
 
 
 def read_preview(settings: ReadOnlyJson) -> TaskPreview:
@@ -248,31 +255,25 @@ def gather(folder: Path, words: Sequence[str]) -> Subject:
     return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
 
 
-def gather_sweep(
-    verb: str,
-    folder: Path | None,
-    config_name: str,
-    words: Sequence[str],
-    plan_folder: Path | None = None,
-) -> Subject:
-    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it.
+def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
+    """The same of one stage's sweep, or of a single run.
 
     `plan_folder`: where the sizes of its jobs are left for the sweep that asked.
     """
     experiment = ""
-    name = STAGE_NAMES[verb]
-    if folder:
-        experiment = folder.name
+    name = STAGE_NAMES[step.verb]
+    if step.folder:
+        experiment = step.folder.name
         name = f"{experiment}, {name}"
     try:
-        step = Step(verb, config_name, folder, tuple(words))
         gathering = Gathering(name, [step], experiment)
         subject = gathering.subject()
         if plan_folder is not None and gathering.costing is not None:
-            write_plan(plan_folder, [sizes(gathering.costing, verb)], verb)
+            write_plan(plan_folder, [sizes(gathering.costing, step.verb)], step.verb)
         return subject
     except CONFIGURATION_ERRORS as error:
-        raise ValueError(explain(error, verb, config_name=config_name, folder=folder)) from error
+        reason = explain(error, step.verb, config_name=step.config_name, folder=step.folder)
+        raise ValueError(reason) from error
 
 
 class Gathering:
@@ -372,16 +373,9 @@ class Gathering:
         measure = settings["measure"]
         try:
             if measure["task"] is not None:
-                plan = dict.fromkeys(factory.PLAN_KEYS, 1)
-                open_task({**settings, **plan, "task": measure["task"]})
+                open_task({**settings, "task": measure["task"]})
             elif "files" in measure["data"]:
-                inputs = TaskInputs(
-                    name=measure["name"],
-                    data_dir=Path(settings["data_dir"]),
-                    cache_dir=Path(settings["cache_dir"]),
-                    tokenizer=cast("Tokenizer", None),  # there is no encoder yet
-                    max_positions=512,
-                )
+                inputs = task_inputs(settings, measure["name"])
                 build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
         except ValueError as error:
             if not self.corpora.awaits_world:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.runs.record import RUN_FILE, Record, read_record
-from clozelab.terminal import ParsedArgs, make_console, say, verb
+from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
-    from rich.console import Console
 
     from clozelab.training.background import Numbers
 
@@ -44,15 +43,14 @@ TRAINING_FACTS = ("tokens", "flops", "training_seconds", "tokens_per_second", "m
 @verb("track", HELP, names=(1, None), keys=("logger",))
 def main(args: ParsedArgs) -> int:
     """Send the numbers; returns the exit status."""
-    console = make_console()
     folders = run_folders(args.names)
     if not folders:
-        say(console, f"nothing is missing of the runs below {' '.join(args.names)}")
+        say(f"nothing is missing of the runs below {' '.join(args.names)}")
     for folder in folders:
         record = read_record(folder)
         if record is None:
             raise ValueError(f"{folder / RUN_FILE} cannot be read; give the folder of a run")
-        send(record, args.values.get("logger", ""), console)
+        send(record, args.values.get("logger", ""))
     return 0
 
 
@@ -76,7 +74,7 @@ def run_folders(names: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(folders))
 
 
-def send(record: Record, logger: str, console: Console) -> None:
+def send(record: Record, logger: str) -> None:
     """Send one run's numbers to the tracker that `logger` names, or to those that it had.
 
     Raises:
@@ -109,7 +107,7 @@ def send(record: Record, logger: str, console: Console) -> None:
                 f" ({type(error).__name__}: {reason(error)}); try again later",
             ) from error
         note_unsent(folder, label, 0)
-        say(console, f"{label} was sent {several(num_values, 'value')} of {folder}")
+        say(f"{label} was sent {several(num_values, 'value')} of {folder}")
 
 
 def recorded_calls(folder: Path, record: Record) -> Iterator[Numbers]:

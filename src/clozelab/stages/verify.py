@@ -18,7 +18,6 @@ from pathlib import Path
 
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from clozelab.analysis.phrases import listed
 from clozelab.corpus.files import file_sha256
@@ -39,8 +38,8 @@ from clozelab.stages.rerun import (
     rerun_from_beginning,
     rerun_from_checkpoint,
 )
-from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
-from clozelab.text.did_you_mean import key_of
+from clozelab.terminal import SWITCH, ParsedArgs, path_of, say, verb
+from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import read_rows
@@ -90,19 +89,24 @@ LOCAL_KEYS = (
 )
 
 
-@verb("verify", HELP, names=(1, 1), keys=("retrain", "seed", "data_dir", "cache_dir"))
+@verb(
+    "verify",
+    HELP,
+    names=(1, 1),
+    keys=("seed", "data_dir", "cache_dir"),
+    choices={"retrain": SWITCH},
+)
 def main(args: ParsedArgs) -> int:
     """Print the verdict; returns the exit status."""
-    console = make_console()
     path = Path(args.names[0])
     if path.is_file():
-        return verify_archive(path, args.values, console)
+        return verify_archive(path, args.values)
     if args.values:
         raise ValueError(f"verify RUN takes no {next(iter(args.values))}=; it is for a pack")
-    return verify_run(args.names[0], console)
+    return verify_run(args.names[0])
 
 
-def verify_run(folder: str, console: Console) -> int:
+def verify_run(folder: str) -> int:
     """Make a run, or its last stretch, again, and print one sentence; returns the exit status."""
     record = open_run(folder)
     refuse_other_version(record)
@@ -115,22 +119,21 @@ def verify_run(folder: str, console: Console) -> int:
         comparison = rerun(record, Path(new_folder))
     if comparison.differences:
         verdict = f"is not the same run: {'; '.join(comparison.differences)}"
-        say(console, f"{record.folder} {verdict} ({comparison.description})", style="bold red")
+        say(f"{record.folder} {verdict} ({comparison.description})", style="bold red")
         return 1
-    say(console, f"{record.folder} is the same run ({comparison.description})", style="green")
+    say(f"{record.folder} is the same run ({comparison.description})", style="green")
     return 0
 
 
-def verify_archive(path: Path, values: Mapping[str, str], console: Console) -> int:
+def verify_archive(path: Path, values: Mapping[str, str]) -> int:
     """Check a pack, and print what is wrong, what was checked and what could not be.
 
     Returns:
         The exit status.
     """
-    retrain = values.get("retrain", "true")
     seed = values.get("seed", "1")
-    if retrain not in ("true", "false") or not seed.isdecimal():
-        raise ValueError("retrain= is true or false, and seed= a number")
+    if not seed.isdecimal():
+        raise ValueError(f"seed={seed}: give a whole number")
     data_dir = str(Path(path_of("data_dir", values)).absolute())
     # The overrides of a training on this machine.
     local_paths = {"data_dir": data_dir}
@@ -146,7 +149,7 @@ def verify_archive(path: Path, values: Mapping[str, str], console: Console) -> i
             _run_check(check_scores, archive, data_dir),
             _run_check(check_table, archive),
         ]
-        if retrain == "true":
+        if values.get("retrain") != "false":
             results.append(_run_check(check_one_run, archive, Path(folder), int(seed), local_paths))
     # The folder is gone by now: its name would only lengthen the sentences.
     wrong: list[str] = []
@@ -155,14 +158,14 @@ def verify_archive(path: Path, values: Mapping[str, str], console: Console) -> i
         wrong += (line.replace(f"{folder}/pack/", "") for line in result.wrong)
         not_checked.update(line.replace(f"{folder}/pack/", "") for line in result.not_checked)
     for line in wrong[:MAX_SHOWN]:
-        say(console, f"wrong: {line}", style="bold red")
-    say(console, f"checked: {', '.join(result.checked for result in results if result.checked)}")
+        say(f"wrong: {line}", style="bold red")
+    say(f"checked: {', '.join(result.checked for result in results if result.checked)}")
     for line, count in not_checked.items():
-        say(console, f"not checked: {line} ({several(count, 'time')})", style="yellow")
+        say(f"not checked: {line} ({several(count, 'time')})", style="yellow")
     if wrong:
-        say(console, f"{path} is not what it says: {len(wrong)} findings", style="bold red")
+        say(f"{path} is not what it says: {len(wrong)} findings", style="bold red")
         return 1
-    say(console, f"{path} is what it says, as far as it was checked", style="green")
+    say(f"{path} is what it says, as far as it was checked", style="green")
     return 0
 
 
@@ -210,8 +213,7 @@ def config_mismatches(record: Record) -> Iterator[str]:
 
     A key that they leave open is no difference.
     """
-    command = {key_of(word): word.partition("=")[2] for word in record.overrides}
-    sources: dict[str, JsonObject] = {"its command": command}
+    sources: dict[str, JsonObject] = {"its command": dict(values_of(record.overrides))}
     file = record.folder / CONFIG_FILE
     if file.is_file():
         sources[CONFIG_FILE] = flatten(read_yaml(file))
@@ -488,7 +490,7 @@ def _safe_command(record: Record, archive: RunArchive, folder: Path) -> Record:
         overrides.append(word)
     if not re.fullmatch(r"\w+", record.config_name):
         raise ValueError("its command line is not known")
-    config = OmegaConf.create({key_of(word): word.partition("=")[2] for word in overrides})
+    config = OmegaConf.create(values_of(overrides))
     check_file("its command", "", ConfigResult("pack", "", config, {}))
     config_dir = ""
     if record.config_dir:

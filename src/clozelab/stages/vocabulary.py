@@ -16,9 +16,8 @@ from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.tokenizer_files import read_text
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.locate import CONFIG_FILE, find_model
-from clozelab.stages.export import SWITCH, refuse_to_replace
-from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.did_you_mean import check_choice
+from clozelab.stages.export import refuse_to_replace
+from clozelab.terminal import SWITCH, ParsedArgs, verb
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
@@ -43,11 +42,11 @@ With text=, also prints the tokens that a word of it has, before and after.
 
   clozelab vocabulary bert-base to=bio text=abstracts add=5000
   clozelab pretrain encoder=bio tokenizer.vocab_file=bio/tokenizer.json"""
-KEYS = ("to", "text", "add", "words", "tokenizer", "hub")
+KEYS = ("to", "text", "add", "words", "tokenizer")
 GENERATOR = "generator"  # what pre-training calls its folder, beside the encoder's
 
 
-@verb("vocabulary", HELP, names=(1, 1), keys=KEYS)
+@verb("vocabulary", HELP, names=(1, 1), keys=KEYS, choices={"hub": SWITCH})
 def main(args: ParsedArgs) -> int:
     """Write the folder, and print what became of the rows; returns the exit status."""
     values = args.values
@@ -142,7 +141,6 @@ def check_keys(values: Mapping[str, str]) -> None:
             "vocabulary: say to=FOLDER, and one of text=PATH add=NUMBER, words=FILE and"
             " tokenizer=FOLDER; see --help"
         )
-    check_choice("hub", values.get("hub", "false"), SWITCH)
     number = values.get("add", "1")
     if not number.isdecimal() or int(number) == 0:
         raise ValueError(f"vocabulary: add={number} is no number of words; give 1 or more")

@@ -47,6 +47,11 @@ def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
 
+def values_of(words: Iterable[str]) -> dict[str, str]:
+    """Return key -> value of overrides; of two of a key the later one counts."""
+    return {key_of(word): word.partition("=")[2] for word in words}
+
+
 def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
     """ValueError for a value of a key that is none of its choices."""
     if value not in choices:
