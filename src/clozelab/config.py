@@ -372,7 +372,7 @@ class Composed:
         A part in which something means nothing yet, or a value is missing, is as it is written.
         """
         plain = {}
-        unresolved = {}
+        unresolved: JsonObject = {}
         with self._known_to_hydra():
             for key in map(str, self.node):
                 try:

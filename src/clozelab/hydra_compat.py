@@ -280,8 +280,8 @@ def compose_quickly() -> None:
     repository.load_config = _loading_once(ConfigRepository.load_config)
 
     # Each composition reads all of its files to find out which they are.
-    module: Any = config_loader_impl
-    module.create_defaults_list = _listing_once(defaults_list.create_defaults_list)
+    loader_module: Any = config_loader_impl
+    loader_module.create_defaults_list = _listing_once(defaults_list.create_defaults_list)
 
     # Each merge, and each key that is set, copies nodes.
     for kind in (DictConfig, ListConfig, *ValueNode.__subclasses__()):
@@ -350,7 +350,7 @@ def _listing_once(make: Callable[..., DefaultsList]) -> Callable[..., DefaultsLi
 
 def _versions(config_paths: Sequence[str], repo: IConfigRepository) -> list[object]:
     """Return what is another value when one of some files has changed, in any of the sources."""
-    versions = []
+    versions: list[object] = []
     for source in repo.get_sources():
         if isinstance(source, VersionedSource):
             versions.extend(map(source.version, config_paths))
