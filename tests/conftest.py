@@ -162,6 +162,7 @@ LONGEST = (
     "corpus/test_prepare",
     "test_offline",
     "runs/test_stops",
+    "training/test_stopping",
     "benchmarks/test_gpu",
     "benchmarks/test_bench",
     "benchmarks/test_faults",
@@ -177,7 +178,7 @@ LONGEST = (
     "metrics/test_glue",
     "test_gate",
 )
-"""Files of ten seconds and more: `make test` hands them out first, so that none is left alone at
+"""Files of seven seconds and more: `make test` hands them out first, so that none is left alone at
 the end.
 
 One of those that read the small world is among them, and writes it before the others wait for
