@@ -12,14 +12,13 @@ from typing import Any, cast
 import pytest
 from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_repository import ConfigRepository
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from tests.screens import Screens
 
 from clozelab import hydra_compat
 from clozelab.config import Composed
-from clozelab.hydra_compat import MergingOnce
+from clozelab.hydra_compat import FileConfigSource, MergingOnce
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, compose, make_loader
