@@ -6,7 +6,7 @@ instead of 100.
 
 from __future__ import annotations
 
-import pickle
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -62,13 +62,7 @@ def whole(name: str, words: Sequence[str] = (), **options: Any) -> DictConfig:
 def without_hydra(node: DictConfig) -> DictConfig:
     """A copy of a composed configuration without its `hydra` node."""
     with hydra_left_out(node) as stage_part:
-        return copied(stage_part)
-
-
-def copied(node: DictConfig) -> DictConfig:
-    """A copy, in a fifth of the time that OmegaConf's own takes."""
-    copy: DictConfig = pickle.loads(pickle.dumps(node, pickle.HIGHEST_PROTOCOL))
-    return copy
+        return copy.deepcopy(stage_part)
 
 
 @contextmanager

@@ -52,6 +52,7 @@ def host_of(_: socket.socket, address: Any, *__: Any) -> Any:
     return address[0] if isinstance(address, tuple) else None  # a path: a socket of this machine
 
 
+forked.wait_for_no_disk()
 for method in ("connect", "connect_ex"):
     setattr(socket.socket, method, only_here(getattr(socket.socket, method), host_of))
 for name in ("getaddrinfo", "gethostbyname", "create_connection"):
@@ -129,14 +130,24 @@ def pytest_configure(config: pytest.Config) -> None:
             )
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Its workers begin with everything imported."""
+    config.add_cleanup(forked.fork_workers(config.args))
+
+
 LONGEST = (
     "runs/test_pretrain_run",
     "stages/test_doctor",
     "test_experiments",
     "test_conf",
     "runs/test_finetune_run",
+    "numerics/test_families",
     "reference/test_frozen",
     "launch/test_processes",
+    "report/test_registration",
+    "report/test_report",
+    "numerics/test_long",
     "planning/test_jobs",
     "test_cli",
     "planning/test_choice",
@@ -151,6 +162,7 @@ LONGEST = (
     "corpus/test_prepare",
     "test_offline",
     "runs/test_stops",
+    "training/test_stopping",
     "benchmarks/test_gpu",
     "benchmarks/test_bench",
     "benchmarks/test_faults",
@@ -166,7 +178,7 @@ LONGEST = (
     "metrics/test_glue",
     "test_gate",
 )
-"""Files of ten seconds and more: `make test` hands them out first, so that none is left alone at
+"""Files of seven seconds and more: `make test` hands them out first, so that none is left alone at
 the end.
 
 One of those that read the small world is among them, and writes it before the others wait for
@@ -180,6 +192,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """pytest looks through all objects five times at the end: four times there is nothing left."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,9 @@ A test that needs a process of its own, but does not prove how one starts, calls
 this module instead of subprocess's. One server a test session imports what jobs import when it is
 first asked, runs no job itself, and forks. What it forks gets a session, command line, folder,
 environment, path and files of its own.
+
+pytest-xdist's workers are forked, too (`fork_workers`): from a process of that server that has
+imported the tests.
 """
 
 from __future__ import annotations
@@ -62,6 +65,25 @@ def start_server() -> Callable[[], None]:
     return end
 
 
+def fork_workers(tests: Sequence[str]) -> Callable[[], None]:
+    """Let all processes that this one starts be forked from one that has collected these tests.
+
+    Each then needs a second to collect them, not 14. What it returns ends them.
+    """
+    address = f"{os.environ[ADDRESS]}-of-workers"
+    environment = {key: value for key, value in os.environ.items() if key != ADDRESS}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+    server = Popen(
+        [sys.executable, __file__, address, *tests],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+    )
+    Popen.address = address
+    subprocess.Popen = Popen  # type: ignore[misc]
+    return server.communicate
+
+
 class Popen(subprocess.Popen[Any]):
     """subprocess.Popen of a Python command; the process is the server's child, so only the server
     can wait for it.
@@ -71,6 +93,8 @@ class Popen(subprocess.Popen[Any]):
     """
 
     spare: tuple[int, socket.socket] | None = None
+    address: str | None = None
+    """Of another server than this session's."""
 
     _server: socket.socket | None = None
 
@@ -90,7 +114,7 @@ class Popen(subprocess.Popen[Any]):
         if is_rank and self.spare:
             (self.pid, server), Popen.spare = self.spare, None
         else:
-            self._server = server = connected()
+            self._server = server = connected(self.address or os.environ[ADDRESS])
         ask(
             server,
             words,
@@ -136,12 +160,12 @@ def ask(
     server.sendall(text)
 
 
-def connected() -> socket.socket:
+def connected(address: str) -> socket.socket:
     """To the server, once it is up."""
     server = socket.socket(socket.AF_UNIX)
     while True:
         try:
-            server.connect(os.environ[ADDRESS])
+            server.connect(address)
             return server
         except (FileNotFoundError, ConnectionRefusedError):
             time.sleep(0.02)
@@ -171,8 +195,13 @@ def run(
     return done
 
 
-def serve(address: str) -> NoReturn:
-    """Answer with process ids, and with a status each when they end, until standard input ends."""
+def serve(address: str, *tests: str) -> NoReturn:
+    """Answer with process ids, and with a status each when they end, until standard input ends.
+
+    Where there are tests to collect, what is forked are workers.
+    """
+    if tests:
+        collect(tests)
     ear, mouth = os.pipe()
     os.set_blocking(mouth, False)
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
@@ -241,10 +270,20 @@ def preload() -> None:
         compose(stage)  # so that its files are parsed
     code_of_results()  # every run asks for it: 0.7 s
     measure_in_no_time(runtime)
+    wait_for_no_disk()
     assert threads() == ["python"], threads()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def collect(tests: Sequence[str]) -> None:
+    """Import tests and what they import, as pytest does: its workers find all in sys.modules."""
+    import pytest
+
+    os.environ[ADDRESS] = ""  # no server of its own
+    pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *tests])
+    assert threads() == ["python"], threads()
 
 
 def measure_in_no_time(runtime: types.ModuleType) -> None:
@@ -258,6 +297,11 @@ def measure_in_no_time(runtime: types.ModuleType) -> None:
 
     runtime.CEILING_SECONDS = 0.0  # type: ignore[attr-defined]
     runtime.least_seconds = least_seconds  # type: ignore[attr-defined]
+
+
+def wait_for_no_disk() -> None:
+    """Let whoever has a file written to the disk itself not wait: no test cuts the power."""
+    os.fsync = lambda _: None  # type: ignore[assignment]
 
 
 def threads() -> list[str]:
@@ -290,12 +334,14 @@ def become(
     os.environ.clear()
     os.environ.update(environment)
     random.seed()
-    if ADDRESS in environment:  # what it starts is forked as well
+    if environment.get(ADDRESS) == sys.argv[1]:  # what a job starts is forked as well
         subprocess.Popen = Popen  # type: ignore[misc]
     if {"trainer=ddp", "trainer=fsdp"} & {*words} and environment.get("LOCAL_RANK", "0") == "0":
         Popen.spare = spare_child()
     if {"-m", "--multirun", "reproduce"} & {*words[1:]}:
         own_fork_server(spare_child())
+    if words[0] == "-u":  # nothing that it writes waits anyway
+        words = words[1:]
     kind, *rest = words
     first = (
         []
@@ -373,4 +419,4 @@ def own_fork_server(spare: tuple[int, socket.socket]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -8,6 +8,7 @@ another scale is put in place of `scale`, on which every value of it hangs by in
 
 from __future__ import annotations
 
+import copy
 import re
 from functools import cache
 from itertools import combinations, product
@@ -21,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from tests.composing import copied, given, known_to_hydra, without_hydra
+from tests.composing import given, known_to_hydra, without_hydra
 from tests.screens import Screens
 
 from clozelab.analysis.comparability import is_within
@@ -94,7 +95,7 @@ def plain(folder: Path, stage: str, *words: str) -> DictConfig:
 
 def at_scale(config: DictConfig, scale: str) -> DictConfig:
     """The configuration at another scale; the corpus aside, which test_conf.py looks at."""
-    config = copied(config)
+    config = copy.deepcopy(config)
     with open_dict(config):
         config.scale = scale_values(scale)
     return config
@@ -132,7 +133,7 @@ def with_delta(folder: Path, stage: str, name: str) -> DictConfig:
     delta = group_file(folder, DELTAS[stage], name)
     delta.pop("defaults", None)
     delta.pop("hydra", None)
-    config = copied(plain(folder, stage))
+    config = copy.deepcopy(plain(folder, stage))
     OmegaConf.set_struct(config, True)
     merged = OmegaConf.merge(config, delta)
     assert isinstance(merged, DictConfig)

@@ -371,11 +371,15 @@ class Composed:
 
         A part in which something means nothing yet, or a value is missing, is as it is written.
         """
-        plain = to_plain(self.node, resolve=False)
+        plain = {}
+        unresolved: JsonObject = {}
         with self._known_to_hydra():
-            for key in plain:
-                with suppress(OmegaConfBaseException, ValueError, TypeError):
+            for key in map(str, self.node):
+                try:
                     plain[key] = to_plain(self.node[key])
+                except (OmegaConfBaseException, ValueError, TypeError):
+                    unresolved = unresolved or to_plain(self.node, resolve=False)
+                    plain[key] = unresolved[key]
         return plain
 
     def resolved_texts(self, texts: Collection[str]) -> list[tuple[str, str, str]]:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hydra._internal import defaults_list
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.sources_registry import SourcesRegistry
-from hydra.core.config_store import ConfigStore
+from hydra._internal import config_loader_impl, defaults_list
+from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from tests.screens import Screens
 
+from clozelab import hydra_compat
 from clozelab.config import Composed
-from clozelab.hydra_compat import MergingOnce
-from clozelab.launch import experiments
+from clozelab.hydra_compat import FileConfigSource, MergingOnce
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, compose, make_loader
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
+
+LISTING = "create_defaults_list"
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:
@@ -117,15 +119,41 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     quick = compose(stage, ["scale=laptop"])
     choices = cast("Any", defaults_list._create_interpolation_map)
     monkeypatch.setattr(defaults_list, "_create_interpolation_map", choices.__wrapped__)
-    monkeypatch.delattr(ConfigStore, "__deepcopy__")
-    for scheme in ("pkg", "structured"):
-        source: Any = SourcesRegistry.instance().types[scheme]
-        monkeypatch.setattr(source, "load_config", source.load_config.__wrapped__)
-    for cache in ("_merged", "_embedded"):
-        monkeypatch.setattr(MergingOnce, cache, {})
+    monkeypatch.delattr(ConfigRepository, "__deepcopy__")
+    for place, name in ((ConfigRepository, "load_config"), (config_loader_impl, LISTING)):
+        monkeypatch.setattr(place, name, getattr(place, name).__wrapped__)
+    monkeypatch.delattr(MergingOnce, "_compose_config_from_defaults_list")
     slow = compose(stage, ["scale=laptop"])
     assert OmegaConf.to_container(slow.node) == OmegaConf.to_container(quick.node)
     assert quick.of_hydra("runtime.choices")["corpus"] == "scale_laptop"
+
+
+def test_a_copied_node_is_its_own_and_the_same() -> None:
+    """A pickled one, whose making is another code, has the same values, types, keys and flags."""
+
+    def seen(node: Any) -> list[object]:
+        """All that a node and those below it hold, in order."""
+        state = dict(node.__dict__)
+        parent, content = state.pop("_parent"), state.pop("_content", None)
+        del state["_flags_cache"]
+        held = [type(node), type(parent), state]
+        children = content if isinstance(content, list) else getattr(content, "values", list)()
+        for child in children:
+            assert child._get_parent() is node
+            held += seen(child)
+        return held
+
+    whole = compose("pretrain", ["scale=laptop"]).node
+    copied, pickled = copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))
+    assert len(seen(copied)) > 1000
+    assert seen(copied) == seen(pickled) == seen(whole)
+    below = copy.deepcopy(whole.objective)
+    assert below._get_parent() is whole, "interpolations still find what they name"
+
+    OmegaConf.set_struct(copied.objective, False)
+    copied.seed, copied.objective.odd = 77, [1]
+    copied.hydra.overrides.task.append("more")
+    assert seen(whole) == seen(pickled) != seen(copied)
 
 
 def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +186,11 @@ def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> No
         return load(source, config_path)
 
     monkeypatch.setattr(FileConfigSource, "load_config", counted)
-    monkeypatch.setattr(experiments, "PARSED", {})
+    # What earlier tests have read is forgotten.
+    load_anew = hydra_compat._loading_once(ConfigRepository.load_config.__wrapped__)
+    list_anew = hydra_compat._listing_once(defaults_list.create_defaults_list)
+    monkeypatch.setattr(ConfigRepository, "load_config", load_anew)
+    monkeypatch.setattr(config_loader_impl, LISTING, list_anew)
     kinds = {seen(sweep.composer.compose(job))[2] for job in sweep.jobs}
     assert len(kinds) == 12 and {
         f"{CONF_DIR}/task/{name}" for name in ("sst2", "format/glue")

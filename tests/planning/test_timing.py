@@ -4,11 +4,13 @@ other its speed.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +124,19 @@ def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real processes, with what they are asked to do instead of timing."""
+    """Real processes, with what they are asked to do instead of timing.
+
+    A server does their imports once, for the killed and the new ones.
+    """
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: server)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(timing, "answer", kill_or_reply)
     asked = [Request({"a": name}, name, 1.0, 1.0) for name in ("fine", "dies", "too")]
     speeds = measured_speeds(asked, tmp_path, at_once=2, threads=1, measure=True)
     assert speeds == [GOOD, Speed(0.0, problem="its process was killed"), GOOD]
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def kill_or_reply(request: Request) -> Speed:

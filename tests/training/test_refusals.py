@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +99,9 @@ def mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 GROWING = [test_position_growth.phase(32, 10), test_position_growth.phase(64, 10)]
 
 
-def nothing_fits() -> None:
+def nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "collect", int)  # looking through a test session takes a second
+
     def attempt(size: int) -> None:
         raise torch.OutOfMemoryError("no room")
 

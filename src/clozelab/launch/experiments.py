@@ -19,9 +19,11 @@ may.
 
 from __future__ import annotations
 
-import pickle
 import re
+import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
@@ -37,7 +39,7 @@ from clozelab.config import RESOLVERS, to_plain
 from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
@@ -89,10 +91,17 @@ def _read_paper(experiment: Path) -> JsonObject | None:
         file = experiment / PAPER
     if not file.is_file():
         return None
-    paper = yaml.load(own_text(file, file.parent), UniqueKeys)
+    status = file.stat()
+    paper = _parsed(file, (status.st_ino, status.st_ctime_ns))
     if isinstance(paper, dict):
         return paper
     return None
+
+
+@cache
+def _parsed(file: Path, version: tuple[int, int]) -> Json:  # noqa: ARG001
+    """What a version of a file says, which nobody changes."""
+    return yaml.load(own_text(file, file.parent), UniqueKeys)
 
 
 def _choices_in(folder: Path) -> list[str]:
@@ -343,10 +352,6 @@ def check_values(config: ReadOnlyJson, texts: Iterable[tuple[str, str, str]]) ->
             )
 
 
-PARSED: dict[tuple[object, ...], bytes] = {}
-"""Files that were parsed, pickled."""
-
-
 class ExperimentSource(hydra_compat.VersionedSource):
     """Hydra's source of YAML files, which also knows what paper.yaml holds inline."""
 
@@ -384,8 +389,11 @@ class ExperimentSource(hydra_compat.VersionedSource):
                 f"{config_path} is no choice: a choice is a file's name, below the folder of its"
                 " group"
             )
-        if self._is_file(config_path) or config_path not in self.inline:
-            result = self._read(config_path)
+        is_file = self._is_file(config_path)
+        if is_file and not self.is_trusted:
+            own_text(self._file(config_path), Path(self.path))
+        if is_file or config_path not in self.inline:
+            result = super().load_config(config_path)
         else:
             result = self._inline(config_path)
         if not self.is_trusted:
@@ -393,11 +401,12 @@ class ExperimentSource(hydra_compat.VersionedSource):
         return result
 
     def version(self, config_path: str) -> tuple[object, ...]:
-        if not self._is_file(config_path):
-            return (self.path, str(self.inline.get(config_path)))
         file = self._file(config_path)
-        status = file.stat()
-        return (self.provider, file, status.st_ino, status.st_ctime_ns)
+        with suppress(OSError):
+            status = file.stat()
+            if stat.S_ISREG(status.st_mode):
+                return (self.provider, file, status.st_ino, status.st_ctime_ns)
+        return (self.path, str(self.inline.get(config_path)))
 
     def _is_file(self, config_path: str) -> bool:
         """As Hydra's `is_config` says, which resolves every link first; only `..` needs that."""
@@ -414,20 +423,6 @@ class ExperimentSource(hydra_compat.VersionedSource):
             package = "_global_"
         config = OmegaConf.create(self.inline[config_path])
         return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
-
-    def _read(self, config_path: str) -> ConfigResult:
-        """Read a file, which is parsed once as long as nobody writes it.
-
-        YAML takes a third of the time to compose.
-        """
-        if not self._is_file(config_path):
-            return super().load_config(config_path)  # which says what is missing
-        key = self.version(config_path)
-        if key not in PARSED:
-            if not self.is_trusted:
-                own_text(self._file(config_path), Path(self.path))
-            PARSED[key] = pickle.dumps(super().load_config(config_path), pickle.HIGHEST_PROTOCOL)
-        return pickle.loads(PARSED[key])
 
 
 def sweeps_in(experiment: Path) -> dict[str, str]:
