@@ -43,7 +43,6 @@ from clozelab.corpus.tables import (
     table_format,
 )
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.formatting import several
 from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)
@@ -343,10 +342,10 @@ class Source:
         paths, num_left_out = source_files(self, data_dir)
         if num_left_out:
             log.warning(
-                "%s: left out %s: no texts by their suffix, or tables beside texts (a glob as path"
-                " names them, a second source adds them)",
+                "%s: files left out: %d, no texts by their suffix, or tables beside texts (a glob"
+                " as path names them, a second source adds them)",
                 resolve_path(self.path, data_dir),
-                several(num_left_out, "file"),
+                num_left_out,
             )
         check_choice(f"source {self.name}: format", self.format, CORPUS_FORMATS)
         return [self._shard(index, name, path) for name, path in sorted(paths.items())]

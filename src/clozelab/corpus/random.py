@@ -108,8 +108,8 @@ class Draws:
     """Random numbers of some things [B], each known by its name; `epoch` is one number or [B]."""
 
     seed: int
-    epoch: Ints
-    names: NDArray[np.integer]
+    epoch: int | NDArray[np.int64]
+    names: NDArray[np.int64]
 
     def of(self, rows: Any) -> Draws:
         """The same of those at `rows`, as numpy indexes."""

@@ -176,10 +176,11 @@ def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[s
     folders_read = {}
     if cfg.encoder is not None:
         folders_read["encoder"] = Path(cfg.encoder)
-        for name in dict.fromkeys(name for item in objectives for name in item.token.trains_beside):
-            beside = folders_read["encoder"].with_name(name)
-            if (beside / CONFIG_FILE).is_file():  # else it starts from fresh weights
-                folders_read[name] = beside
+        for objective in objectives:
+            for name in objective.token.trains_beside:
+                beside = Path(cfg.encoder).with_name(name)
+                if (beside / CONFIG_FILE).is_file():  # else it starts from fresh weights
+                    folders_read[name] = beside
     for objective in objectives:
         for name, folder in objective.token.inputs().items():
             if folders_read.setdefault(name, folder) != folder:
