@@ -60,7 +60,7 @@ WARNINGS: list[tuple[str, Callable[..., Any], str]] = [
         words_of_seventy_letters,
         "words have some 70 characters: are there no spaces between the words? tokenizer=byte_bpe",
     ),
-    ("a table beside texts", a_table_beside_texts, "left out 1 file"),
+    ("a table beside texts", a_table_beside_texts, "files left out: 1,"),
     ("a tsv of a csv writer", a_tsv_of_a_csv_writer, "task.data.file_format=csv"),
     ("a link to nothing", a_link_to_nothing, "gone.txt is a link to nothing"),
 ]

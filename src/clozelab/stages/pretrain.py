@@ -175,12 +175,7 @@ def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[s
     """
     folders_read = {}
     if cfg.encoder is not None:
-        folders_read["encoder"] = Path(cfg.encoder)
-        for objective in objectives:
-            for name in objective.token.trains_beside:
-                beside = Path(cfg.encoder).with_name(name)
-                if (beside / CONFIG_FILE).is_file():  # else it starts from fresh weights
-                    folders_read[name] = beside
+        folders_read = _given_folders(Path(cfg.encoder), objectives)
     for objective in objectives:
         for name, folder in objective.token.inputs().items():
             if folders_read.setdefault(name, folder) != folder:
@@ -189,6 +184,20 @@ def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[s
                     " all of them the same"
                 )
     return folders_read
+
+
+def _given_folders(encoder: Path, objectives: Sequence[Objective]) -> dict[str, Path]:
+    """A given encoder's folder, and those of its run's further models (generator) that are there.
+
+    Any other further model starts from fresh weights.
+    """
+    given = {"encoder": encoder}
+    for objective in objectives:
+        for name in objective.token.trains_beside:
+            beside = encoder.with_name(name)
+            if (beside / CONFIG_FILE).is_file():
+                given[name] = beside
+    return given
 
 
 def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
