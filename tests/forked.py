@@ -352,7 +352,7 @@ def become(
     sys.path[:] = [
         *first,
         *said,
-        *(place for place in sys.path if place not in (SRC, str(Path(__file__).parent))),
+        *(place for place in sys.path if place != str(Path(__file__).parent)),
     ]
     status = 0
     try:

@@ -241,7 +241,9 @@ def _print_error(error: BaseException, verb: str) -> None:
     if type(error).__name__ == "InstantiationException" and error.__cause__:
         error = error.__cause__
     message = str(error).strip()
+    names_file = False
     if isinstance(error, OSError) and error.filename and error.strerror:
+        names_file = True
         message = f"{error.filename}: {error.strerror.lower()}"  # without [Errno 2]
     elif "hydra" in sys.modules:
         from clozelab.launch.mistakes import explain
@@ -250,8 +252,8 @@ def _print_error(error: BaseException, verb: str) -> None:
     console = Console(stderr=True, soft_wrap=True)
     text = Text("error: ", style="bold red")
     console.print(text.append(Text(scrubbed(message), style="default")))
-    # these say what to write instead
-    if not isinstance(error, (ValueError, *_configuration_errors())):
+    # these say what to write instead, or which file it is
+    if not names_file and not isinstance(error, (ValueError, *_configuration_errors())):
         console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
 
 

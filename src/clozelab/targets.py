@@ -267,7 +267,8 @@ def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_ne
     if value is MISSING and is_needed:
         raise ValueError(f"{key} is missing, and nothing stands for it")
     annotation = str(parameter.annotation).removesuffix(" | None")
-    if isinstance(value, str) and annotation in ("int", "float"):
+    is_text = isinstance(value, str) and "${" not in value  # else `build` says what is wrong
+    if is_text and annotation in ("int", "float"):
         raise ValueError(f"{key} is the text {value!r}: give a number")
 
 

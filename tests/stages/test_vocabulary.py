@@ -211,7 +211,6 @@ def test_training_goes_on_from_means_with_a_lower_loss_than_from_random_rows(
     batch = {"seq_length": 32, "global_batch_size": 16, "micro_batch_size": 16}
     common: dict[str, Any] = {
         "scale": "own",
-        "model": {"hidden_size": 64, "intermediate_size": 256},
         "corpus": {"sources": [{"name": "text", "path": str(tmp_path / "text.txt")}]},
         "objective": "mlm",
         "trainer": {"precision": "32-true", "threads": 1, "progress_bar": False},
@@ -236,6 +235,7 @@ def test_training_goes_on_from_means_with_a_lower_loss_than_from_random_rows(
     first = clozelab.pretrain(
         "objective/input=full_sentences",
         arm="first",
+        model={"hidden_size": 64, "intermediate_size": 256},
         tokenizer={"vocab_size": 48},
         phases=[batch | {"steps": 200}],
         **common,
