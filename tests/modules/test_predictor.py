@@ -393,7 +393,8 @@ def test_an_empty_text_has_the_vector_of_its_special_tokens(model: Any) -> None:
     )
     assert np.isnan(vectors[2:4]).all() and np.isfinite(vectors[[0, 1, 4]]).all()
     assert close(vectors[[0, 4]], ours.embed([ODD[0], ODD[4]]))
-    assert np.array_equal(ours.embed(ODD, stride=31)[1], vectors[1]), "of windows, too"
+    # Products of other heights round otherwise on some processors.
+    assert close(ours.embed(ODD, stride=31)[1], vectors[1]), "of windows, too"
     assert np.isnan(ours.embed(["жук"], "last4")).all() and ours.hidden_states([""])[0].shape == (
         5,
         2,
