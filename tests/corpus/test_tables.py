@@ -284,6 +284,11 @@ def test_a_glob_is_looked_for_where_one_stands_if_data_dir_has_none(
     monkeypatch.chdir(here)
     files, _ = matching_files("texts/*.txt", data_dir)
     assert [path.resolve() for path in files.values()] == [here / "texts" / "a.txt"]
+    # A path from the root means that place alone, whatever is called so here.
+    (here / "nowhere").mkdir()
+    (here / "nowhere" / "a.txt").write_text("Of another text.\n")
+    assert matching_files("/nowhere/*.txt", data_dir) == ({}, 0)
+    assert matching_files("/nowhere/a.txt", data_dir) == ({}, 0)
     # what data_dir has comes first, as for a file or a folder
     (data_dir / "texts" / "b.txt").write_text("Another sentence.\n")
     files, _ = matching_files("texts/*.txt", data_dir)

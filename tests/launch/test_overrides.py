@@ -40,6 +40,11 @@ CHANGES_NOTHING = [
     ("pretrain", ["encoder=F", "recipe=longformer", "model.max_position_embeddings=4096"], ""),
     ("pretrain", ["encoder=F", "architecture=longformer", "architecture.attention.window=8"], ""),
     ("pretrain", ["encoder=F", "recipe=longformer", "model=tiny"], "model=tiny" + GIVEN),
+    (
+        "pretrain",
+        ["encoder=F", "recipe=longformer", "architecture.use_bias=false"],
+        "use_bias=false" + GIVEN,
+    ),
     # a setting of the hardware that fine-tuning does not have
     ("pretrain", ["trainer.gradient_checkpointing=true"], ""),
     (
@@ -72,6 +77,15 @@ def test_a_word_that_would_change_nothing_is_refused(
     composed = sweep.compose(stage, ["scale=demo", *words])
     with refusal(message):
         check_overrides(composed)
+
+
+def test_a_longformer_that_goes_on_keeps_its_windows(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "clozelab_longformer"}')
+    words = ["scale=demo", f"encoder={tmp_path}", "architecture=longformer"]
+    check_overrides(sweep.compose("pretrain", words))
+    for word in ("architecture.attention.window=7", "model.max_position_embeddings=4096"):
+        with refusal(f"{word} would change nothing"):
+            check_overrides(sweep.compose("pretrain", [*words, word]))
 
 
 @pytest.mark.parametrize(

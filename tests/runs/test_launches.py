@@ -172,6 +172,8 @@ def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any)
     for seed in (7, 8):
         words = "reading\nerror: predict_prob is 1.5\nit must lie in (0, 1]\n"
         (logs / f"pretrain-pretrain--half--seed-{seed}.log").write_text(words)
+    # an earlier launch's, which had another arm
+    (logs / "pretrain-pretrain--hlaf--seed-7.log").write_text(words)
     # this one has a run, which says itself how it ended
     (logs / "pretrain-pretrain--mlm--seed-1.log").write_text("reading\nerror: of an earlier try\n")
     jobs = [*PRETRAIN, JobName("half", "", "7"), JobName("half", "", "8")]

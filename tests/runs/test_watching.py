@@ -142,6 +142,10 @@ def test_an_encoder_called_by_a_plain_word_is_watched(
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
     (tmp_path / "mine/model.safetensors").write_text("others")
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
+    # the generator beside it, from which training goes on as well
+    (tmp_path / "generator").mkdir()
+    (tmp_path / "generator/config.json").write_text("{}")
+    assert str(tmp_path / "generator/config.json") in watched_files(cfg)
 
 
 @pytest.mark.parametrize(

@@ -419,16 +419,17 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         return {location.name: location}, 0
     if location.is_dir():
         return _files_below(location)
-    # A glob is looked for below data_dir and then from here; an absolute one below its root.
+    # A glob is looked for below data_dir and then from here; an absolute one below its root alone.
     glob = Path(pattern).expanduser()
-    base = Path(data_dir).expanduser()
+    bases = [Path(data_dir).expanduser(), Path()]
     if glob.is_absolute():
-        base = Path(glob.anchor)
-        glob = glob.relative_to(base)
-    files = _files_of_glob(base, str(glob))
-    if not files:
-        base = Path()
+        bases = [Path(glob.anchor)]
+        glob = glob.relative_to(glob.anchor)
+    files = []
+    for base in bases:
         files = _files_of_glob(base, str(glob))
+        if files:
+            break
     names = {path.name for path in files}
     if len(names) == len(files):
         return {path.name: path for path in files}, 0

@@ -464,7 +464,8 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
     Nothing where none has learnt anything.
     """
     best = max(records, key=skill_score)
-    if score_in_context(best).startswith(LEARNT_NOTHING):
+    context = score_in_context(best)
+    if not context or context.startswith(LEARNT_NOTHING):
         return []
     lines = []
     if len(records) > 1:
@@ -476,7 +477,7 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
         title = "best"
         if len(objectives) > 1:  # their losses do not compare
             title = "most beyond what takes no context"
-        lines = [f"{title}: {best.name} seed {best.seeds}, {score_in_context(best)}"]
+        lines = [f"{title}: {best.name} seed {best.seeds}, {context}"]
     return lines + [line for line in ending(best) if line.startswith(("next:", "from"))]
 
 

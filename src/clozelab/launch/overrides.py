@@ -8,12 +8,14 @@ overridden.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from clozelab.config import Composed, Origin, scaled_phases
 from clozelab.launch.experiments import MEASURED
 from clozelab.runs.provenance import read_delta
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
@@ -92,12 +94,19 @@ def _refuse_idle_in_pretraining(
 
 def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -> None:
     """`model.KEY=` beside `encoder=FOLDER`; a longer encoder of it has positions of its own."""
-    lasting = set()
-    if config["architecture"]["model_type"] in LONGER:
-        lasting = {"architecture", "model.max_position_embeddings"}
+    given_type = ""
+    with suppress(OSError, ValueError):  # the stage says what is wrong with the folder
+        given = read_json(Path(config["encoder"]).expanduser() / "config.json")
+        given_type = str(given.get("model_type")).removeprefix("clozelab_")
+    model_type = config["architecture"]["model_type"]
+    lasting: tuple[str, ...] = ()
+    if model_type == given_type:
+        lasting = ("architecture=",)  # which says what the folder is
+    elif model_type in LONGER:
+        lasting = ("architecture=", "architecture.attention", "model.max_position_embeddings=")
     for key, word in overrides.items():
         group = key.partition(".")[0]
-        if group in SHAPE_GROUPS and not {key, group} & lasting:
+        if group in SHAPE_GROUPS and not word.startswith(lasting):
             raise ValueError(
                 f"{word} would change nothing: encoder={config['encoder']} brings its own shape,"
                 " dropout too. Leave it out, or change the folder's config.json"

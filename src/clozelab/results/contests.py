@@ -171,6 +171,8 @@ def require_own_training(runs: Iterable[Record]) -> None:
             raise ValueError(
                 f"{run.place}: say trainer=cpu or trainer=gpu, so that its device is known"
             )
+        if "text" not in run.facts:
+            raise ValueError(f"{run.place} is too old to say which text it read: train it again")
 
 
 def require_one_recipe(table: ResultTable, runs: Sequence[Record]) -> None:

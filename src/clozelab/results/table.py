@@ -147,9 +147,9 @@ class ResultTable(ScoreTable):
 
     def find_row(self, name: str) -> str:
         """The row that has a name or label; ValueError where there is none."""
-        rows: dict[str, str] = {}  # label or name -> name
-        for row in self.spec.rows:
-            rows |= {row.label: row.name, row.name: row.name}
+        # Label or name -> name; a name counts before another row's label.
+        rows = {row.label: row.name for row in self.spec.rows}
+        rows |= {row.name: row.name for row in self.spec.rows}
         if name not in rows:
             raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
         return rows[name]

@@ -139,7 +139,10 @@ def _named_files(config: Composed) -> Iterator[Path]:
     # an encoder's folder may be called by a plain word
     encoder = config.get("encoder")
     if encoder:
-        yield from _files_at(str(Path(str(encoder)).expanduser()))
+        folder = Path(str(encoder)).expanduser()
+        yield from _files_at(str(folder))
+        # More pre-training goes on with it as well.
+        yield from _files_at(str(folder.resolve().with_name("generator")))
 
     # any other text
     for key, value in leaves.items():

@@ -194,7 +194,7 @@ def _given_folders(encoder: Path, objectives: Sequence[Objective]) -> dict[str, 
     given = {"encoder": encoder}
     for objective in objectives:
         for name in objective.token.trains_beside:
-            beside = encoder.with_name(name)
+            beside = encoder.resolve().with_name(name)
             if (beside / CONFIG_FILE).is_file():
                 given[name] = beside
     return given
@@ -438,7 +438,7 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
             continue
         if not with_heads.is_trained:
             continue
-        beside = folder.with_name(name)
+        beside = folder.resolve().with_name(name)
         if (beside / CONFIG_FILE).is_file():
             with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
         _load_heads(with_heads, beside, name)
@@ -537,7 +537,9 @@ def encoder_provenance(
     seq_lengths = set()
     if cfg.encoder:
         given = folders.read_config_dict(cfg.encoder).get("clozelab", {})
-        seq_lengths.update(given.get("trained_seq_lengths", ()))
+        # Somebody else's may have been trained on any of its positions.
+        positions = folders.read_config(cfg.encoder).max_position_embeddings
+        seq_lengths.update(given.get("trained_seq_lengths", (positions,)))
     for phase, first_step in zip(cfg.phases, first_steps, strict=True):
         if step is None or first_step < step:
             seq_lengths.add(phase.seq_length)

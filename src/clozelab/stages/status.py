@@ -21,7 +21,7 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, JobName, Record
 from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 from clozelab.training.host import usable_cores
@@ -117,16 +117,29 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
 
 
 def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield the folder, the reason and the log of each job of a sweep that has no run.
+    """Yield the folder, the reason and the log of each job of the last launch that has no run.
 
     What is wrong with its words or its files ends a job before it claims a folder.
     """
+    planned_runs = set()
+    for stage, launch in read_launches(root).items():
+        planned_runs |= {_usual_place(stage, job) for job in launch.jobs or ()}
     for log in sorted((root / LAUNCHER_FOLDER).glob("logs/*.log")):
         # pretrain-pretrain--mlm--seed-1.log is of the run pretrain/mlm/seed-1
         place = log.stem.partition("-")[2].replace("--", "/")
         _, is_error, reason = log.read_text(errors="replace").rpartition("\nerror: ")
-        if is_error and not (root / place / RUN_FILE).is_file():
+        if is_error and place in planned_runs and not (root / place / RUN_FILE).is_file():
             yield place, reason.strip(), log
+
+
+def _usual_place(stage: str, job: JobName) -> str:
+    """Where a job's run lies below EXPERIMENT/SCALE, unless its command line said otherwise."""
+    # "1" of a pre-training, "1/2" of what stands on one
+    *pretrain_seeds, seed = job.seeds.split("/")
+    parts = [stage, job.name]
+    if pretrain_seeds:
+        parts += [f"pretrain-seed-{pretrain_seeds[0]}", job.task]
+    return "/".join([*parts, f"seed-{seed}"])
 
 
 def _folder_of_launches(runs: Sequence[Record], experiment: str, scale: str) -> Path:

@@ -96,8 +96,8 @@ def folders_to_write(source: Path, to: Path) -> dict[Path, Path]:
 
     ValueError where it would not find that one.
     """
-    generator = source.with_name(GENERATOR)
-    if generator == source or not (generator / CONFIG_FILE).is_file():
+    generator = source.resolve().with_name(GENERATOR)
+    if generator == source.resolve() or not (generator / CONFIG_FILE).is_file():
         return {source: to}
     if to.name != "encoder":
         raise ValueError(
