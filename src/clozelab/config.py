@@ -378,7 +378,8 @@ class Composed:
                 try:
                     plain[key] = to_plain(self.node[key])
                 except (OmegaConfBaseException, ValueError, TypeError):
-                    unresolved = unresolved or to_plain(self.node, resolve=False)
+                    if not unresolved:  # rarely needed, and slow
+                        unresolved = to_plain(self.node, resolve=False)
                     plain[key] = unresolved[key]
         return plain
 

@@ -9,7 +9,8 @@ import pytest
 
 from clozelab.launch import sweep
 from clozelab.launch.jobs import plan_job
-from clozelab.launch.overrides import check_overrides
+from clozelab.launch.overrides import LONGER, check_overrides
+from clozelab.models.longer import LONG
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
@@ -80,6 +81,7 @@ def test_a_word_that_would_change_nothing_is_refused(
 
 
 def test_a_longformer_that_goes_on_keeps_its_windows(tmp_path: Path) -> None:
+    assert LONGER == LONG, "launch may not ask models, and means the same"
     (tmp_path / "config.json").write_text('{"model_type": "clozelab_longformer"}')
     words = ["scale=demo", f"encoder={tmp_path}", "architecture=longformer"]
     check_overrides(sweep.compose("pretrain", words))

@@ -182,7 +182,7 @@ def trained_columns(folder: Path) -> list[str]:
     record = read_record(folder)
     assert record is not None
     data = record.config.get("task", {}).get("data", {})
-    return list(data.get("text_columns") or [])
+    return list(data.get("text_columns", ()))
 
 
 def _constants(values: Mapping[str, str]) -> dict[str, str]:

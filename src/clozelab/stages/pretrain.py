@@ -386,7 +386,8 @@ def given_config(cfg: PretrainConfig) -> EncoderConfig:
 
     ValueError where `architecture` asks for one that cannot begin with these.
     """
-    folder = Path(cfg.encoder or "")
+    assert cfg.encoder is not None
+    folder = Path(cfg.encoder)
     config = folders.read_config(folder)
     model_type = cfg.architecture.model_type
     # A configuration in which nobody has chosen an architecture says bert.
