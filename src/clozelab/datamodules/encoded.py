@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from clozelab.datamodules.examples import Int32s, Ints, TokenSequences
 from clozelab.datamodules.texts import Unreadable
 
 SIDES = ("first", "second")
+Text = Unreadable | str | Sequence[str]  # one text, or a pair
 Sides = tuple[Int32s, ...]  # ids of a text, or of the two of a pair, without special tokens
 
 
@@ -34,7 +34,7 @@ class Encoded:
 
 
 def encode_texts(
-    texts: Sequence[object],
+    texts: Sequence[Text],
     tokenizer: Tokenizer,
     max_length: int,
     *,
@@ -124,7 +124,7 @@ def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None
     )
 
 
-def _encode_sides(texts: Sequence[object], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
+def _encode_sides(texts: Sequence[Text], tokenizer: Tokenizer, has_masks: bool) -> list[Sides]:
     """The ids of each text, of each side of a pair; none of what is unreadable."""
     # All sides are encoded at once; then each text takes as many of the encoded as it has sides.
     flat = []
@@ -135,7 +135,7 @@ def _encode_sides(texts: Sequence[object], tokenizer: Tokenizer, has_masks: bool
     return [tuple(islice(ids, len(_sides_of(text)))) for text in texts]
 
 
-def _sides_of(text: Any) -> list[str]:
+def _sides_of(text: Text) -> list[str]:
     if isinstance(text, Unreadable):
         return []
     if isinstance(text, str):

@@ -241,7 +241,7 @@ def _predict_tags(
     )
     # A feature-based tagger (table 7) reads some layers of each word, a usual one the last
     # layer.
-    mix: Any = dict(runner.heads.items()).get("feature_mix")
+    mix = dict(runner.heads.items()).get("feature_mix")
     features = runner.model.config.get("clozelab", {}).get("features")
     layers: list[int] = []
     if mix is not None:
@@ -252,7 +252,7 @@ def _predict_tags(
         if layers:
             hidden = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
         states = hidden.index_select(0, batch["word_slots"])
-        if layers:
+        if mix is not None:
             lengths = words_per_text[batch["example_index"].cpu().numpy()]
             layout = Layout.ragged(lengths).to(runner.device)
             states = runner.heads["bilstm"](mix(states.float()), layout)

@@ -7,6 +7,7 @@ also takes 1e6 from the question's logits, and the embeddings' dropout stands be
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,7 +70,7 @@ class BigBird(Family):
             return DenseClassificationHead(config, num_labels, config.hidden_act, generator)
         return super().head(kind, encoder, **options)
 
-    def reads_pooler(self, kinds: Any) -> bool:
+    def reads_pooler(self, kinds: Collection[str]) -> bool:
         """All of their classes have a pooler, read or not; that for answers has none."""
         return "spans" not in kinds
 

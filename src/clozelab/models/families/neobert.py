@@ -9,7 +9,7 @@ Unusual: fresh weights are BERT's truncated normal, where the release draws even
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,7 +82,7 @@ class Neobert(Family):
             return heads.UntiedLMHead(encoder.config, nn.Identity(), True, generator)
         return super().head(kind, encoder, **options)
 
-    def architecture(self, kinds: Any, is_causal: bool = False) -> str:
+    def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         # Theirs is called NeoBERT, not NeoBERTModel.
         return super().architecture(kinds, is_causal).removesuffix("Model")
 
