@@ -20,13 +20,14 @@ from clozelab.launch.processes import Job, JobState
 from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.outcome import ending, results, score_in_context
+from clozelab.runs.outcome import ending, has_learnt_nothing, results, score_in_context
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.stages.compare import main as compare
 from clozelab.stages.list_experiments import main as list_all
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
+from clozelab.text.formatting import DASH
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
 
@@ -97,6 +98,19 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4") and beside.count(
         "most frequent label 68.4"
     ) == 2
+
+
+def test_what_a_run_is_called_is_no_verdict_on_it(root: Path) -> None:
+    runs = find(root)
+    named = runs.finetune[0].model_copy(update={"scores": {}})
+    for title in ("learnt nothing: a study", "behind the scenes"):
+        named.facts = {"title": title}
+        assert ending(named) == [f"{title}: {DASH}"]
+    # a record of before, with fewer facts, is read and judges nothing
+    learnt, nothing = sorted(runs.pretrain, key=has_learnt_nothing)
+    assert has_learnt_nothing(nothing) and not has_learnt_nothing(learnt)
+    del nothing.facts["unigram_loss"]
+    assert not has_learnt_nothing(nothing)
 
 
 def test_seeds_that_learnt_nothing_are_said_once(root: Path, writers: Any) -> None:

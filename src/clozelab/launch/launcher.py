@@ -33,8 +33,8 @@ from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
 from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import (
-    LEARNT_NOTHING,
     ending,
+    has_learnt_nothing,
     results,
     score_in_context,
     skill_score,
@@ -465,7 +465,7 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
     """
     best = max(records, key=skill_score)
     context = score_in_context(best)
-    if not context or context.startswith(LEARNT_NOTHING):
+    if not context or has_learnt_nothing(best):
         return []
     lines = []
     if len(records) > 1:

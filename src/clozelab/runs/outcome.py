@@ -14,8 +14,6 @@ LEARNT_CONTEXT_NATS = 0.2
 """A token, below the loss of a model without context: else a run is on its first plateau."""
 LEARNT_SKILL = 0.05
 """The same of a pre-training that tells replaced tokens: a skill score."""
-LEARNT_NOTHING = "learnt nothing"
-BEHIND = "behind the "
 SHORT_NAMES = {"bits_per_character": "bits/char"}  # where a score's name leaves it no room
 RTD_ACCURACY = "validation/rtd_accuracy"
 RTD_TRIVIAL_ACCURACY = "validation/rtd_trivial_accuracy"
@@ -60,27 +58,53 @@ def skill_score(run: Record) -> float:
     return 1 - float(loss) / plateau
 
 
-def score_in_context(run: Record) -> str:
+def has_learnt_nothing(run: Record) -> bool:
+    """Whether a pre-training is no better than what takes no context, as far as it says both."""
+    if RTD_ACCURACY in run.facts:
+        return skill_score(run) <= LEARNT_SKILL
+    losses = _losses(run)
+    return losses is not None and losses[0] > losses[1] - LEARNT_CONTEXT_NATS
+
+
+def _losses(run: Record) -> tuple[float, float] | None:
+    """The held-out loss of a pre-training, and the one without context; None where one lacks."""
+    loss = run.facts.get("validation/loss")
+    plateau = context_free(run)
+    if run.stage != "pretrain" or loss is None or plateau is None:
+        return None
+    return float(loss), plateau
+
+
+def score_in_context(run: Record, *, with_loss: bool = True) -> str:
     """Say what a finished run's score stands beside, or nothing.
 
-    That is a loss without context, one fixed answer, or the best simple method.
+    That is a loss without context, one fixed answer, or the best simple method. Without `with_loss`
+    the run's own loss is left out.
     """
+    losses = _losses(run)
     if RTD_ACCURACY in run.facts:
         text = (
             f"{run.facts[RTD_ACCURACY]:.1%} of tokens rightly told as replaced or not, one answer"
             f" gives {run.facts[RTD_TRIVIAL_ACCURACY]:.1%}"
         )
-        has_learnt = skill_score(run) > LEARNT_SKILL
-        return text if has_learnt else f"{LEARNT_NOTHING}: {text}"
+    elif losses is not None:
+        loss, plateau = losses
+        text = f"word frequencies give {plateau:.2f}"
+        if with_loss:
+            text = f"{loss:.2f} nats, {text}"
+    else:
+        return _baselines_in_words(run)
+    if has_learnt_nothing(run):
+        return f"learnt nothing: {text}"
+    return text
 
-    loss = run.facts.get("validation/loss")
-    plateau = context_free(run)
-    if run.stage == "pretrain" and loss is not None and plateau is not None:
-        text = f"{loss:.2f} nats, word frequencies give {plateau:.2f}"
-        has_learnt = loss <= plateau - LEARNT_CONTEXT_NATS
-        return text if has_learnt else f"{LEARNT_NOTHING}: {text}"
 
-    return _baselines_in_words(run)
+def is_behind(run: Record) -> bool:
+    """Whether some simple method beats a run on the same examples."""
+    score = run.scores.get(run.metric)
+    if score is None or not score.baselines:
+        return False
+    return (run.score or 0.0) < max(score.baselines.values())
 
 
 def _baselines_in_words(run: Record) -> str:
@@ -91,7 +115,7 @@ def _baselines_in_words(run: Record) -> str:
         phrases.append(f"most frequent label {score.majority:.1f}")
     if score is not None and score.baselines:
         name, value = max(score.baselines.items(), key=itemgetter(1))
-        prefix = BEHIND if (run.score or 0.0) < value else ""
+        prefix = "behind the " if is_behind(run) else ""
         phrases.append(f"{prefix}{name} {value:.1f}")
     if run.facts.get("collapsed"):
         phrases.append("collapsed: one answer to everything")
@@ -117,14 +141,8 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     for (name, task), runs in group_by(records, attrgetter("name", "task")).items():
         scores = [run.score for run in runs if run.score is not None]
         mean = statistics.fmean(scores) if scores else None
-        contexts = []
-        for run in runs:
-            # the loss itself is a run's own, what it stands beside is the same for all
-            context = score_in_context(run)
-            beside = context.rpartition(" nats, ")[2]
-            if beside != context and context.startswith(LEARNT_NOTHING):
-                beside = f"{LEARNT_NOTHING}: {beside}"
-            contexts.append(beside)
+        # the loss itself is a run's own, what it stands beside is the same for all
+        contexts = [score_in_context(run, with_loss=False) for run in runs]
         distinct_contexts = "; ".join(filter(None, dict.fromkeys(contexts)))
         lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), distinct_contexts])
     return lines
@@ -150,9 +168,9 @@ def ending(run: Record) -> list[str]:
 
     # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []
-    if BEHIND in headline:
+    if is_behind(run):
         lines.append("a method without context does better: train longer, or give more examples")
-    if headline.startswith(LEARNT_NOTHING):
+    if has_learnt_nothing(run):
         lines.append("more steps, shorter sequences or more text may help")
     elif has_model:
         lines.append(f"next: clozelab {next_command}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough
 from clozelab.runs.find import find_below, no_match, select
-from clozelab.runs.outcome import LEARNT_NOTHING, score_in_context
+from clozelab.runs.outcome import has_learnt_nothing, score_in_context
 from clozelab.runs.progress import (
     Launch,
     Progress,
@@ -80,7 +80,7 @@ def main(args: ParsedArgs) -> int:
     for status in experiment_statuses(records):
         print_status(status)
     for record in records:
-        if record.is_complete and score_in_context(record).startswith(LEARNT_NOTHING):
+        if record.is_complete and has_learnt_nothing(record):
             say(f"{record.place}: {score_in_context(record)}", "yellow", wraps=True)
     return 0
 
