@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.text import Text
+from tests.conftest import write_run
 
 from clozelab.launch import pool as pooling
 from clozelab.launch.pool import ProcessPool
@@ -419,10 +420,14 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     """
     monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
     screen = io.StringIO()
+    run = tmp_path / "run"
+    write_run(run, "finetune", {"seed": 1}, "running", total_steps=1000)
+    row = "400,400,1.0,train/loss,2.0"
     jobs = [
-        job(tmp_path, "long", "echo 'I step 1,000/0 step 400/1000  loss 2'; sleep 0.7"),
+        job(tmp_path, "long", f"sleep 0.05; echo {row} >> {run}/metrics.csv; sleep 0.7"),
         job(tmp_path, "next", ""),
     ]
+    jobs[0].folder = str(run)
     for one in jobs:
         one.planned = 60.0
     place = Outlook(jobs_before=3, jobs_after=7, seconds_after=600.0)

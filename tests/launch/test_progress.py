@@ -7,12 +7,14 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.conftest import write_run
 
 from clozelab.launch import progress
 from clozelab.launch.processes import Job, JobState, RemoteProcess, StepTime
@@ -114,32 +116,46 @@ def remote_job(tmp_path: Path) -> Job:
     log = tmp_path / "log"
     log.write_text("")
     state = JobState.RUNNING
-    return Job("remote", [], log, process=Remote(), state=state, is_in_line=True)
+    folder = run_folder(tmp_path / "run", 1000)
+    return Job("remote", [], log, process=Remote(), state=state, folder=folder, is_in_line=True)
 
 
-def look(job: Job, seconds: float, line: str = "", *, in_line: bool = False) -> Job:
-    """The job so many seconds after it was handed over, by this line of its log."""
+def run_folder(folder: Path, total_steps: int) -> str:
+    """The folder of a run of so many steps, none of which it has taken yet."""
+    write_run(folder, "finetune", {"seed": 1}, "running", total_steps=total_steps)
+    return str(folder)
+
+
+def at_step(job: Job, step: int) -> None:
+    """Let the run of a job say that it has taken so many steps."""
+    rows = f"step,tokens,seconds,key,value\n{step},{step},1.0,train/loss,2.0\n"
+    Path(job.folder, "metrics.csv").write_text(rows)
+
+
+def look(job: Job, seconds: float, step: int = 0, *, in_line: bool = False) -> Job:
+    """The job so many seconds after it was handed over, where its run has logged a step."""
     job.seconds = seconds
     job.process.in_line = in_line  # type: ignore[union-attr]  # a Remote
-    job.log.write_text(line)
-    job.look_at_log(seconds)
+    if step:
+        at_step(job, step)
+    job.look_at_folder(seconds)
     return job
 
 
 def test_time_in_line_is_no_time_of_steps(remote_job: Job) -> None:
     began = 5 * 3600.0
     assert look(remote_job, began, in_line=True).work_seconds == 0.0
-    look(remote_job, began + 12.0, "step 10/1000")
-    assert look(remote_job, began + 120.0, "step 110/1000").work_seconds == pytest.approx(120.0)
+    look(remote_job, began + 12.0, 10)
+    assert look(remote_job, began + 120.0, 110).work_seconds == pytest.approx(120.0)
     assert left([remote_job]) == pytest.approx(108 * 890 / 100)
     assert look(remote_job, began + 900.0, in_line=True).is_resumed, "it was put in line again"
-    look(remote_job, 2 * began, "step 100/1000")
+    look(remote_job, 2 * began, 100)
     assert remote_job.first_step == remote_job.last_step == StepTime(100, 1000, 2 * began)
 
 
 def test_time_in_line_is_no_time_of_a_job(remote_job: Job) -> None:
     look(remote_job, 5 * 3600.0, in_line=True)
-    look(remote_job, 5 * 3600.0 + 1200.0, "over")
+    look(remote_job, 5 * 3600.0 + 1200.0)
     remote_job.planned = 1200.0
     remote_job.state = JobState.COMPLETE
     jobs = [remote_job, *[waits(1200.0) for _ in range(5)]]
@@ -192,13 +208,29 @@ def test_many_that_run_are_not_all_named() -> None:
     assert line == "0 of 5 done, 5 run (job-0 for 1 s, job-1 for 1 s, ...)"
 
 
-def test_the_last_step_of_a_log_counts(tmp_path: Path) -> None:
+def test_the_last_logged_step_counts_whatever_the_log_says(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("x step 1/10 y\nstep 2/10 loss\nstep 2 validation")
-    running = Job("job", [], log)
-    running.look_at_log(5.0)
+    log.write_text("step 9/10 of something else")
+    running = Job("job", [], log, folder=run_folder(tmp_path / "run", 10))
+    running.look_at_folder(4.0)
+    assert running.last_step is None
+    at_step(running, 2)
+    running.look_at_folder(5.0)
     assert running.last_step == StepTime(2, 10, 5.0)
-    Job("job", [], tmp_path / "nothing").look_at_log(5.0)
+    Job("job", [], log, folder=str(tmp_path / "nothing")).look_at_folder(5.0)
+
+
+def test_what_an_earlier_launch_has_logged_is_no_step_of_this_one(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", 10)
+    resumed = Job("job", [], tmp_path / "log", folder=folder)
+    at_step(resumed, 7)
+    minutes_ago = time.time() - 300.0
+    os.utime(Path(folder, "metrics.csv"), (minutes_ago, minutes_ago))
+    resumed.look_at_folder(60.0)
+    assert resumed.first_step is None
+    at_step(resumed, 8)
+    resumed.look_at_folder(61.0)
+    assert resumed.first_step == StepTime(8, 10, 61.0)
 
 
 def test_a_pulse_is_for_pipes_and_waits_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

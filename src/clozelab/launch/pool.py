@@ -47,7 +47,7 @@ from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
 
 REDRAW_SECONDS = 0.5
-LOOK_SECONDS = 2.0  # between two looks at the logs of the jobs that run
+LOOK_SECONDS = 2.0  # between two looks at the folders of the jobs that run
 LOOK_AGAIN_SECONDS = 2.0
 # where this machine does not list who holds the folder, and only a new process can find out
 TRY_AGAIN_SECONDS = 30.0
@@ -98,7 +98,7 @@ class ProcessPool:
                         break
                     self._start_waiting()
                     if time.monotonic() - looked_at >= LOOK_SECONDS:
-                        self._look_at_logs()
+                        self._look_at_folders()
                         looked_at = time.monotonic()
                     if live is not None and time.monotonic() - drawn_at >= REDRAW_SECONDS:
                         live.update(self._screen(), refresh=True)
@@ -111,7 +111,7 @@ class ProcessPool:
 
     def _line(self) -> str:
         """Say how far all is, for whoever watches no terminal: in a thread of the pulse."""
-        self._look_at_logs()
+        self._look_at_folders()
         return progress_line(self.jobs, self.at_once, self.outlook)
 
     def _start_waiting(self) -> None:
@@ -157,10 +157,10 @@ class ProcessPool:
         job.last_step = None
         self._say(job)
 
-    def _look_at_logs(self) -> None:
+    def _look_at_folders(self) -> None:
         for job in self.jobs:
             if job.state == JobState.RUNNING:
-                job.look_at_log(time.monotonic())
+                job.look_at_folder(time.monotonic())
 
     def _hold(self, job: Job, seconds: float, reason: str) -> None:
         """Let a job wait until it may be tried again."""
@@ -241,7 +241,7 @@ class ProcessPool:
 
     def _progress(self) -> str:
         """Say how many jobs have ended, of all that belong together, and the time left."""
-        self._look_at_logs()
+        self._look_at_folders()
         seconds = seconds_left(self.jobs, self.at_once, self.outlook)
         return counted(self.jobs, self.outlook) + time_words(seconds)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clozelab.runs.progress import progress_in
 from clozelab.training.stopping import (
     SIGNALS,
     bound_to_us,
@@ -37,7 +37,6 @@ from clozelab.training.stopping import (
 POLL_SECONDS = 0.02
 SHOWN_LINES = 8  # of one job's error
 TAIL_BYTES = 8192  # of a log, which hold its last lines
-STEP = re.compile(r"\bstep (\d+)/(\d+)")  # as training logs it
 
 
 class ForkedProcess(ForkServerProcess):
@@ -110,7 +109,7 @@ class JobState(StrEnum):
 
 
 class StepTime(NamedTuple):
-    """A step of a training, how many it has, and when a log was seen to say so."""
+    """A step of a training, how many it has, and when its folder was seen to say so."""
 
     step: int
     total: int
@@ -142,7 +141,7 @@ class Job:
     is_resumed: bool = False  # it goes on with what an earlier launch has begun
     is_in_line: bool = False  # at a batch system, which has no machine for it yet
     seconds_in_line: float = 0.0  # of its seconds
-    # as its log said first and last
+    # as its folder said first and last
     first_step: StepTime | None = None
     last_step: StepTime | None = None
 
@@ -158,8 +157,8 @@ class Job:
     def work_seconds(self) -> float:
         return max(0.0, self.seconds - self.seconds_in_line)
 
-    def look_at_log(self, now: float) -> None:
-        """Note whether it works, and how far its log says it is."""
+    def look_at_folder(self, now: float) -> None:
+        """Note whether it works, and how far its run folder says it is, as `clozelab status`."""
         if isinstance(self.process, RemoteProcess):
             was_in_line = self.is_in_line
             self.is_in_line = self.process.is_in_line or not self.log.exists()
@@ -171,13 +170,15 @@ class Job:
                 if not was_in_line:
                     self.is_resumed = True
                 return
-        steps = STEP.findall("\n".join(last_lines(self.log)))
-        if not steps:
+        progress = progress_in(Path(self.folder))
+        if progress.silent_seconds is None or progress.total_steps is None:
             return
-        step, total = steps[-1]
-        latest = StepTime(int(step), int(total), now)
+        # What lies there from an earlier launch says nothing of this one.
+        if progress.silent_seconds > now - self.started - self.seconds_in_line:
+            return
+        latest = StepTime(progress.step, progress.total_steps, now)
         first = self.first_step  # another thread may change it meanwhile
-        # A log may still be that of an earlier launch for a moment.
+        # A run that was cut off begins again some steps before.
         if first is None or latest.step < first.step:
             self.first_step = latest
         self.last_step = latest

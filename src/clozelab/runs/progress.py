@@ -10,6 +10,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from clozelab.runs.record import (
     JobName,
     Record,
     command_line,
+    read_record,
     write_json,
 )
 from clozelab.runs.redaction import redacted_words
@@ -125,6 +127,15 @@ class Progress:
     tokens_per_second: float | None = None
     seconds_left: float | None = None  # of training alone
     silent_seconds: float | None = None  # since the last line of metrics.csv
+
+
+def progress_in(folder: Path) -> Progress:
+    """Return the progress of the run in a folder: nothing where no record can be read."""
+    with suppress(ValueError):
+        record = read_record(folder)
+        if record is not None:
+            return read_progress(record)
+    return Progress()
 
 
 def read_progress(record: Record) -> Progress:
