@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -23,11 +24,13 @@ from clozelab.analysis.schema import (
 )
 from clozelab.launch.experiments import inline_configs
 from clozelab.report.wording import statistic
+from clozelab.results import experiment
 from clozelab.results.experiment import (
     find_experiment,
     list_experiments,
     load_experiment,
 )
+from clozelab.stages import register, report
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -474,6 +477,21 @@ def test_what_is_left_open_is_no_slip(table5: Path) -> None:
     )
     (table5 / "flavour").mkdir()
     assert find_experiment(str(table5)) == table5
+
+
+def test_a_verb_reads_and_checks_its_experiment_once(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers.pretrain(tmp_path / "runs" / tmp_path.name / "dials", "mlm", 1)
+    column = "{name: loss, from: pretrain, metric: validation/loss}"
+    write(tmp_path, f"arms: {{mlm: {{objective: mlm}}}}\ncolumns: [{column}]\n")
+    opened = []
+    monkeypatch.setattr(experiment, "_check_files", lambda *_: opened.append(1))
+    words = [str(tmp_path), "scale=dials", f"runs_dir={tmp_path}/runs"]
+    for verb in (register, report):
+        assert verb.main(words) == 0
+        assert opened == [1], verb.__name__
+        opened.clear()
 
 
 def test_opening_every_experiment_imports_neither_torch_nor_hydra() -> None:

@@ -389,31 +389,31 @@ def test_wrong_words(words: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "option", "ran"),
+    ("statuses", "option", "ran"),
     [
-        (1, [], ["prepare", "plan", "doctor"]),
-        (0, [], ["prepare", "plan", "doctor", "pretrain"]),
-        (1, ["--skip-doctor"], ["prepare", "plan", "pretrain"]),
+        ({"doctor": 1}, [], ["prepare", "plan", "doctor"]),
+        ({}, [], ["prepare", "plan", "doctor", "pretrain"]),
+        ({"doctor": 1}, ["--skip-doctor"], ["prepare", "plan", "pretrain"]),
+        ({"plan": 2}, [], ["prepare", "plan"]),
     ],
 )
 def test_reproduce_stops_at_an_error(
     monkeypatch: pytest.MonkeyPatch,
     places: list[str],
-    status: int,
+    statuses: dict[str, int],
     option: list[str],
     ran: list[str],
 ) -> None:
     verbs: list[str] = []
+    ends = {"pretrain": 130} | statuses  # as far as this test goes
 
     def run(words: list[str], **_: object) -> int:
         verbs.append(words[0])
         if words[0] == "doctor":
             assert words[1] == str(EXPERIMENT) and "scale=demo" in words
-            return status
         if words[0] == "plan":
             assert words[1] == str(EXPERIMENT) and words[-1] == "--brief"
-            return 2  # without it all goes on
-        return 130 if words[0] == "pretrain" else 0  # as far as this test goes
+        return ends.get(words[0], 0)
 
     monkeypatch.setattr(reproduce, "run_verb", run)
     words = [
@@ -425,7 +425,7 @@ def test_reproduce_stops_at_an_error(
         "finetune.task=mrpc",
         *option,
     ]
-    assert reproduce.main(words) == (130 if ran[-1] == "pretrain" else 1)
+    assert reproduce.main(words) == ends[ran[-1]]
     assert verbs == ran
 
 

@@ -24,7 +24,7 @@ from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.sweep import Sweep, compose
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
@@ -284,14 +284,14 @@ def runs_root(
 
 def open_results(name: str, overrides: Sequence[str]) -> tuple[Experiment, Runs]:
     """An experiment, and its runs at a scale. ValueError: there is no run."""
-    folder = find_experiment(name)
-    root, scale = runs_root(folder, overrides)
+    experiment = open_experiment(name)
+    root, scale = runs_root(experiment.folder, overrides)
     runs = find(root)
     if not runs.runs:
         raise ValueError(
             f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
         )
-    return load_experiment(folder), runs
+    return experiment, runs
 
 
 def root_of(master: Composed) -> tuple[Path, str]:

@@ -216,14 +216,19 @@ def _check_known(name: str, known: Iterable[str], where: str, kind: str) -> None
 
 
 def find_experiment(name: str) -> Path:
-    """The folder of an experiment, or its one file, from its name or path.
+    """The folder of an experiment, or its one file; raises as `open_experiment`."""
+    return open_experiment(name).folder
+
+
+def open_experiment(name: str) -> Experiment:
+    """Read and check an experiment, from its name or path.
 
     ValueError: there is none such, or it has a slip.
     """
     for path in (Path(name), EXPERIMENTS_DIR / name):
         is_one_file = path.is_file() and path.suffix == ".yaml"
         if is_one_file or (path / "paper.yaml").is_file():
-            return load_experiment(path.resolve()).folder
+            return load_experiment(path.resolve())
     raise ValueError(
         f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}"
     )

@@ -24,7 +24,7 @@ from clozelab.planning.tables import (
     sums,
     warnings,
 )
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs, print_table, say, verb
 from clozelab.text.did_you_mean import key_of
@@ -184,9 +184,8 @@ def make_plan(args: ParsedArgs) -> Plan:
         steps = [step_of(args)]
         experiment = Experiment(folder=Path(), name=name, columns=())
     else:
-        folder = find_experiment(name)
-        steps = make_steps(folder, args.overrides)
-        experiment = load_experiment(folder)
+        experiment = open_experiment(name)
+        steps = make_steps(experiment.folder, args.overrides)
 
     first_sweep = next(step for step in steps if step.is_sweep)
     root, _ = first_sweep.root

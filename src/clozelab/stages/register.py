@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
-from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import open_experiment
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import values_of
@@ -27,9 +27,10 @@ overrides of `clozelab reproduce`.
 @verb("register", HELP, names=(1, 1), flags=("again",), takes_overrides=True)
 def main(args: ParsedArgs) -> int:
     """Write what is declared beside the runs; returns the exit status."""
-    folder = find_experiment(args.names[0])
-    sweeps = [step for step in make_steps(folder, args.overrides) if step.is_sweep]
-    content = registration.declared(load_experiment(folder), *declared_jobs(sweeps))
+    experiment = open_experiment(args.names[0])
+    steps = make_steps(experiment.folder, args.overrides)
+    sweeps = [step for step in steps if step.is_sweep]
+    content = registration.declared(experiment, *declared_jobs(sweeps))
     root, _ = sweeps[0].root
     entry, is_new = registration.register(root, content, again="again" in args.flags)
     outcome = "registered" if is_new else "registered already"

@@ -17,7 +17,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
-from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.terminal import Heading, ParsedArgs, fitting, make_table, say, verb
 from clozelab.text.formatting import DASH, several
 
@@ -60,7 +60,7 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     """Write and print the report of an experiment or of a folder of runs."""
     folder = Path(name)
     if not folder.is_dir() or (folder / "paper.yaml").is_file():
-        return judge(find_experiment(name), overrides, target=target)
+        return judge(open_experiment(name), overrides, target=target)
     if overrides:
         raise ValueError(
             f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone"
@@ -74,7 +74,7 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
 
 
 def judge(
-    folder: Path,
+    experiment: Experiment,
     overrides: Sequence[str],
     config_name: str | None = None,
     target: str | None = None,
@@ -88,10 +88,11 @@ def judge(
     """
     from clozelab.report.render import write_report
 
+    folder = experiment.folder
     name = config_name or next(iter(sweeps_of(folder).values()))
     root, scale = runs_root(folder, overrides, name)
     report_folder = Path(target or root / "report")
-    report = write_report(load_experiment(folder), root, report_folder, scale=scale)
+    report = write_report(experiment, root, report_folder, scale=scale)
     show(report)
     config = compose(name, overrides, folder=folder, sweep=True)
     track_report(config, report, experiment=folder.name, scale=scale)

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from clozelab.analysis.verdicts import Judgement, Verdict
-from clozelab.launch.jobs import names_of, planned_jobs
+from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_folders
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Pulse, plan_file
 from clozelab.planning.steps import Step, chooses_seeds, make_steps
 from clozelab.report.summaries import seed_seconds
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment, load_experiment, open_experiment
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
@@ -35,6 +35,7 @@ from clozelab.stages.report import judge
 from clozelab.targets import check_targets
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import duration
+from clozelab.training.host import import_torchmetrics_quickly
 from clozelab.training.stopping import STOPPED
 
 if TYPE_CHECKING:
@@ -85,17 +86,18 @@ line at least every 30 seconds.
 )
 def main(args: ParsedArgs) -> int:
     """Run the experiment; returns 0 only if every step went well."""
-    folder = find_experiment(args.names[0])
+    experiment = open_experiment(args.names[0])
+    folder = experiment.folder
     is_checked = "skip-doctor" in args.flags
     overrides = list(args.overrides)
     if args.values:
-        seeds = first_seeds(load_experiment(folder), args.values.get("until"), overrides)
+        seeds = first_seeds(experiment, args.values.get("until"), overrides)
         budget = math.inf  # seconds
         if "budget" in args.values:
             budget = parse_budget(args.values["budget"])
         if "dry-run" not in args.flags:
             return until_decided(
-                folder, args.words, overrides, [seeds], budget, is_checked=is_checked
+                experiment, args.words, overrides, [seeds], budget, is_checked=is_checked
             )
         overrides.append(seeds)
     steps = make_steps(folder, overrides)
@@ -148,7 +150,7 @@ def run_round(
     console.rule("report", align="left")
     pulse = Pulse(console, partial(quiet_line, "report", time.monotonic()))
     with pulse.in_background():
-        report = judge(folder, last.overrides, last.config_name)
+        report = judge(load_experiment(folder), last.overrides, last.config_name)
     return status, report
 
 
@@ -207,8 +209,6 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
             status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING})
         # 128 + N: a signal ended it; STOPPED is also being out of time.
         is_killed = status > 128 or status in STOPPED
-        if step.verb == "plan" and not is_killed:
-            continue  # without it nothing is known of the time, and all the rest goes on
         if is_killed or (status and not step.is_sweep):
             return status, True
         if status:
@@ -222,14 +222,18 @@ def quiet_line(verb: str, started: float) -> str:
 
 def dry_run(steps: Sequence[Step]) -> int:
     """List every job with its state and start nothing."""
+    import_torchmetrics_quickly()  # the parts that are checked import Lightning
     for step in steps:
         say(f"clozelab {' '.join(step.words())}", "bold")
         if not step.is_sweep:
             continue
-        jobs = list(planned_jobs(step.sweep))
+        planned = []
         for overrides in step.sweep.jobs:
+            composed = step.sweep.composer.compose(overrides)
+            planned.append(plan_job(composed, overrides))
             # each job would refuse a misspelt setting of its parts itself
-            check_targets(step.sweep.composer.compose(overrides).values)
+            check_targets(composed.values)
+        jobs = list(with_own_folders(planned))
         for job in jobs:
             line = f"  {job.status:<12} {job.run_dir}"
             if job.source:
@@ -266,7 +270,7 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
 
 
 def until_decided(
-    folder: Path,
+    experiment: Experiment,
     command_line: Sequence[str],
     overrides: Sequence[str],
     seed_overrides: list[str],
@@ -283,7 +287,7 @@ def until_decided(
     Returns:
         The exit status.
     """
-    experiment = load_experiment(folder)
+    folder = experiment.folder
     began = time.monotonic()
     while True:
         started = time.monotonic()
