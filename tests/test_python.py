@@ -242,7 +242,9 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     words = [f"input={tmp_path / 'lines.txt'}", "precision=32-true"]
     lines = said(capsys, run, *words)
     assert [int(line.split("\t")[0]) for line in lines] == answers
-    assert said(capsys, run, *words, f"output={tmp_path / 'out.jsonl'}") == []
+    assert said(capsys, run, *words, f"output={tmp_path / 'out.jsonl'}") == [
+        f"{len(table)} rows: {tmp_path / 'out.jsonl'}"
+    ]
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record["text"] for record in records] == [*table.sentence]
     assert [int(record["prediction"]["label"]) for record in records] == answers
@@ -274,7 +276,8 @@ def test_what_predict_prints_and_writes(
     assert json.loads(line).keys() == {"text", "pair", "prediction"}
     assert json.loads(line)["prediction"].keys() == {"label", "probability", "probabilities"}
     monkeypatch.setattr("sys.stdin", io.StringIO("a text\nanother text\n"))
-    assert said(capsys, encoder, "input=-", "do=embed", f"output={tmp_path / 'v.npy'}") == []
+    written = said(capsys, encoder, "input=-", "do=embed", f"output={tmp_path / 'v.npy'}")
+    assert written == [f"2 rows: {tmp_path / 'v.npy'}"]
     vectors = clozelab.load(encoder).embed(["a text", "another text"])
     assert np.array_equal(np.load(tmp_path / "v.npy"), vectors)
     (tmp_path / "in.jsonl").write_text(

@@ -67,7 +67,7 @@ def test_answers_stand_beside_the_given_columns(
     predict: Any, predictor: Any, tmp_path: Path, screen: Screens
 ) -> None:
     status, out, err = predict("input=rows.csv", "text=review", "output=out.csv")
-    assert (status, out) == (0, "")
+    assert (status, out) == (0, "4 rows: out.csv\n")
     screen(err)
     given = list(csv.reader(io.StringIO(ROWS)))
     header, *rows = csv.reader(io.StringIO((tmp_path / "out.csv").read_text()))
@@ -173,6 +173,15 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
     assert "rows.csv: text=what it says" in err
     assert main(["predict", str(run), *words, "text=what it says"]) == 0
     assert capsys.readouterr().out == of_run
+    # Python reads the same column of a table
+    table = pandas.read_csv("rows.csv")
+    loaded = clozelab.load(run, device="cpu", precision="32-true")
+    answered = loaded.classify(table)
+    pandas.testing.assert_frame_equal(answered, loaded.classify(table, columns="what it says"))
+    assert pandas.read_csv(io.StringIO(of_run)).prediction.equals(answered.prediction)
+    assert not answered.equals(loaded.classify(table, columns="why"))
+    with pytest.raises(ValueError, match="nobody can tell which is the text"):
+        loaded.classify(table.rename(columns={"what it says": "what"}))
     # what the command line names comes first, and a folder without a record knows nothing
     assert main(["predict", str(run), *words, "text=why"]) == 0
     assert capsys.readouterr().out != of_run

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 from clozelab.corpus.tables import refuse_twins
 from clozelab.text.did_you_mean import hint, nearest
+from clozelab.text.plain import read_json
 
 ROLES = ("text", "pair", "question", "words", "passages")
 LISTS = ("words", "passages")  # roles whose value is a list of texts
@@ -79,16 +81,19 @@ def choose_columns(
     act: str,
     *,
     named: Sequence[str] = (),
+    trained: Sequence[str] = (),
     where: str = "the table",
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> dict[str, str]:
     """Role -> column of what an act reads.
 
-    `named` are the caller's: one column, or the two of pairs. ValueError where a named one is
-    missing, where none can be told to be the text, and where a column looks like a second text that
-    would not be read.
+    `named` are the caller's: one column, or the two of pairs; without any, those that the model was
+    `trained` on, where all of them are there. ValueError where a named one is missing, where none
+    can be told to be the text, and where a column looks like a second text that would not be read.
     """
     # The caller has the first word.
+    if not named and set(trained) <= set(columns):
+        named = trained
     if named:
         _refuse_missing(columns, named, where)
         return _by_order(named, act, where)
@@ -114,6 +119,14 @@ def choose_columns(
     column_of = {"text": single}
     refuse_unread(columns, column_of, act, where, say)
     return column_of
+
+
+def trained_columns(run: Path) -> list[str]:
+    """The columns of texts that a fine-tuned run read; none of what is no such run."""
+    try:
+        return list(read_json(run / "run.json")["config"]["task"]["data"]["text_columns"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def named_roles(columns: Iterable[str], act: str) -> list[str]:

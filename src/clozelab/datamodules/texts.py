@@ -74,15 +74,16 @@ def read_texts(
     given: object,
     act: str = "classify",
     columns: Columns = None,
+    trained: Sequence[str] = (),
 ) -> Texts:
     """The texts that `given` holds, as `act` (datamodules/columns.py) takes them.
 
-    `columns`: of a table, the column of the texts or the two of pairs. ValueError says what was
-    expected.
+    `columns`: of a table, the column of the texts or the two of pairs; without it, those that the
+    model was `trained` on, if it has them. ValueError says what was expected.
     """
     # What has columns, then what is one text by itself, then what is a list of texts.
     if isinstance(given, Mapping) or is_table(given):
-        return _of_columns(given, act, columns)
+        return _of_columns(given, act, columns, trained)
     if isinstance(given, str | tuple):
         _refuse_columns(columns)
         return Texts([read_item(given, 1, act)], is_single=True)
@@ -204,7 +205,7 @@ def _column_names(table: Any) -> list[Any]:
     return list(table.columns)
 
 
-def _of_columns(given: Any, act: str, columns: Columns) -> Texts:
+def _of_columns(given: Any, act: str, columns: Columns, trained: Sequence[str]) -> Texts:
     """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
     # a `datasets.DatasetDict`
     if isinstance(given, Mapping) and hasattr(given, "column_names"):
@@ -215,7 +216,7 @@ def _of_columns(given: Any, act: str, columns: Columns) -> Texts:
         if not _is_dataset(given) and not hasattr(given, "iloc"):
             given = given.to_pandas()  # a table of Arrow, Polars and others
         names = _column_names(given)
-        roles = _roles(names, act, columns, "the table")
+        roles = _roles(names, act, columns, "the table", trained)
         # Of two columns of one name pandas gives a table, whose items are the names.
         refuse_twins(names, list(roles.values()), "the table")
         cells = {column: list(given[column]) for column in roles.values()}
@@ -270,14 +271,16 @@ def _roles(
     act: str,
     columns: Columns,
     where: str,
+    trained: Sequence[str] = (),
 ) -> dict[str, str]:
     if isinstance(columns, str):
         columns = [columns]
     string_names = [name for name in names if isinstance(name, str)]
     if not string_names:
         raise ValueError(f"{where} has no column with a name: {EXPECTED}")
+    named = list(columns or ())
     return choose_columns(
-        string_names, act, named=list(columns or ()), where=where, say=say_in_python
+        string_names, act, named=named, trained=trained, where=where, say=say_in_python
     )
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import Batch
@@ -95,6 +96,7 @@ class Predictor(ModelRunner):
     ) -> None:
         super().__init__(model, device=device, precision=precision)
         self.labels = tuple(renamed_labels(model.labels, label_names or {}, model.folder))
+        self.trained_columns = trained_columns(model.folder.parent)
         self.warns = True
 
     # What a user calls. Everywhere `columns` names columns of a table, and `errors` is one of
@@ -113,7 +115,7 @@ class Predictor(ModelRunner):
         A mask is the tokenizer's own mask token in the text.
         """
         head = self.head("lm", "fill a mask")
-        given = read_texts(texts, "fill", columns)
+        given = self._read(texts, "fill", columns)
         _check_top_k(top_k)
         encoded = self._encode(self._with_masks(given), errors, has_masks=True)
         questions = mask_questions(self, encoded.sequences)
@@ -158,7 +160,7 @@ class Predictor(ModelRunner):
         a longer text is read in windows so many tokens apart, and the mean of their logits counts.
         """
         head = self.head("classification", "classify")
-        given = read_texts(texts, "classify", columns)
+        given = self._read(texts, "classify", columns)
         self.require_kind(given.items)
         encoded = self._encode(given, errors, stride=stride)
         logits = self.sequence_logits(head, encoded)
@@ -179,7 +181,7 @@ class Predictor(ModelRunner):
         errors: str = "mark",
     ) -> Answers:
         """`Classified` as "next" or "other": whether the second text follows the first."""
-        given = read_texts(pairs, "next", columns)
+        given = self._read(pairs, "next", columns)
         if any(isinstance(text, str) for text in given.items):
             raise ValueError("next_sentence takes pairs: (FIRST, SECOND), or a list of them")
         head = self.head("nsp", "say whether a sentence follows")
@@ -207,7 +209,7 @@ class Predictor(ModelRunner):
             layer: 0 is what goes into the first layer, -1 the last one's output.
             stride: see `classify`.
         """
-        given = read_texts(texts, "embed", columns)
+        given = self._read(texts, "embed", columns)
         vectors = self.embed_each(given, pooling, layer, stride, errors=errors)
         if given.is_single:
             return vectors[0]
@@ -279,7 +281,7 @@ class Predictor(ModelRunner):
         2020).
         """
         head = self.head("lm", "score a text")
-        given = read_texts(texts, "score", columns)
+        given = self._read(texts, "score", columns)
         encoded = self._encode(given, errors)
         results: list[object] = []
         for first in range(0, len(encoded.sequences), TEXTS_PER_SCORING):
@@ -295,7 +297,7 @@ class Predictor(ModelRunner):
         errors: str = "mark",
     ) -> Answers:
         """float32 [L + 1, tokens, H] of each text: the embeddings, and the output of each layer."""
-        given = read_texts(texts, "states", columns)
+        given = self._read(texts, "states", columns)
         encoded = self._encode(given, errors, reads_empty=True)
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:
@@ -346,7 +348,7 @@ class Predictor(ModelRunner):
                 f"{self.model.folder} has tokens that see everything by matrices of their own: its"
                 " layers' attention is no one table; take the encoder before fine-tuning"
             )
-        given = read_texts(texts, "attention", columns)
+        given = self._read(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
         encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)
         layers: list[Tensor] = []  # of the one text that is being read
@@ -398,7 +400,7 @@ class Predictor(ModelRunner):
         """
         head = self.head("spans", "answer a question")
         rules = self.model.config.get("clozelab", {}).get("answers", {})
-        given = read_texts(questions, "answer", columns)
+        given = self._read(questions, "answer", columns)
         _check_top_k(top_k)
         if null_answer is None:
             null_answer = rules.get("with_unanswerable", False)
@@ -433,7 +435,7 @@ class Predictor(ModelRunner):
         and digits, and single marks. Texts may have any length.
         """
         head = self.head("tags", "tag words")
-        given = read_texts(texts, "tag", columns)
+        given = self._read(texts, "tag", columns)
         reasons: list[str | None] = []
         readable: list[Words] = []
         for item in given.items:
@@ -510,6 +512,10 @@ class Predictor(ModelRunner):
             else:
                 items.append(item)
         return Texts(items, given.is_single, given.table)
+
+    def _read(self, texts: object, act: str, columns: Columns) -> Texts:
+        """What a caller gives; of a table that names no columns those that it was trained on."""
+        return read_texts(texts, act, columns, self.trained_columns)
 
     def _encode(self, given: Texts, errors: str, **options: Any) -> Encoded:
         """Sequences of the readable texts; ValueError for others, where they are errors.

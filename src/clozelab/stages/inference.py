@@ -7,6 +7,7 @@ An act is what a model is asked to do (fill, classify, ...). A role is what a te
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -21,7 +22,6 @@ from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
-from clozelab.runs.record import RUN_FILE, read_record
 from clozelab.terminal import SWITCH, ParsedArgs
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -157,10 +157,10 @@ def roles_of_file(
     constants = _constants(values)
     _refuse_constants(constants, file, act)
     if "text" not in values:
-        named = []
-        if trained and not constants and file.is_table and set(trained) <= set(file.columns):
-            named = list(trained)
-        return choose_columns([*file.columns, *constants], act, named=named, where=file.name)
+        # What a command line or an object says of itself comes first.
+        if constants or not file.is_table:
+            trained = ()
+        return choose_columns([*file.columns, *constants], act, trained=trained, where=file.name)
     # text=premise,hypothesis names two columns, unless one has the whole of it as its name.
     columns = [values["text"]]
     if values["text"] not in file.columns:
@@ -173,16 +173,6 @@ def roles_of_file(
             )
         roles[key] = key
     return roles
-
-
-def trained_columns(folder: Path) -> list[str]:
-    """The columns of texts that a fine-tuned run read; none of what is no such run."""
-    if not (folder / RUN_FILE).is_file():
-        return []
-    record = read_record(folder)
-    assert record is not None
-    data = record.config.get("task", {}).get("data", {})
-    return list(data.get("text_columns", ()))
 
 
 def _constants(values: Mapping[str, str]) -> dict[str, str]:
@@ -318,18 +308,18 @@ def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> object:
     return read_cells(row.record, roles, act)
 
 
-def count_unanswered(answered: Answered) -> Answered:
+def count_rows(answered: Answered, counts: Counter[str]) -> Answered:
     """The same rows; at the end stderr says how many were not answered, and why.
 
-    ValueError where none was.
+    `counts["row"]` is how many there are. ValueError where none was answered.
     """
-    total = 0
     problems = []  # (place, reason)
     for row, answer in answered:
-        total += 1
+        counts["row"] += 1
         if isinstance(answer, Unanswered):
             problems.append((row.place, answer.error))
         yield row, answer
+    total = counts["row"]
     if not total:
         raise ValueError("there is no row to read, or all of them are empty")
     if len(problems) == total:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from clozelab.stages.inference import (
 )
 from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
 from clozelab.terminal import ParsedArgs, verb
+from clozelab.text.formatting import several
 from clozelab.text.plain import read_json
 
 if TYPE_CHECKING:
@@ -125,20 +127,21 @@ def predict_texts(args: ParsedArgs) -> None:
     refuse_for_act(act, values, out)
     options = inference.parse_options(act, values)
     if "input" in values:
-        trained = inference.trained_columns(Path(args.names[0]))
-        roles = inference.roles_of_file(file, act, values, trained)
+        roles = inference.roles_of_file(file, act, values, predictor.trained_columns)
         tell_columns(file, roles, values)
     else:
         roles = roles_of_command_line(file, act)
         errors = "raise"  # there are no other texts to answer
     rows = inference.rows_of(file, roles, act, values, skips_empty=skips_empty)
-    answered = inference.count_unanswered(
-        inference.answer_rows(predictor, act, rows, options, roles=roles, errors=errors)
+    counts = Counter[str]()
+    answered = inference.count_rows(
+        inference.answer_rows(predictor, act, rows, options, roles=roles, errors=errors), counts
     )
     # What the column of a table is called, where an answer is an array.
     array_name = {"embed": "embedding"}.get(act, act)
     if out is not None:
         write_answers(out, file, answered, array_name)
+        print(f"{several(counts['row'], 'row')}: {out}")
     else:
         is_json = "json" in args.flags or act in ARRAY_ACTS
         print_answers(file, answered, array_name, is_json=is_json)

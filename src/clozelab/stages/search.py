@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +82,7 @@ def main(args: ParsedArgs) -> int:
         answered = inference.answer_rows(
             predictor, "embed", rows, options, roles=roles, errors=errors
         )
-        return [vector for _, vector in inference.count_unanswered(answered)]
+        return [vector for _, vector in inference.count_rows(answered, Counter())]
 
     cosines = cosine_similarities(load_or_compute(vectors_path, note, compute), query)
     # A line without text has a vector, and is like nothing.
