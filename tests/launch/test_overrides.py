@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -9,8 +10,7 @@ import pytest
 
 from clozelab.launch import sweep
 from clozelab.launch.jobs import plan_job
-from clozelab.launch.overrides import LONGER, check_overrides
-from clozelab.models.longer import LONG
+from clozelab.launch.overrides import check_overrides
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
@@ -81,13 +81,33 @@ def test_a_word_that_would_change_nothing_is_refused(
 
 
 def test_a_longformer_that_goes_on_keeps_its_windows(tmp_path: Path) -> None:
-    assert LONGER == LONG, "launch may not ask models, and means the same"
     (tmp_path / "config.json").write_text('{"model_type": "clozelab_longformer"}')
     words = ["scale=demo", f"encoder={tmp_path}", "architecture=longformer"]
     check_overrides(sweep.compose("pretrain", words))
     for word in ("architecture.attention.window=7", "model.max_position_embeddings=4096"):
         with refusal(f"{word} would change nothing"):
             check_overrides(sweep.compose("pretrain", [*words, word]))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "rows", "positions"), [("bert", 512, 512), ("roberta", 514, 512)]
+)
+@pytest.mark.parametrize("recipe", ["longformer", "bigbird"])
+def test_a_longer_encoder_has_no_fewer_positions(
+    tmp_path: Path, recipe: str, model_type: str, rows: int, positions: int
+) -> None:
+    given = {"model_type": model_type, "max_position_embeddings": rows}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    words = ["scale=demo", f"encoder={tmp_path}", f"recipe={recipe}"]
+    for number in (positions - 1, positions):
+        word = f"model.max_position_embeddings={number}"
+        message = f"{word} would change nothing: .* has {positions} positions"
+        with refusal(message if number < positions else ""):
+            check_overrides(sweep.compose("pretrain", [*words, word]))
+    # nobody has said the number that a model has by itself
+    given["max_position_embeddings"] = 4096
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    check_overrides(sweep.compose("pretrain", words))
 
 
 @pytest.mark.parametrize(

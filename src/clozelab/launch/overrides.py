@@ -21,7 +21,7 @@ ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
 GIVEN_ROW = "given"
 SHAPE_GROUPS = ("model", "size", "architecture")
-LONGER = ("longformer", "big_bird")  # which a shorter encoder's weights may become
+LONGER = ("longformer", "big_bird")  # types which a shorter encoder's weights may become
 SHOWN_SETTINGS = 6  # of what an arm or a row stands for
 
 
@@ -94,16 +94,17 @@ def _refuse_idle_in_pretraining(
 
 def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -> None:
     """`model.KEY=` beside `encoder=FOLDER`; a longer encoder of it has positions of its own."""
-    given_type = ""
+    given: JsonObject = {}
     with suppress(OSError, ValueError):  # the stage says what is wrong with the folder
         given = read_json(Path(config["encoder"]).expanduser() / "config.json")
-        given_type = str(given.get("model_type")).removeprefix("clozelab_")
+    given_type = str(given.get("model_type")).removeprefix("clozelab_")
     model_type = config["architecture"]["model_type"]
     lasting: tuple[str, ...] = ()
     if model_type == given_type:
         lasting = ("architecture=",)  # which says what the folder is
     elif model_type in LONGER:
         lasting = ("architecture=", "architecture.attention", "model.max_position_embeddings=")
+        _refuse_fewer_positions(config, given, given_type, overrides)
     for key, word in overrides.items():
         group = key.partition(".")[0]
         if group in SHAPE_GROUPS and not word.startswith(lasting):
@@ -111,6 +112,21 @@ def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -
                 f"{word} would change nothing: encoder={config['encoder']} brings its own shape,"
                 " dropout too. Leave it out, or change the folder's config.json"
             )
+
+
+def _refuse_fewer_positions(
+    config: ReadOnlyJson, given: ReadOnlyJson, given_type: str, overrides: Mapping[str, str]
+) -> None:
+    """`model.max_position_embeddings=` below those that a longer encoder begins with."""
+    positions = given.get("max_position_embeddings", 0)
+    if given_type == "roberta":
+        positions -= 2  # the first rows of its table are of no position
+    word = overrides.get("model.max_position_embeddings")
+    if word is not None and config["model"]["max_position_embeddings"] < positions:
+        raise ValueError(
+            f"{word} would change nothing: encoder={config['encoder']} has {positions} positions,"
+            " and a longer encoder keeps them all. Leave it out, or say more"
+        )
 
 
 def _refuse_misfiled_encoder(

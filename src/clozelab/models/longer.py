@@ -17,7 +17,6 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, read_config, read_config_dict
 from clozelab.models.registry import family_of
 
-LONG = ("longformer", "big_bird")
 SHORT = ("bert", "roberta")
 
 

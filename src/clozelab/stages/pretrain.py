@@ -24,13 +24,14 @@ from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
+from clozelab.launch.overrides import LONGER
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.locate import CONFIG_FILE
-from clozelab.models.longer import LONG, load_encoder_as, longer_config
+from clozelab.models.longer import load_encoder_as, longer_config
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
@@ -393,7 +394,7 @@ def given_config(cfg: PretrainConfig) -> EncoderConfig:
     # A configuration in which nobody has chosen an architecture says bert.
     if model_type in (config.model_type, "bert"):
         return config
-    if model_type not in LONG:
+    if model_type not in LONGER:
         raise ValueError(
             f"architecture.model_type={model_type}, perhaps by recipe=, and encoder={folder} is of"
             f" type {config.model_type} and stays so: leave the architecture out, and choose the"
