@@ -53,6 +53,7 @@ DIFFERENCES = [
     for score, figure, unit, interval in (
         ("loss", "\u22120.14", "loss", "[\u22120.15, \u22120.13]"),
         ("perplexity", "\u2212141.82", "perplexity", "[\u2212176.39, \u2212107.25]"),
+        ("text", "\u22120.014", "bits per character", "[\u22120.015, \u22120.013]"),
     )
 ]
 FACTS = [
@@ -116,7 +117,7 @@ def test_one_reason_is_said_once(
     print_differences(DIFFERENCES, make_console())
     shown = capsys.readouterr().out
     assert shown.count(UNTESTED) == 1
-    assert "on held-out loss, held-out perplexity: " in shown
+    assert "on held-out loss, held-out perplexity, held-out text: " in shown
 
 
 def print_endings(runs: Iterable[Record]) -> None:

@@ -217,7 +217,7 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
     Words that are a status get their colour.
     """
     columns = fitting(headings, rows, width)
-    widths = _cut_widths(headings, rows, columns, width)
+    widths = _widths(headings, rows, columns, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
     for index in columns:
         heading = headings[index]
@@ -227,7 +227,7 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
             overflow="fold" if heading.folds else "ellipsis",
             no_wrap=not heading.folds,
             min_width=widths[index] if heading.is_number else None,
-            max_width=widths.get(index),
+            max_width=widths[index],
         )
     for row in rows:
         cells = [row[index] for index in columns]
@@ -257,35 +257,47 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
     return columns
 
 
-def _cut_widths(
+def _widths(
     headings: Sequence[Heading], rows: Sequence[Sequence[str]], columns: Sequence[int], width: int
 ) -> dict[int, int]:
-    """Return index -> width of each column that does not fold: names are cut, and numbers never."""
-    needed = {}
+    """Return index -> width of each column.
+
+    One that folds becomes narrower first, then names are cut; numbers and words stay whole.
+    """
+    widths = {}
+    folded = {}
+    words = {}
+    names = {}
     for index in columns:
-        needed[index] = _needed_width(headings[index], [row[index] for row in rows])
-    names = []
-    for index in columns:
-        if not (headings[index].is_number or headings[index].folds):
-            names.append(index)
-    # character by character from the widest name on, down to what still says something
-    excess = sum(needed.values()) + (GAP + 1) * len(columns) - 1 - width
-    while excess > 0 and names:
-        widest = max(names, key=lambda index: needed[index])
-        if needed[widest] <= LEAST_NAME:
-            break
-        needed[widest] -= 1
-        excess -= 1
-    return {index: needed[index] for index in columns if not headings[index].folds}
+        heading = headings[index]
+        lines = [*heading.name.split("\n"), *(row[index] for row in rows)]
+        widths[index] = max(map(len, lines))
+        if heading.folds:
+            folded[index] = _needed_width(heading, lines)
+            words[index] = _longest_word(lines)
+        elif not heading.is_number:
+            names[index] = LEAST_NAME
+    # Character by character from the widest on, down to what still says something.
+    for least in (folded, names, words):
+        excess = sum(widths.values()) + (GAP + 1) * len(columns) - 1 - width
+        for _ in range(excess):
+            loose = [index for index in least if widths[index] > least[index]]
+            if loose:
+                widths[max(loose, key=lambda index: widths[index])] -= 1
+    return widths
 
 
 def _needed_width(heading: Heading, cells: Sequence[str]) -> int:
     """Return the characters of a column's longest line; of one that folds, of its longest word."""
-    longest = 0
-    for text in [*heading.name.split("\n"), *cells]:
-        lines = [text[:FOLDED], *text.split()] if heading.folds else [text]
-        longest = max(longest, *map(len, lines))
+    lines = [*heading.name.split("\n"), *cells]
+    longest = max(map(len, lines))
+    if heading.folds:
+        return max(min(longest, FOLDED), _longest_word(lines))
     return longest
+
+
+def _longest_word(lines: Sequence[str]) -> int:
+    return max(map(len, " ".join(lines).split()), default=0)
 
 
 def say(text: str, style: str = "", *, wraps: bool = False, console: Console | None = None) -> None:

@@ -47,6 +47,28 @@ def test_a_wrong_key_is_explained_without_hydras_advice(screen: Screens) -> None
     ("key", "message"),
     [
         (
+            "measure.data.sources.0.path",
+            "measure.data.sources has no entry 0 yet; write all: 'measure.data.sources=[{...}]'",
+        ),
+        ("corpus.sources.0.path", "evaluate has no corpus; a text of your own is measure="),
+        ("logger.0.name", "evaluate has no key 'logger.0.name'"),  # no list
+    ],
+)
+def test_what_evaluate_has_no_list_of_is_told_in_the_form_that_works(
+    key: str, message: str
+) -> None:
+    with pytest.raises(ConfigCompositionException) as caught:
+        sweep.compose("evaluate", ["measure=held_out_text", f"{key}=x"])
+    assert message in explain(caught.value, "evaluate")
+    whole = "measure.data.sources=[{name: mine, path: FILE}]"
+    composed = sweep.compose("evaluate", ["measure=held_out_text", whole])
+    assert composed.get("measure.data.sources") == [{"name": "mine", "path": "FILE"}]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (
             "hydra.launcher.n_jobs",
             "hydra.launcher has _target_, jobs_at_once, grace_seconds, fork (see",
         ),

@@ -39,6 +39,9 @@ WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
 SEVERAL_VALUES = re.compile(r"Ambiguous value for argument '(?P<word>.*)'\n")
 # "corpus.sources.1.path=x" of a list with one entry
 NO_ENTRY = re.compile(r"\+*(?P<list>[^=]+?)\.(?P<index>\d+)[.=]")
+# "measure.data.sources.0.path=x" of a list that is null
+NO_LIST = re.compile(r"Key '(?P<index>\d+)' .*\s+full_key: (?P<list>\S+)\.\d+\s+object_type=dict$")
+TEXT_OF_EVALUATE = "measure=held_out_text 'measure.data.sources=[{name: mine, path: FILE}]'"
 OF_NO_ENTRY = ("is not a subclass of", "list index out of range")  # how OmegaConf refuses it
 
 
@@ -106,9 +109,14 @@ def _explain_value(text: str, reason: str) -> str:
         return f"{text}\n{reason}"
     entry = NO_ENTRY.match(word)
     if entry and any(words in reason for words in OF_NO_ENTRY):
-        name = entry["list"]
-        return f"{word}: {name} has no entry {entry['index']} yet; write all: '{name}=[{{...}}]'"
+        return _no_entry(word, entry)
     return f"{word}: {_first_line(reason)}"
+
+
+def _no_entry(word: str, entry: re.Match[str]) -> str:
+    """A list is shorter than an override takes it to be."""
+    name = entry["list"]
+    return f"{word}: {name} has no entry {entry['index']} yet; write all: '{name}=[{{...}}]'"
 
 
 def _as_text(word: str) -> str:
@@ -153,6 +161,11 @@ def _explain_key_in_file(name: str, key: str, stage: str, folder: Path | None) -
 
 def _explain_override(key: str, reason: str, stage: str, known: Sequence[str]) -> str:
     """An override has a key that there is not, or a value that does not fit there."""
+    entry = NO_LIST.match(reason)
+    if entry:
+        return _no_entry(key, entry)
+    if key not in known and stage == "evaluate" and key.startswith("corpus."):
+        return f"{key}: evaluate has no corpus; a text of your own is {TEXT_OF_EVALUATE}"
     if key not in known:
         return _no_key(stage, key, known)
     # The key is right, something in its value is not.
