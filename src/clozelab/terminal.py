@@ -260,13 +260,10 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
 def _widths(
     headings: Sequence[Heading], rows: Sequence[Sequence[str]], columns: Sequence[int], width: int
 ) -> dict[int, int]:
-    """Return index -> width of each column.
-
-    One that folds becomes narrower first, then names are cut; numbers and words stay whole.
-    """
+    """Return index -> width of each column; numbers and words stay whole."""
     widths = {}
     folded = {}
-    words = {}
+    whole_words = {}
     names = {}
     for index in columns:
         heading = headings[index]
@@ -274,17 +271,25 @@ def _widths(
         widths[index] = max(map(len, lines))
         if heading.folds:
             folded[index] = _needed_width(heading, lines)
-            words[index] = _longest_word(lines)
+            whole_words[index] = _longest_word(lines)
         elif not heading.is_number:
             names[index] = LEAST_NAME
-    # Character by character from the widest on, down to what still says something.
-    for least in (folded, names, words):
-        excess = sum(widths.values()) + (GAP + 1) * len(columns) - 1 - width
-        for _ in range(excess):
-            loose = [index for index in least if widths[index] > least[index]]
-            if loose:
-                widths[max(loose, key=lambda index: widths[index])] -= 1
+    # What folds becomes narrower, then names are cut, and then what folds has a word a line.
+    for least in (folded, names, whole_words):
+        _shrink(widths, least, width)
     return widths
+
+
+def _shrink(widths: dict[int, int], least: Mapping[int, int], width: int) -> None:
+    """Make columns narrower, a character of the widest at a time, until all fit in `width`.
+
+    `least` says which, and how narrow they may be.
+    """
+    while sum(widths.values()) + (GAP + 1) * len(widths) - 1 > width:
+        loose = [index for index in least if widths[index] > least[index]]
+        if not loose:
+            break
+        widths[max(loose, key=lambda index: widths[index])] -= 1
 
 
 def _needed_width(heading: Heading, cells: Sequence[str]) -> int:

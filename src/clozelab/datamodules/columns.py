@@ -81,19 +81,16 @@ def choose_columns(
     act: str,
     *,
     named: Sequence[str] = (),
-    trained: Sequence[str] = (),
     where: str = "the table",
     say: Callable[[Sequence[str]], str] = say_on_command_line,
 ) -> dict[str, str]:
     """Role -> column of what an act reads.
 
-    `named` are the caller's: one column, or the two of pairs; without any, those that the model was
-    `trained` on, where all of them are there. ValueError where a named one is missing, where none
-    can be told to be the text, and where a column looks like a second text that would not be read.
+    `named` are the caller's: one column, or the two of pairs. ValueError where a named one is
+    missing, where none can be told to be the text, and where a column looks like a second text that
+    would not be read.
     """
     # The caller has the first word.
-    if not named and set(trained) <= set(columns):
-        named = trained
     if named:
         _refuse_missing(columns, named, where)
         return _by_order(named, act, where)

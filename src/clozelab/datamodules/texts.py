@@ -82,8 +82,10 @@ def read_texts(
     model was `trained` on, if it has them. ValueError says what was expected.
     """
     # What has columns, then what is one text by itself, then what is a list of texts.
-    if isinstance(given, Mapping) or is_table(given):
-        return _of_columns(given, act, columns, trained)
+    if isinstance(given, Mapping):
+        return _of_mapping(given, act, columns)
+    if is_table(given):
+        return _of_table(given, act, columns, trained)
     if isinstance(given, str | tuple):
         _refuse_columns(columns)
         return Texts([read_item(given, 1, act)], is_single=True)
@@ -205,22 +207,27 @@ def _column_names(table: Any) -> list[Any]:
     return list(table.columns)
 
 
-def _of_columns(given: Any, act: str, columns: Columns, trained: Sequence[str]) -> Texts:
-    """The rows of a table, or of a dictionary of lists; a dictionary of single texts is one row."""
+def _of_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) -> Texts:
+    """The rows of a table."""
+    if not _is_dataset(given) and not hasattr(given, "iloc"):
+        given = given.to_pandas()  # a table of Arrow, Polars and others
+    names = _column_names(given)
+    if columns is None and set(trained) <= set(names):
+        columns = trained
+    roles = _roles(names, act, columns, "the table")
+    # Of two columns of one name pandas gives a table, whose items are the names.
+    refuse_twins(names, list(roles.values()), "the table")
+    cells = {column: list(given[column]) for column in roles.values()}
+    return Texts(_rows_of(cells, roles, act), table=given)
+
+
+def _of_mapping(given: Mapping[str, Any], act: str, columns: Columns) -> Texts:
+    """The rows of a dictionary of lists; a dictionary of single texts is one row."""
     # a `datasets.DatasetDict`
-    if isinstance(given, Mapping) and hasattr(given, "column_names"):
+    if hasattr(given, "column_names"):
         raise ValueError(
             f"a dictionary of data sets was given: choose one of {', '.join(map(str, given))}",
         )
-    if not isinstance(given, Mapping):
-        if not _is_dataset(given) and not hasattr(given, "iloc"):
-            given = given.to_pandas()  # a table of Arrow, Polars and others
-        names = _column_names(given)
-        roles = _roles(names, act, columns, "the table", trained)
-        # Of two columns of one name pandas gives a table, whose items are the names.
-        refuse_twins(names, list(roles.values()), "the table")
-        cells = {column: list(given[column]) for column in roles.values()}
-        return Texts(_rows_of(cells, roles, act), table=given)
     if columns is None:
         refuse_unknown_keys(given, act, "the dictionary")
     roles = _roles(list(given), act, columns, "the dictionary")
@@ -271,16 +278,14 @@ def _roles(
     act: str,
     columns: Columns,
     where: str,
-    trained: Sequence[str] = (),
 ) -> dict[str, str]:
     if isinstance(columns, str):
         columns = [columns]
     string_names = [name for name in names if isinstance(name, str)]
     if not string_names:
         raise ValueError(f"{where} has no column with a name: {EXPECTED}")
-    named = list(columns or ())
     return choose_columns(
-        string_names, act, named=named, trained=trained, where=where, say=say_in_python
+        string_names, act, named=list(columns or ()), where=where, say=say_in_python
     )
 
 

@@ -157,10 +157,10 @@ def roles_of_file(
     constants = _constants(values)
     _refuse_constants(constants, file, act)
     if "text" not in values:
-        # What a command line or an object says of itself comes first.
-        if constants or not file.is_table:
-            trained = ()
-        return choose_columns([*file.columns, *constants], act, trained=trained, where=file.name)
+        named: Sequence[str] = ()
+        if not constants and file.is_table and set(trained) <= set(file.columns):
+            named = trained
+        return choose_columns([*file.columns, *constants], act, named=named, where=file.name)
     # text=premise,hypothesis names two columns, unless one has the whole of it as its name.
     columns = [values["text"]]
     if values["text"] not in file.columns:
