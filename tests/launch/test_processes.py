@@ -422,7 +422,7 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     screen = io.StringIO()
     run = tmp_path / "run"
     write_run(run, "finetune", {"seed": 1}, "running", total_steps=1000)
-    row = "400,400,1.0,train/loss,2.0"
+    row = "400,960,1.0,train/tokens_per_second,40.0"  # 36 s for the other 600
     jobs = [
         job(tmp_path, "long", f"sleep 0.05; echo {row} >> {run}/metrics.csv; sleep 0.7"),
         job(tmp_path, "next", ""),

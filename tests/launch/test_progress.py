@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.conftest import write_run
 
 from clozelab.launch import progress
-from clozelab.launch.processes import Job, JobState, RemoteProcess, StepTime
+from clozelab.launch.processes import Job, JobState, RemoteProcess
 from clozelab.launch.progress import (
     NO_OUTLOOK,
     Outlook,
@@ -28,6 +28,7 @@ from clozelab.launch.progress import (
     seconds_left,
     write_plan,
 )
+from clozelab.runs.progress import NO_PROGRESS, Progress
 
 _numbers = itertools.count()
 
@@ -45,11 +46,10 @@ def waits(planned: float | None) -> Job:
     return job("waiting", 0.0, planned)
 
 
-def stepping(first: tuple[int, float], last: tuple[int, float], **more: Any) -> Job:
-    """A job that runs, of a thousand steps: (step, when its log said so) first and last."""
-    steps = {"first_step": StepTime(first[0], 1000, first[1])}
-    steps["last_step"] = StepTime(last[0], 1000, last[1])
-    return job("running", last[1], **steps, **more)
+def stepping(step: int, seconds: float, seconds_left: float | None, **more: Any) -> Job:
+    """A job that runs, of a thousand steps, whose run says how long the rest takes."""
+    progress = Progress(step=step, total_steps=1000, seconds_left=seconds_left)
+    return job("running", seconds, progress=progress, **more)
 
 
 def left(jobs: list[Job], at_once: int = 1, **outlook: Any) -> float | None:
@@ -72,20 +72,18 @@ def test_what_ended_corrects_the_plan_also_of_what_comes_after() -> None:
 
 
 def test_a_job_that_says_its_step_is_left_by_that() -> None:
-    half = stepping((0, 0.0), (500, 50.0), planned=10.0)
+    half = stepping(500, 50.0, 50.0, planned=10.0)
     assert left([half]) == pytest.approx(50.0)
-    begun = stepping((0, 0.0), (10, 8.0), planned=40.0)
-    assert left([begun]) == pytest.approx(39.6), "its first steps say nothing yet"
+    begun = stepping(10, 8.0, None, planned=40.0)
+    assert left([begun]) == pytest.approx(32.0), "it has not said its speed yet"
 
 
-def test_a_resumed_job_is_left_by_the_steps_of_this_launch() -> None:
+def test_a_resumed_job_is_left_by_what_is_left_of_its_run() -> None:
     """Of 1,000 steps 900 took 9,000 s before; this launch has worked for 30 s."""
-    begun = stepping((901, 30.0), (901, 30.0), planned=10_000.0, is_resumed=True)
-    assert left([begun]) == pytest.approx(990.0)
-    later = stepping((901, 40.0), (911, 150.0), planned=10_000.0, is_resumed=True)
-    assert left([later]) == pytest.approx(979.0)
-    unplanned = stepping((901, 30.0), (901, 30.0), is_resumed=True)
-    assert left([unplanned]) is None
+    later = stepping(911, 150.0, 890.0, planned=10_000.0, is_resumed=True)
+    assert left([later]) == pytest.approx(890.0)
+    assert left([stepping(911, 150.0, 890.0, is_resumed=True)]) == pytest.approx(890.0)
+    assert left([stepping(901, 30.0, None, is_resumed=True)]) is None, "nor has it a plan"
 
 
 def test_a_resumed_job_says_nothing_of_whole_ones() -> None:
@@ -128,7 +126,7 @@ def run_folder(folder: Path, total_steps: int) -> str:
 
 def at_step(job: Job, step: int) -> None:
     """Let the run of a job say that it has taken so many steps."""
-    rows = f"step,tokens,seconds,key,value\n{step},{step},1.0,train/loss,2.0\n"
+    rows = f"step,tokens,seconds,key,value\n{step},{step},1.0,train/tokens_per_second,2.0\n"
     Path(job.folder, "metrics.csv").write_text(rows)
 
 
@@ -147,10 +145,10 @@ def test_time_in_line_is_no_time_of_steps(remote_job: Job) -> None:
     assert look(remote_job, began, in_line=True).work_seconds == 0.0
     look(remote_job, began + 12.0, 10)
     assert look(remote_job, began + 120.0, 110).work_seconds == pytest.approx(120.0)
-    assert left([remote_job]) == pytest.approx(108 * 890 / 100)
+    assert left([remote_job]) == pytest.approx(890 / 2.0)
     assert look(remote_job, began + 900.0, in_line=True).is_resumed, "it was put in line again"
-    look(remote_job, 2 * began, 100)
-    assert remote_job.first_step == remote_job.last_step == StepTime(100, 1000, 2 * began)
+    assert remote_job.progress is NO_PROGRESS
+    assert look(remote_job, 2 * began, 100).progress.step == 100
 
 
 def test_time_in_line_is_no_time_of_a_job(remote_job: Job) -> None:
@@ -213,10 +211,10 @@ def test_the_last_logged_step_counts_whatever_the_log_says(tmp_path: Path) -> No
     log.write_text("step 9/10 of something else")
     running = Job("job", [], log, folder=run_folder(tmp_path / "run", 10))
     running.look_at_folder(4.0)
-    assert running.last_step is None
+    assert running.progress is NO_PROGRESS
     at_step(running, 2)
     running.look_at_folder(5.0)
-    assert running.last_step == StepTime(2, 10, 5.0)
+    assert (running.progress.step, running.progress.total_steps) == (2, 10)
     Job("job", [], log, folder=str(tmp_path / "nothing")).look_at_folder(5.0)
 
 
@@ -227,10 +225,10 @@ def test_what_an_earlier_launch_has_logged_is_no_step_of_this_one(tmp_path: Path
     minutes_ago = time.time() - 300.0
     os.utime(Path(folder, "metrics.csv"), (minutes_ago, minutes_ago))
     resumed.look_at_folder(60.0)
-    assert resumed.first_step is None
+    assert resumed.progress is NO_PROGRESS
     at_step(resumed, 8)
     resumed.look_at_folder(61.0)
-    assert resumed.first_step == StepTime(8, 10, 61.0)
+    assert resumed.progress.step == 8
 
 
 def test_a_pulse_is_for_pipes_and_waits_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

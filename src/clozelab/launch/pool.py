@@ -40,6 +40,7 @@ from clozelab.launch.progress import (
     seconds_left,
     time_words,
 )
+from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.terminal import say
 from clozelab.text.formatting import duration
@@ -153,8 +154,7 @@ class ProcessPool:
         job.seconds = 0.0
         job.is_in_line = job.start is not None
         job.seconds_in_line = 0.0
-        job.first_step = None
-        job.last_step = None
+        job.progress = NO_PROGRESS
         self._say(job)
 
     def _look_at_folders(self) -> None:

@@ -24,9 +24,9 @@ from enum import StrEnum
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from clozelab.runs.progress import progress_in
+from clozelab.runs.progress import NO_PROGRESS, Progress, progress_in
 from clozelab.training.stopping import (
     SIGNALS,
     bound_to_us,
@@ -108,14 +108,6 @@ class JobState(StrEnum):
         return self in (JobState.WAITING, JobState.RUNNING, JobState.HELD)
 
 
-class StepTime(NamedTuple):
-    """A step of a training, how many it has, and when its folder was seen to say so."""
-
-    step: int
-    total: int
-    time: float
-
-
 @dataclass
 class Job:
     """One process to run: how it is started, where its output goes and how it stands."""
@@ -141,9 +133,7 @@ class Job:
     is_resumed: bool = False  # it goes on with what an earlier launch has begun
     is_in_line: bool = False  # at a batch system, which has no machine for it yet
     seconds_in_line: float = 0.0  # of its seconds
-    # as its folder said first and last
-    first_step: StepTime | None = None
-    last_step: StepTime | None = None
+    progress: Progress = NO_PROGRESS  # as its folder says since it was started
 
     def may_begin(self) -> bool:
         """Whether no job is left whose results it reads."""
@@ -164,24 +154,17 @@ class Job:
             self.is_in_line = self.process.is_in_line or not self.log.exists()
             if self.is_in_line:
                 self.seconds_in_line = now - self.started
-                self.first_step = None
-                self.last_step = None
+                self.progress = NO_PROGRESS
                 # in line again, as its time was over or its machine went
                 if not was_in_line:
                     self.is_resumed = True
                 return
         progress = progress_in(Path(self.folder))
-        if progress.silent_seconds is None or progress.total_steps is None:
-            return
+        silent_seconds = progress.silent_seconds
+        worked_seconds = now - self.started - self.seconds_in_line
         # What lies there from an earlier launch says nothing of this one.
-        if progress.silent_seconds > now - self.started - self.seconds_in_line:
-            return
-        latest = StepTime(progress.step, progress.total_steps, now)
-        first = self.first_step  # another thread may change it meanwhile
-        # A run that was cut off begins again some steps before.
-        if first is None or latest.step < first.step:
-            self.first_step = latest
-        self.last_step = latest
+        if silent_seconds is not None and silent_seconds < worked_seconds:
+            self.progress = progress
 
 
 class ForkServer:

@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.launch.processes import Job, JobState
+from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import write_json
 from clozelab.terminal import say
 from clozelab.text.formatting import duration
@@ -27,8 +28,6 @@ from clozelab.text.plain import read_json
 
 PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names
-# of the steps that a job has before it: after so many its own speed says how long it takes
-TRUSTED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def _pace(jobs: Sequence[Job], sizes: Mapping[str, float], *, is_planned: bool) 
         return pace
     # A job that runs, without saying how far it is, for longer than all that was expected of it.
     for job in fresh:
-        if job.is_working and job.last_step is None and sizes[job.name] > 0.0:
+        if job.is_working and job.progress is NO_PROGRESS and sizes[job.name] > 0.0:
             pace = max(pace, job.work_seconds / sizes[job.name])
     return pace
 
@@ -184,16 +183,9 @@ def _remaining(job: Job, expected: float) -> float:
 
     0 where it has taken longer than expected and does not say how far it is.
     """
-    first = job.first_step
-    last = job.last_step
-    if not job.is_working or first is None or last is None:
-        return max(0.0, expected - job.work_seconds)
-    # By its own speed, once it has taken some steps: its start-up is no part of that.
-    steps_left = last.total - last.step
-    steps_seen = last.step - first.step
-    if steps_seen and steps_seen >= TRUSTED_SHARE * (last.total - first.step):
-        return (last.time - first.time) * steps_left / steps_seen
-    return expected * steps_left / last.total
+    if job.is_working and job.progress.seconds_left is not None:
+        return job.progress.seconds_left
+    return max(0.0, expected - job.work_seconds)
 
 
 def progress_line(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> str:
@@ -223,10 +215,10 @@ def time_words(seconds: float | None) -> str:
 
 
 def _named(job: Job) -> str:
-    last = job.last_step
-    if last is None:
+    progress = job.progress
+    if progress.total_steps is None:
         return f"{job.name} for {duration(job.work_seconds)}"
-    return f"{job.name} step {last.step:,} of {last.total:,}"
+    return f"{job.name} step {progress.step:,} of {progress.total_steps:,}"
 
 
 @dataclass

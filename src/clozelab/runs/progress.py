@@ -129,13 +129,16 @@ class Progress:
     silent_seconds: float | None = None  # since the last line of metrics.csv
 
 
+NO_PROGRESS = Progress()
+
+
 def progress_in(folder: Path) -> Progress:
     """Return the progress of the run in a folder: nothing where no record can be read."""
     with suppress(ValueError):
         record = read_record(folder)
         if record is not None:
             return read_progress(record)
-    return Progress()
+    return NO_PROGRESS
 
 
 def read_progress(record: Record) -> Progress:
