@@ -262,7 +262,6 @@ def _widths(
 ) -> dict[int, int]:
     """Return index -> width of each column; numbers and words stay whole."""
     widths = {}
-    folded = {}
     whole_words = {}
     names = {}
     for index in columns:
@@ -270,12 +269,11 @@ def _widths(
         lines = [*heading.name.split("\n"), *(row[index] for row in rows)]
         widths[index] = max(map(len, lines))
         if heading.folds:
-            folded[index] = _needed_width(heading, lines)
             whole_words[index] = _longest_word(lines)
         elif not heading.is_number:
             names[index] = LEAST_NAME
-    # What folds becomes narrower, then names are cut, and then what folds has a word a line.
-    for least in (folded, names, whole_words):
+    # What folds loses nothing when it becomes narrower; then names are cut.
+    for least in (whole_words, names):
         _shrink(widths, least, width)
     return widths
 

@@ -160,10 +160,9 @@ class Job:
                     self.is_resumed = True
                 return
         progress = progress_in(Path(self.folder))
-        silent_seconds = progress.silent_seconds
-        worked_seconds = now - self.started - self.seconds_in_line
+        seconds = now - self.started - self.seconds_in_line
         # What lies there from an earlier launch says nothing of this one.
-        if silent_seconds is not None and silent_seconds < worked_seconds:
+        if progress.silent_seconds is not None and progress.silent_seconds < seconds:
             self.progress = progress
 
 

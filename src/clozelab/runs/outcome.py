@@ -102,9 +102,7 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
 def is_behind(run: Record) -> bool:
     """Whether some simple method beats a run on the same examples."""
     score = run.scores.get(run.metric)
-    if score is None or not score.baselines:
-        return False
-    return (run.score or 0.0) < max(score.baselines.values())
+    return score is not None and (run.score or 0.0) < max(score.baselines.values(), default=0.0)
 
 
 def _baselines_in_words(run: Record) -> str:
