@@ -13,11 +13,11 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-from abc import abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import omegaconf
 from hydra._internal import config_loader_impl, defaults_list
@@ -71,21 +71,56 @@ class Files(list[ResultDefault]):
     merged: bytes | None = None
 
 
+@dataclass
+class Head(ResultDefault):
+    """Stands for the first files of a composition; `merged`: what they are merged into, pickled."""
+
+    merged: bytes = b""
+
+
 class MergingOnce(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
     Jobs and trials mostly differ in overrides of single keys, which Hydra sets after merging: so
-    each gets a copy of what was merged before.
+    each gets a copy of what was merged before. Other compositions begin with the same files.
     """
+
+    known: ClassVar[set[tuple[str, ...]]] = set()
+    """The first files, of any number, of every composition."""
+    heads: ClassVar[dict[tuple[str, ...], Head]] = {}
+    """Of first files that two compositions had, and no third one had more of."""
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         assert isinstance(defaults, Files)
         if defaults.merged is None:
-            merged = super()._compose_config_from_defaults_list(defaults, repo)
-            defaults.merged = pickle.dumps(merged)
+            defaults.merged = pickle.dumps(self._merge(defaults, repo))
         return pickle.loads(defaults.merged)
+
+    def _merge(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        merge = super()._compose_config_from_defaults_list
+        # first[n]: the first n files, each by its place and its version, behind where they are from
+        first = [(repr(repo.get_sources()),)]
+        for default in defaults:
+            version = _versions([str(default.config_path)], repo)
+            first.append((*first[-1], repr((default, version))))
+        merged = max(map(len, self.heads.keys() & set(first)), default=1) - 1
+        shared = max(map(len, self.known & set(first)), default=1) - 1
+        self.known.update(first)
+
+        # none stands for no file at all
+        begin = list(filter(None, [self.heads.get(first[merged])]))
+        if shared > merged:
+            shared_part = merge([*begin, *defaults[merged:shared]], repo)
+            self.heads[first[shared]] = Head(merged=pickle.dumps(shared_part))
+            begin = [self.heads[first[shared]]]
+        return merge([*begin, *defaults[max(merged, shared) :]], repo)
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        if isinstance(default, Head):
+            return ConfigResult("", "", pickle.loads(default.merged), {}, is_schema_source=True)
+        return super()._load_single_config(default, repo)
 
 
 class CheckingLoader(MergingOnce):
@@ -220,12 +255,15 @@ def register() -> None:
 
 
 @contextmanager
-def running_application(loader: type[ConfigLoaderImpl], *, is_one_job: bool) -> Iterator[None]:
+def running_application(
+    loader: type[ConfigLoaderImpl], *, is_one_job: bool, is_plain: bool
+) -> Iterator[None]:
     """Let `hydra.main` run in our way, until the block ends.
 
     Args:
         loader: the class that composes.
         is_one_job: the command line says `hydra.mode=RUN`.
+        is_plain: nothing says any mode, neither the command line nor a file that it may choose.
     """
     application: Any = hydra_application
     # mypy lets nobody assign to a method of a class
@@ -241,9 +279,11 @@ def running_application(loader: type[ConfigLoaderImpl], *, is_one_job: bool) -> 
     hydra_utils.run_and_report = lambda func: func()
 
     # Hydra composes everything once only to read `hydra.mode`. The jobs of a sweep say it on their
-    # command line, and would compose twice.
+    # command line, and would compose twice, as would most single runs, which say nothing.
     if is_one_job:
         hydra_class.get_mode = lambda *_, **__: RunMode.RUN
+    elif is_plain:
+        hydra_class.get_mode = lambda *_, **__: None
 
     try:
         yield
@@ -274,6 +314,12 @@ def compose_quickly() -> None:
 
     defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
 
+    # Whoever composes parses the same words several times.
+    parser: Any = OverridesParser
+    parse_word = functools.cache(OverridesParser.create().parse_rule)
+    # Each parser writes its own loader into the override that it gets.
+    parser.parse_rule = lambda _, text, rule: copy.copy(parse_word(text, rule))
+
     # Each composition parses Hydra's own files anew, and copies the schemas node by node.
     repository: Any = ConfigRepository
     repository.__deepcopy__ = lambda self, _: copy.copy(self)
@@ -289,6 +335,23 @@ def compose_quickly() -> None:
         node_class.__deepcopy__ = _copy_of_node
     metadata_class: Any = omegaconf.base.Metadata
     metadata_class.__deepcopy__ = _copy_of_metadata
+
+    # OmegaConf's nodes are abstract classes: each isinstance calls a function written in Python.
+    _let_isinstance_be_quick(omegaconf.Node)
+
+
+class _PlainMeta(ABCMeta):
+    """Of abstract classes that nobody registers other classes with."""
+
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+
+def _let_isinstance_be_quick(node_class: Any) -> None:
+    """Make it an ordinary question for a class and those derived from it."""
+    for derived in node_class.__subclasses__():
+        _let_isinstance_be_quick(derived)
+    node_class.__class__ = _PlainMeta
 
 
 def _copy_of_node(node: Any, memo: dict[int, object]) -> object:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hydra._internal import config_loader_impl, defaults_list
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
@@ -19,9 +20,11 @@ from tests.screens import Screens
 from clozelab import hydra_compat
 from clozelab.config import Composed
 from clozelab.hydra_compat import FileConfigSource, MergingOnce
+from clozelab.launch.application import run_application
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.sweep import Sweep, compose, make_loader
+from clozelab.launch.sweep import GatedLoader, Sweep, compose, make_loader
+from clozelab.schema import SCHEMAS
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 LISTING = "create_defaults_list"
@@ -196,6 +199,70 @@ def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> No
         f"{CONF_DIR}/task/{name}" for name in ("sst2", "format/glue")
     } <= set(read)
     assert len(read) == len(set(read))
+
+
+def test_what_begins_with_merged_files_is_merged_as_hydra_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the second composition on, the files that it shares with another are merged already."""
+    choices = ([], ["objective=ltr"], ["objective=mlm", "model=base"], ["objective=mlm"])
+    monkeypatch.setattr(MergingOnce, "heads", {})
+    monkeypatch.setattr(MergingOnce, "known", set())
+    monkeypatch.setattr(
+        config_loader_impl, LISTING, hydra_compat._listing_once(defaults_list.create_defaults_list)
+    )
+    ours = [compose("pretrain", words).node for words in choices]
+    lengths = {len(files) for files in MergingOnce.heads}
+    assert len(lengths) >= 2 and min(lengths) > 10
+    merge = "_compose_config_from_defaults_list"
+    monkeypatch.setattr(MergingOnce, merge, getattr(ConfigLoaderImpl, merge))
+    for words, node in zip(choices, ours, strict=True):
+        hydras = compose("pretrain", words).node
+        assert node == hydras and flags(node) == flags(hydras)
+
+
+def test_a_run_whose_words_ask_for_no_mode_is_composed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word about Hydra may ask for a sweep, so that Hydra looks first: it composes twice."""
+    monkeypatch.chdir(tmp_path)
+    composed: list[object] = []
+    load = GatedLoader.load_configuration
+
+    def counted(loader: GatedLoader, *given: Any, **options: Any) -> Any:
+        composed.append(options)
+        return load(loader, *given, **options)
+
+    monkeypatch.setattr(GatedLoader, "load_configuration", counted)
+    jobs: list[Any] = []
+
+    def run_job(job: Composed) -> None:
+        assert job.origin is not None
+        jobs.append((job.values, job.origin.hydra_overrides))
+
+    words = ["scale=demo", "tokenizer.vocab_size=300", f"data_dir={tmp_path}"]
+    for number, more in ((1, []), (3, ["hydra.verbose=false"])):
+        run_application("prepare", [*words, *more], run_job, lambda *_: None)
+        assert len(composed) == number
+    (plain, said), (other, said_of_other) = jobs
+    assert plain == other and plain["tokenizer"]["vocab_size"] == 300
+    assert said == ["hydra.mode=RUN"] and said_of_other == ["hydra.verbose=false", *said]
+    # Nothing in conf/ that such words choose says a mode.
+    for stage in SCHEMAS:
+        assert compose(stage).of_hydra("mode") is None
+
+
+def flags(node: Any) -> list[object]:
+    """Flags and types of a node and of all below it."""
+    about = node._metadata
+    values = node._content if OmegaConf.is_config(node) else None
+    below: Iterable[Any] = ()
+    if isinstance(values, dict):
+        below = values.values()
+    elif isinstance(values, list):
+        below = values
+    parts = [flags(child) for child in below]
+    return [about.flags, about.ref_type, about.object_type, about.optional, about.key, parts]
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,14 @@ def run_application(
     # The launcher says `hydra.mode=RUN` to each job of a sweep.
     modes = [argument for argument in hydra_arguments if argument.startswith("hydra.mode=")]
     is_one_job = modes[-1:] == ["hydra.mode=RUN"]
+    # Only a file of somebody else's, an option or a word about Hydra can ask for a sweep otherwise.
+    is_plain = not any(word.startswith("-") or "hydra" in word for word in hydra_arguments)
     run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
     try:
         sys.argv = [f"clozelab {verb}", *flags[:1], *overrides]
-        with hydra_compat.running_application(GatedLoader, is_one_job=is_one_job):
+        with hydra_compat.running_application(
+            GatedLoader, is_one_job=is_one_job, is_plain=is_plain
+        ):
             run()
     finally:
         sys.argv = argv
