@@ -477,7 +477,8 @@ class Probe:
         They are always the same.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(PROBE_SEED)
+            # torch.manual_seed takes milliseconds for accelerators, which no probe is on.
+            torch.default_generator.manual_seed(PROBE_SEED)
             models = build_models(Encoder(_probe_config(arm.config)), [arm.objective])
         for model in models.values():
             model.eval()
@@ -508,7 +509,7 @@ class Probe:
     def predictions(self, model: str, arrays: Arrays) -> Tensor:
         """[P, ...]; draws inside the forward are the same every time."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(PROBE_SEED)
+            torch.default_generator.manual_seed(PROBE_SEED)
             return self.arm.objective.token.predictions(self.models, to_torch(arrays))[model]
 
     def other_ids(self, input_ids: I64, where: I64, round_number: int = 0) -> I64:

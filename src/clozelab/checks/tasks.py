@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 
 import numpy as np
@@ -379,16 +380,17 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
         hashes = []
         for ids in corpus.tokenizer.encode_batch(sample):
             if len(ids) >= NGRAM:
-                hashes.append(_spread(ngram_hashes(ids)))
+                of_text = ngram_hashes(ids)
+                hashes.append(of_text[_spread_places(len(of_text))])
         if hashes:
             owner = np.repeat(np.arange(len(hashes)), [len(of_text) for of_text in hashes])
             yield TextSample(task.name, part, np.concatenate(hashes), owner, len(hashes))
 
 
-def _spread(hashes: np.ndarray) -> np.ndarray:
-    """Some n-grams of a text, MAX_TEXT_NGRAMS at most, evenly spread."""
-    places = np.linspace(0, len(hashes) - 1, MAX_TEXT_NGRAMS).astype(np.int64)
-    return hashes[np.unique(places)]
+@cache  # texts are of few lengths
+def _spread_places(num_hashes: int) -> np.ndarray:
+    """Of some n-grams of a text, MAX_TEXT_NGRAMS at most, evenly spread."""
+    return np.unique(np.linspace(0, num_hashes - 1, MAX_TEXT_NGRAMS).astype(np.int64))
 
 
 def check_contamination(sample: TextSample, corpus: Corpus, index: NgramIndex) -> Finding:
