@@ -141,7 +141,24 @@ def test_missing_pooler_starts_fresh_and_says_so(folder, caplog, screen: Screens
     assert not caplog.records
     assert not torch.equal(loaded.pooler.dense.weight, encoder.pooler.dense.weight)
     assert torch.equal(loaded.pooler.dense.weight, load_encoder(path, seed=3).pooler.dense.weight)
+    drawn = Encoder(encoder.config, torch.Generator().manual_seed(3))
+    assert _equal(loaded.pooler, drawn.pooler)
     assert torch.equal(loaded.layer[1].attention.qkv.weight, encoder.layer[1].attention.qkv.weight)
+
+
+def test_a_loaded_encoder_is_drawn_no_weights(folder, monkeypatch):
+    """Not even where memory that nobody has filled would show."""
+    path, encoder, _ = folder
+    monkeypatch.setattr("clozelab.models.encoder.initialise_", None)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        unset = Encoder(encoder.config, is_drawn=False)
+        loaded = load_encoder(path)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert unset.embeddings.word_embeddings.weight.isnan().all()
+    assert _equal(loaded, encoder)
 
 
 def test_cut_off_weights_without_checksums(folder):

@@ -342,7 +342,8 @@ class Encoder(nn.Module):
     It reads each sequence reversed within its length, and its states stand behind the first one's.
 
     `generator` is their source; None: torch's global random state. `embeddings`: those of another
-    encoder with as many words, as wide, to share; they stay as they are. `gradient_checkpointing`,
+    encoder with as many words, as wide, to share; they stay as they are. `is_drawn`: False leaves
+    the memory of embeddings and matrices unset, for who fills all of it. `gradient_checkpointing`,
     set from outside, keeps only each layer's input and computes the rest again in backward.
     """
 
@@ -351,6 +352,8 @@ class Encoder(nn.Module):
         config: EncoderConfig,
         generator: torch.Generator | None = None,
         embeddings: Embeddings | None = None,
+        *,
+        is_drawn: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
@@ -372,7 +375,8 @@ class Encoder(nn.Module):
         self.final_norm = self.first_block.behind_last(config)
         self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
-        initialise_(self, config.initializer_range, generator)
+        if is_drawn:
+            initialise_(self, config.initializer_range, generator)
         if embeddings is None:
             self.embeddings.position_embeddings.start(config.initializer_range)
         else:

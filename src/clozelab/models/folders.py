@@ -143,9 +143,11 @@ def load_encoder(
         tells_fresh: warn of a missing pooler; not where nothing is trained on it.
     """
     folder = Path(folder)
-    encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
     if initialisation == "random":
-        return encoder
+        return Encoder(read_config(folder), generator)
+    # All of it comes from the file: drawing it first takes seconds of BERT-Base.
+    encoder = Encoder(read_config(folder), is_drawn=False)
     family = family_for(encoder.config)
     if stored is None:
         stored = read_tensors(folder)
@@ -158,6 +160,10 @@ def load_encoder(
     fresh = {name: value for name, value in state.items() if name.startswith("encoder.pooler.")}
     poolers = family.to_hf(fresh)
     if poolers and not poolers.keys() & tensors.keys():
+        # Its draws come behind all others.
+        drawn = Encoder(encoder.config, generator)
+        encoder.pooler.load_state_dict(drawn.pooler.state_dict())
+        poolers = family.to_hf(fresh)
         if tells_fresh:
             _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
         tensors |= poolers
