@@ -7,14 +7,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 from clozelab.planning import timing
 from clozelab.planning.jobs import Request, Speed
@@ -123,20 +124,31 @@ def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timing.answer(asked) == Speed(0.0, problem="RuntimeError: no room")
 
 
-def test_a_killed_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     """Real processes, with what they are asked to do instead of timing.
 
     A server does their imports once, for the killed and the new ones.
     """
+    code = f"from {__name__} import measure_with_killers; measure_with_killers({str(tmp_path)!r})"
+    # `-m` of a sweep: its fork server is a fork, too.
+    done = forked.run(
+        [sys.executable, "-c", code, "-m"],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def measure_with_killers(folder: str) -> None:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: server)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(timing, "answer", kill_or_reply)
+    multiprocessing.get_context = lambda _: server  # type: ignore[assignment]
+    timing.answer = kill_or_reply
     asked = [Request({"a": name}, name, 1.0, 1.0) for name in ("fine", "dies", "too")]
-    speeds = measured_speeds(asked, tmp_path, at_once=2, threads=1, measure=True)
-    assert speeds == [GOOD, Speed(0.0, problem="its process was killed"), GOOD]
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    speeds = measured_speeds(asked, Path(folder), at_once=2, threads=1, measure=True)
+    assert speeds == [GOOD, Speed(0.0, problem="its process was killed"), GOOD], speeds
 
 
 def kill_or_reply(request: Request) -> Speed:
