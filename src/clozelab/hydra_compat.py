@@ -101,7 +101,7 @@ class MergingOnce(ConfigLoaderImpl):
     def _merge(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         merge = super()._compose_config_from_defaults_list
         # first[n]: the first n files, each by its place and its version, behind where they are from
-        first = [(repr(repo.get_sources()),)]
+        first: list[tuple[str, ...]] = [(repr(repo.get_sources()),)]
         for default in defaults:
             version = _versions([str(default.config_path)], repo)
             first.append((*first[-1], repr((default, version))))
