@@ -63,9 +63,10 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
     embeddings: Embeddings,
 ) -> None:
     callback = PositionGrowth(growth_steps([phase(4, 3), phase(8, 2), phase(4, 2)]))
-    module: Any = SimpleNamespace(
-        model=SimpleNamespace(encoder=SimpleNamespace(embeddings=embeddings))
-    )
+    # A generator beside the encoder; of two that share a table, it is copied twice.
+    generator = deepcopy(embeddings)
+    encoders = [SimpleNamespace(embeddings=one) for one in (embeddings, generator, generator)]
+    module: Any = SimpleNamespace(model=SimpleNamespace(encoders=encoders))
     weight = embeddings.position_embeddings.weight
     averaged = deepcopy(module)
     average = WeightAveraging()
@@ -81,6 +82,5 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
                 weight[8:], before[8:]
             )
     assert grown == [3]
-    assert torch.equal(averaged.model.encoder.embeddings.position_embeddings.weight, weight), (
-        "so does an average"
-    )
+    for one in (*encoders, *averaged.model.encoders):
+        assert torch.equal(one.embeddings.position_embeddings.weight, weight), "so does an average"

@@ -424,7 +424,7 @@ def averaging(trainer: Any) -> list[Any]:
 
 
 class PositionGrowth(Callback):
-    """Tiles the encoder's position embeddings when a phase needs more of them.
+    """Tiles the position embeddings of all that is trained when a phase needs more of them.
 
     `growth` is what `growth_steps` gives.
     """
@@ -440,7 +440,9 @@ class PositionGrowth(Callback):
         trained, needed = self.growth[trainer.global_step]
         averages = [callback._average_model.module for callback in averaging(trainer)]
         for module in (pl_module, *averages):
-            module.model.encoder.embeddings.tile_positions(trained, needed)
+            # A generator has positions of its own, or shares the encoder's: copied twice, the same.
+            for encoder in module.model.encoders:
+                encoder.embeddings.tile_positions(trained, needed)
 
 
 class KeepEncoders(Callback):
