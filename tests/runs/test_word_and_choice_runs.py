@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
 TOKENIZER = WordPieceTokenizer(
@@ -138,6 +139,12 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     for row in rows:
         pairs += zip(row["words"], row["prediction"], strict=True)
     assert found == pairs
+    # Fine-tuned on, the encoder's last layer is read: the folder forgets which features were.
+    words = ["task=ner_conll2003", "head=bilstm", "task.module.bilstm_hidden_size=16"]
+    further = finetune(*words, f"encoder={tested / 'model'}", name="further")
+    row = json.loads((further / "predictions.jsonl").read_text().splitlines()[0])
+    (answer,) = clozelab.load(further, precision="32-true").tag([row["words"]])
+    assert [word.label for word in answer.words] == row["prediction"]
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", "head=linear", name="linear")
     with pytest.raises(

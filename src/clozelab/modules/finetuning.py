@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 # model says of each.
 BatchValues = tuple[Tensor, Tensor]
 HEADS = ("linear", "bilstm")
+# what a folder remembers of its own fine-tuning alone: another on top of it has not these
+OF_ONE_TASK = ("pooling", "texts_per_example", "window_pooling", "features")
 
 
 @dataclass(frozen=True)
@@ -450,9 +452,8 @@ def save_model(
     """
     module.restore_best()
     remembered = dict(read_config_dict(encoder_folder).get("clozelab", {}))
-    # These two are of an earlier task's model.
-    remembered.pop("pooling", None)
-    remembered.pop("texts_per_example", None)
+    for key in OF_ONE_TASK:
+        remembered.pop(key, None)
     remembered |= facts | module.remembered()
     labels = getattr(module.validation, "label_names", None) or ()
     label_kind = getattr(module.validation, "kind", None)
