@@ -189,6 +189,19 @@ def test_a_long_text_is_read_in_windows(model: Any) -> None:
 
 
 @torch.inference_mode()
+def test_windows_are_pooled_as_in_training(model: Any) -> None:
+    trained = {"clozelab": {"window_pooling": "max"}}
+    ours, folder = model("classification", labels=("no", "yes"), extra_config=trained)
+    reference, tokenizer = theirs(folder, "ForSequenceClassification")
+    words = ["cat", "dog", "red", "hill"] * 30
+    pieces = [" ".join(words[start : start + 62]) for start in (0, 31, 62)]
+    logits = reference(**tokenizer(pieces, return_tensors="pt", padding=True)).logits
+    (answer,) = ours.classify([" ".join(words)], stride=31)
+    assert close([*answer.probabilities.values()], logits.amax(0).softmax(0))
+    assert not close(logits.amax(0).softmax(0), logits.mean(0).softmax(0))
+
+
+@torch.inference_mode()
 def test_tags_entities_and_their_places(model: Any) -> None:
     ours, folder = model("tags")
     reference, tokenizer = theirs(folder, "ForTokenClassification")

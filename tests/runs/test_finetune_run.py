@@ -763,10 +763,11 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
         "epochs=8",
         "learning_rate=5e-3",
     ]
-    windows = finetune(
-        *overrides, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows"
-    )
+    overlapping = ["long_documents=windows", "window_stride=10", "window_pooling=max"]
+    words = [f"task.data.{setting}" for setting in overlapping]
+    windows = finetune(*overrides, *words, name="windows")
     assert read(windows, "scores.json")["scores"]["validation/accuracy"] > 0.9
+    assert read(windows / "model", "config.json")["clozelab"]["window_pooling"] == "max"
     assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
     truncated = finetune(*overrides, name="truncated")
     assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75

@@ -267,6 +267,18 @@ def assemble_windows(
     return assemble(tokenizer, windows, None, [0] * len(windows)), offsets_of(num_windows)
 
 
+def pool_windows(values: np.ndarray, offsets: Ints, pooling: str = "mean") -> np.ndarray:
+    """[windows, ...] -> [N, ...], their `mean` or `max`; those of text n begin at offsets[n]."""
+    if len(offsets) == len(values) + 1:
+        return values  # one window a text
+    # `reduceat` reduces from each start to the next one: starts [0, 3] of five windows give rows 0
+    # to 2 and rows 3 to 4.
+    if pooling == "max":
+        return np.maximum.reduceat(values, offsets[:-1], axis=0)
+    sums = np.add.reduceat(values, offsets[:-1], axis=0)
+    return sums / np.diff(offsets)[:, None].astype(values.dtype)
+
+
 def assemble(
     tokenizer: Tokenizer,
     first: Sequence[Int32s],

@@ -35,6 +35,7 @@ from clozelab.datamodules.examples import (
     encode_examples,
     encode_windows,
     join_sequences,
+    pool_windows,
     subset,
 )
 from clozelab.datamodules.files import (
@@ -317,14 +318,7 @@ class LabelledSplit:
         """Pool the logits of each example's windows: [num_inputs, K] -> [N, K]."""
         if self.window_offsets is None:
             return logits
-        # `reduceat` reduces from each start to the next one: starts [0, 3] of five windows give
-        # rows 0 to 2 and rows 3 to 4.
-        starts = self.window_offsets[:-1]
-        if self.pooling == "max":
-            return np.maximum.reduceat(logits, starts, axis=0)
-        sums = np.add.reduceat(logits, starts, axis=0)
-        num_windows = np.diff(self.window_offsets)[:, None]
-        return (sums / num_windows).astype(np.float32)
+        return pool_windows(logits, self.window_offsets, self.pooling)
 
 
 class LabelledDataModule(FinetuningDataModule):
@@ -378,12 +372,17 @@ class LabelledDataModule(FinetuningDataModule):
             name: self.require(file) for name, file in (extra_validation_files or {}).items()
         }
 
-    @property
-    def texts_per_example(self) -> int | None:
-        """How many texts the model reads at once; None where it reads the two of a pair apart."""
+    def remembered(self) -> JsonObject:
+        """What a model's folder is told: how many texts it reads at once, how windows are pooled.
+
+        Nothing where it reads the two of a pair apart.
+        """
         if self.pairs == "apart":
-            return None
-        return len(self.layout.text_columns)
+            return {}
+        facts: JsonObject = {"texts_per_example": len(self.layout.text_columns)}
+        if self.window_stride is not None:
+            facts["window_pooling"] = self.window_pooling
+        return facts
 
     @property
     def reading(self) -> JsonObject:

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
-from clozelab.datamodules.examples import TokenSequences
+from clozelab.datamodules.examples import TokenSequences, pool_windows
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
     Columns,
@@ -49,7 +49,7 @@ from clozelab.models.locate import find_model
 from clozelab.modules import answers
 from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
-from clozelab.modules.runner import ModelRunner, mean_of_windows
+from clozelab.modules.runner import ModelRunner
 from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (
     Words,
@@ -157,7 +157,8 @@ class Predictor(ModelRunner):
         """The most probable label of each text, as `Classified`.
 
         `Labelled` where labels do not exclude each other, `Number` of a regression. With `stride`
-        a longer text is read in windows so many tokens apart, and the mean of their logits counts.
+        a longer text is read in windows so many tokens apart, whose logits are pooled as in
+        training (else by their mean).
         """
         head = self.head("classification", "classify")
         given = self._read(texts, "classify", columns)
@@ -263,7 +264,7 @@ class Predictor(ModelRunner):
         needs_layers = pooling == "last4" or is_inner_layer
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
         windows = in_order(outputs, len(encoded.sequences))
-        values = mean_of_windows(windows, encoded.window_offsets)
+        values = pool_windows(windows, encoded.window_offsets)
         if is_normalized:
             values = F.normalize(torch.from_numpy(values), dim=1).numpy()
         return self._merged(encoded.reasons, list(values))

@@ -123,7 +123,7 @@ class ModelRunner:
             )
 
     def sequence_logits(self, head: nn.Module, encoded: Encoded) -> NDArray[np.float32]:
-        """[readable texts, outputs of the head]: of a text in windows the mean of their logits."""
+        """[readable texts, outputs of the head]; logits of windows are pooled as in training."""
         sequences = encoded.sequences
         has_bilstm = "bilstm" in self.heads
 
@@ -132,7 +132,8 @@ class ModelRunner:
             return batch["example_index"], in_fp32(head, states)
 
         values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
-        return mean_of_windows(values, encoded.window_offsets)
+        pooling = self.model.config.get("clozelab", {}).get("window_pooling", "mean")
+        return examples.pool_windows(values, encoded.window_offsets, pooling)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -148,11 +149,3 @@ def resolve_device(device: str | torch.device) -> torch.device:
             " GPU here"
         )
     return torch.device(name)
-
-
-def mean_of_windows(values: np.ndarray, offsets: Ints) -> np.ndarray:
-    """[windows, ...] -> [N, ...]; the windows of text n begin at offsets[n]."""
-    if len(offsets) == len(values) + 1:
-        return values  # one window a text
-    sums = np.add.reduceat(values, offsets[:-1], axis=0)
-    return sums / np.diff(offsets)[:, None].astype(values.dtype)

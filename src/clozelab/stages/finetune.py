@@ -280,8 +280,8 @@ def model_facts(job: FinetuneJob) -> JsonObject:
     for key in LENGTHS:
         if key in data.facts:
             facts[key] = data.facts[key]
-    if isinstance(data, LabelledDataModule) and data.texts_per_example is not None:
-        facts["texts_per_example"] = data.texts_per_example
+    if isinstance(data, LabelledDataModule):
+        facts |= data.remembered()
     return facts
 
 
