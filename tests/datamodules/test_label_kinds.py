@@ -94,6 +94,13 @@ def test_simple_answers_to_sets() -> None:
     assert guesses.tolist() == [[1, 0], [0, 1], [1, 1]]
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_numbers_have_collapsed_whatever_their_unit(unit: float) -> None:
+    labels = unit * np.arange(5.0)
+    assert Number().is_collapsed(unit * (2.0 + 5e-4 * labels / unit), labels)
+    assert not Number().is_collapsed(unit * (2.0 + 5e-3 * labels / unit), labels)
+
+
 def test_classes_and_numbers() -> None:
     classes = Classes(["no", "yes"])
     assert classes.encode(["yes", "no"]).tolist() == [1, 0]

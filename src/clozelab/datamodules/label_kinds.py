@@ -22,7 +22,7 @@ from clozelab.metrics import glue
 from clozelab.text.plain import Json, JsonObject
 
 Values = np.ndarray
-CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
+CONSTANT_RANGE = 1e-3  # of the labels' range: predicted numbers that differ by less are one answer
 
 
 class LabelKind(ABC):
@@ -168,8 +168,8 @@ class Number(LabelKind):
     def guess(self, train: Texts, labels: Values, test: Texts) -> Values:
         return guess_numbers(train, labels, test)
 
-    def is_collapsed(self, predictions: Values, labels: Values) -> bool:  # noqa: ARG002
-        return bool(np.ptp(predictions) < CONSTANT_RANGE)
+    def is_collapsed(self, predictions: Values, labels: Values) -> bool:
+        return bool(np.ptp(predictions) < CONSTANT_RANGE * np.ptp(labels))
 
 
 def kind_of(names: Sequence[str]) -> LabelKind:
