@@ -337,13 +337,16 @@ def test_a_phase_with_an_impossible_objective(
 def test_going_on_from_given_weights(
     workplace: Path,  # noqa: F811
     rtd_run: Path,
+    teacher: Path,
     tmp_path: Path,
     screen: Screens,
 ) -> None:
     """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
-    recorded.
+    recorded; positions that they have trained are not tiled where rows grow.
     """
-    still = {"optimizer.learning_rate": 0.0, "optimizer.weight_decay": 0.0, "phases": f"[{ONE}}}]"}
+    phases = f"[{ONE}}}, {ONE.replace('16', '32')}}}]"
+    still = {"optimizer.learning_rate": 0.0, "optimizer.weight_decay": 0.0, "phases": phases}
+    still["position_growth"] = "tile"
     run_here(workplace, tmp_path / "on", encoder=rtd_run / "encoder", **RTD, **still)
     mine, theirs = weights(tmp_path / "on"), weights(rtd_run)
     assert mine.keys() == theirs.keys()
@@ -356,6 +359,10 @@ def test_going_on_from_given_weights(
     run_here(workplace, tmp_path / "mlm", encoder=rtd_run / "encoder", objective="mlm", **still)
     words = "encoder bert.embeddings.word_embeddings.weight"
     assert torch.equal(weights(tmp_path / "mlm")[words], theirs[words])
+    run_here(workplace, tmp_path / "student", **distilled(teacher), **still)
+    name = "embeddings.position_embeddings.weight"
+    student = weights(tmp_path / "student")[f"encoder distilbert.{name}"]
+    assert torch.equal(student, weights(teacher.parent)[f"encoder bert.{name}"])
     with screen.refuses(ValueError):
         run_here(
             workplace,

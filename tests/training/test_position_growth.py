@@ -21,16 +21,19 @@ def phase(seq_length: int, steps: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"),
+    ("lengths", "given", "expected"),
     [
-        ([32], {}),
-        ([32, 64, 128], {10: (32, 64), 20: (64, 128)}),
+        ([32], 0, {}),
+        ([32, 64, 128], 0, {10: (32, 64), 20: (64, 128)}),
         # going back to a length that was trained is no growth
-        ([128, 32, 128, 256], {30: (128, 256)}),
+        ([128, 32, 128, 256], 0, {30: (128, 256)}),
+        # nor is what given weights have trained
+        ([32, 64, 128], 100, {20: (100, 128)}),
+        ([64, 128], 32, {10: (64, 128)}),
     ],
 )
-def test_growth_steps(lengths: list[int], expected: dict[int, tuple[int, int]]) -> None:
-    assert growth_steps([phase(length, 10) for length in lengths]) == expected
+def test_growth_steps(lengths: list[int], given: int, expected: dict[int, tuple[int, int]]) -> None:
+    assert growth_steps([phase(length, 10) for length in lengths], given) == expected
 
 
 @pytest.fixture

@@ -353,7 +353,8 @@ def build_module(
         trained.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     growth = {}
     if cfg.position_growth == "tile":
-        growth = growth_steps([vars(phase) for phase in cfg.phases])
+        lengths = given_lengths(cfg, objectives)
+        growth = growth_steps([vars(phase) for phase in cfg.phases], max(lengths, default=0))
     # The module brings this callback itself, for a Trainer of somebody's own needs it too.
     callbacks = [PositionGrowth(growth)]
     module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
@@ -402,6 +403,23 @@ def given_config(cfg: PretrainConfig) -> EncoderConfig:
         )
     attention = ModuleSpec.of(cfg.architecture.attention, "architecture.attention")
     return longer_config(folder, model_type, attention, cfg.model.max_position_embeddings)
+
+
+def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> set[int]:
+    """Lengths of the sequences that the weights a run begins with were trained on.
+
+    Those are a given encoder's or, of a student among the objectives, its teacher's.
+    """
+    folder = cfg.encoder
+    for objective in objectives:
+        if getattr(objective.token, "teacher_layers", None):
+            folder = objective.token.inputs()["teacher"]
+    if folder is None:
+        return set()
+    given = folders.read_config_dict(folder).get("clozelab", {})
+    # Somebody else's may have been trained on any of its positions.
+    positions = folders.read_config(folder).max_position_embeddings
+    return set(given.get("trained_seq_lengths", (positions,)))
 
 
 def encoder_tokenizer(
@@ -536,12 +554,7 @@ def encoder_provenance(
     """
     # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
     first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)
-    seq_lengths = set()
-    if cfg.encoder:
-        given = folders.read_config_dict(cfg.encoder).get("clozelab", {})
-        # Somebody else's may have been trained on any of its positions.
-        positions = folders.read_config(cfg.encoder).max_position_embeddings
-        seq_lengths.update(given.get("trained_seq_lengths", (positions,)))
+    seq_lengths = given_lengths(cfg)
     for phase, first_step in zip(cfg.phases, first_steps, strict=True):
         if step is None or first_step < step:
             seq_lengths.add(phase.seq_length)

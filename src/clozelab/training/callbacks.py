@@ -386,17 +386,18 @@ def in_one_line(metrics: Any) -> str:
     return "  ".join(figures)
 
 
-def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
+def growth_steps(phases: Sequence[Mapping[str, int]], given: int = 0) -> dict[int, tuple[int, int]]:
     """The steps at which a phase begins that is longer than all before it.
 
-    First step of the phase -> (positions trained so far, positions that it needs).
+    First step of the phase -> (positions trained so far, positions that it needs). `given`: how
+    many the weights that training begins with have trained.
     """
     growth = {}
     first_step = 0
-    longest = 0
+    longest = given
     for phase in phases:
         length = phase["seq_length"]
-        if longest and length > longest:
+        if first_step and length > longest:
             growth[first_step] = (longest, length)
         longest = max(longest, length)
         first_step += phase["steps"]
