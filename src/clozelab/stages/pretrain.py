@@ -410,7 +410,7 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
 
     Those are a given encoder's or, of a student among the objectives, its teacher's.
     """
-    folder = cfg.encoder
+    folder: str | Path | None = cfg.encoder
     for objective in objectives:
         if getattr(objective.token, "teacher_layers", None):
             folder = objective.token.inputs()["teacher"]
