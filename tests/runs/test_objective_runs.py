@@ -334,6 +334,20 @@ def test_a_phase_with_an_impossible_objective(
     assert not (tmp_path / "run").exists()
 
 
+def test_units_of_every_phase_count(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
+    phases = []
+    for name in ("first", "second"):
+        file = tmp_path / f"{name}.txt"
+        file.write_text(f"{name} unit")
+        phases.append(f"{ONE}, objective: {{token: {{units: {file}}}}}}}")
+    words = {"objective": "mlm", "phases": f"[{', '.join(phases)}]"}
+    run_here(workplace, tmp_path / "run", **words)
+    run_here(workplace, tmp_path / "run", **words)
+    (tmp_path / "first.txt").write_text("another unit")
+    with pytest.raises(ValueError, match="units"):
+        run_here(workplace, tmp_path / "run", **words)
+
+
 def test_going_on_from_given_weights(
     workplace: Path,  # noqa: F811
     rtd_run: Path,

@@ -95,7 +95,10 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
         inputs[name] = encoder_fingerprint(folder)
     for objective in job.objectives:
         for name, path in objective.token.files().items():
-            inputs[name] = file_sha256(path)
+            checksum = file_sha256(path)
+            # Phases may read two files under one name.
+            if checksum not in inputs.get(name, ""):
+                inputs[name] = f"{inputs.get(name, '')} {checksum}".lstrip()
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
     # The very same run of another experiment is not trained again.
     share_equal_run(composed, inputs)
