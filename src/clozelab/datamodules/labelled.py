@@ -379,10 +379,8 @@ class LabelledDataModule(FinetuningDataModule):
         """
         if self.pairs == "apart":
             return {}
-        facts: JsonObject = {"texts_per_example": len(self.layout.text_columns)}
-        if self.window_stride is not None:
-            facts["window_pooling"] = self.window_pooling
-        return facts
+        num_texts = len(self.layout.text_columns)
+        return {"texts_per_example": num_texts, "window_pooling": self.window_pooling}
 
     @property
     def reading(self) -> JsonObject:
@@ -484,15 +482,12 @@ class LabelledDataModule(FinetuningDataModule):
         # An oversampled training file has rows twice, and no prediction carries their names.
         if role != "training":
             _refuse_ids_twice(path, arrays["ids"], id_column)
-        pooling = "mean"
-        if self.window_stride is not None:
-            pooling = self.window_pooling
         return LabelledSplit(
             sequences=TokenSequences.of(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             window_offsets=arrays.get("window_offsets"),
-            pooling=pooling,
+            pooling=self.window_pooling,
             **facts,
         )
 

@@ -93,12 +93,12 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
     for name, folder in read_folders(cfg, job.objectives).items():
         require_same_vocabulary(name, folder, job.corpus)
         inputs[name] = encoder_fingerprint(folder)
+    # Phases may read two files under one name.
+    checksums: dict[str, dict[str, None]] = {}
     for objective in job.objectives:
         for name, path in objective.token.files().items():
-            checksum = file_sha256(path)
-            # Phases may read two files under one name.
-            if checksum not in inputs.get(name, ""):
-                inputs[name] = f"{inputs.get(name, '')} {checksum}".lstrip()
+            checksums.setdefault(name, {})[file_sha256(path)] = None
+    inputs |= {name: " ".join(of_name) for name, of_name in checksums.items()}
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
     # The very same run of another experiment is not trained again.
     share_equal_run(composed, inputs)
@@ -413,10 +413,9 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
 
     Those are a given encoder's or, of a student among the objectives, its teacher's.
     """
-    folder: str | Path | None = cfg.encoder
-    for objective in objectives:
-        if getattr(objective.token, "teacher_layers", None):
-            folder = objective.token.inputs()["teacher"]
+    tokens = [objective.token for objective in objectives]
+    starts = [token.inputs()["teacher"] for token in tokens if getattr(token, "teacher_layers", 0)]
+    folder = next(iter(starts), cfg.encoder)
     if folder is None:
         return set()
     given = folders.read_config_dict(folder).get("clozelab", {})

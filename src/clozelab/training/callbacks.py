@@ -433,17 +433,16 @@ class PositionGrowth(Callback):
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: object, *_: object, **__: object
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: object, **__: object) -> None:
         if trainer.global_step not in self.growth:
             return
         trained, needed = self.growth[trainer.global_step]
-        averages = [callback._average_model.module for callback in averaging(trainer)]
-        for module in (pl_module, *averages):
-            # A generator has positions of its own, or shares the encoder's: copied twice, the same.
-            for encoder in module.model.encoders:
-                encoder.embeddings.tile_positions(trained, needed)
+        encoders = list(pl_module.model.encoders)
+        for callback in averaging(trainer):
+            encoders += callback._average_model.module.model.encoders
+        # A generator has positions of its own, or shares the encoder's: copied twice, the same.
+        for encoder in encoders:
+            encoder.embeddings.tile_positions(trained, needed)
 
 
 class KeepEncoders(Callback):
