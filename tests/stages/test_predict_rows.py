@@ -182,6 +182,14 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
     assert not answered.equals(loaded.classify(table, columns="why"))
     with pytest.raises(ValueError, match="nobody can tell which is the text"):
         loaded.classify(table.rename(columns={"what it says": "what"}))
+    # also beside one that is called as texts are
+    objects = [{"text": "x", "what it says": text} for text in ("a b", "c")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, objects)))
+    answers = []
+    for text in ([], ["text=what it says"], ["text=text"]):
+        assert main(["predict", str(run), "input=rows.jsonl", *words[1:], *text]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != answers[2]
     # what the command line names comes first, and a folder without a record knows nothing
     assert main(["predict", str(run), *words, "text=why"]) == 0
     assert capsys.readouterr().out != of_run

@@ -150,7 +150,7 @@ def roles_of_file(
 ) -> dict[str, str]:
     """Role -> the column of a file that has it, or the key of the command line that gives it.
 
-    Where no column is named, and a table has all that the model was `trained` on, it is those.
+    Where no column is named, and the file has all that the model was `trained` on, it is those.
     ValueError where a column is missing, where none is named and none can be told to be the text,
     and where a key would hide a column.
     """
@@ -158,7 +158,7 @@ def roles_of_file(
     _refuse_constants(constants, file, act)
     if "text" not in values:
         named: Sequence[str] = ()
-        if not constants and file.is_table and set(trained) <= set(file.columns):
+        if not constants and file.form != "lines" and set(trained) <= set(file.columns):
             named = trained
         return choose_columns([*file.columns, *constants], act, named=named, where=file.name)
     # text=premise,hypothesis names two columns, unless one has the whole of it as its name.
