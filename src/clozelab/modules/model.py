@@ -74,6 +74,12 @@ class Model:
             return None
         return int(recorded)
 
+    @property
+    def window_length(self) -> int:
+        """Tokens of the longest row that it was fine-tuned on; without a record as `max_length`."""
+        recorded = self.config.get("clozelab", {}).get("max_seq_length", self.max_length)
+        return min(int(recorded), self.max_length)
+
 
 def read_model(path: Path | str) -> Model:
     """Reads a folder, or the folder of one file of weights.

@@ -157,8 +157,8 @@ class Predictor(ModelRunner):
         """The most probable label of each text, as `Classified`.
 
         `Labelled` where labels do not exclude each other, `Number` of a regression. With `stride`
-        a longer text is read in windows so many tokens apart, whose logits are pooled as in
-        training (else by their mean).
+        a longer text is read in windows so many tokens apart, as long as in training, whose logits
+        are pooled as there (else by their mean).
         """
         head = self.head("classification", "classify")
         given = self._read(texts, "classify", columns)
@@ -523,9 +523,11 @@ class Predictor(ModelRunner):
 
         `options` are those of `encode_texts`.
         """
+        max_length = self.model.max_length
         if options.get("stride") is not None:
             options["stride"] = _whole_number("stride", options["stride"])
-        encoded = encode_texts(given.items, self.tokenizer, self.model.max_length, **options)
+            max_length = self.model.window_length
+        encoded = encode_texts(given.items, self.tokenizer, max_length, **options)
         _refuse(encoded.reasons, given, errors)
         return encoded
 

@@ -119,9 +119,8 @@ def score_sequences(
 def window_settings(model: Model) -> squad.WindowSettings:
     """Windows over a question and its passage: those of the model's fine-tuning."""
     trained = model.config.get("clozelab", {})
-    limit = model.max_length
     return squad.WindowSettings.fitted(
-        max_seq_length=min(trained.get("max_seq_length", limit), limit),
+        max_seq_length=model.window_length,
         doc_stride=trained.get("doc_stride", 128),
         max_query_length=trained.get("max_query_length", 64),
     )
