@@ -16,8 +16,8 @@ import pickle
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import omegaconf
 from hydra._internal import config_loader_impl, defaults_list
@@ -71,56 +71,21 @@ class Files(list[ResultDefault]):
     merged: bytes | None = None
 
 
-@dataclass
-class Head(ResultDefault):
-    """Stands for the first files of a composition; `merged`: what they are merged into, pickled."""
-
-    merged: bytes = b""
-
-
 class MergingOnce(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
     Jobs and trials mostly differ in overrides of single keys, which Hydra sets after merging: so
-    each gets a copy of what was merged before. Other compositions begin with the same files.
+    each gets a copy of what was merged before.
     """
-
-    known: ClassVar[set[tuple[str, ...]]] = set()
-    """The first files, of any number, of every composition."""
-    heads: ClassVar[dict[tuple[str, ...], Head]] = {}
-    """Of first files that two compositions had, and no third one had more of."""
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         assert isinstance(defaults, Files)
         if defaults.merged is None:
-            defaults.merged = pickle.dumps(self._merge(defaults, repo))
+            merged = super()._compose_config_from_defaults_list(defaults, repo)
+            defaults.merged = pickle.dumps(merged)
         return pickle.loads(defaults.merged)
-
-    def _merge(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        merge = super()._compose_config_from_defaults_list
-        # first[n]: the first n files, each by its place and its version, behind where they are from
-        first: list[tuple[str, ...]] = [(repr(repo.get_sources()),)]
-        for default in defaults:
-            version = _versions([str(default.config_path)], repo)
-            first.append((*first[-1], repr((default, version))))
-        merged = max(map(len, self.heads.keys() & set(first)), default=1) - 1
-        shared = max(map(len, self.known & set(first)), default=1) - 1
-        self.known.update(first)
-
-        # none stands for no file at all
-        begin = list(filter(None, [self.heads.get(first[merged])]))
-        if shared > merged:
-            shared_part = merge([*begin, *defaults[merged:shared]], repo)
-            self.heads[first[shared]] = Head(merged=pickle.dumps(shared_part))
-            begin = [self.heads[first[shared]]]
-        return merge([*begin, *defaults[max(merged, shared) :]], repo)
-
-    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
-        if isinstance(default, Head):
-            return ConfigResult("", "", pickle.loads(default.merged), {}, is_schema_source=True)
-        return super()._load_single_config(default, repo)
 
 
 class CheckingLoader(MergingOnce):

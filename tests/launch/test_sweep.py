@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 from hydra._internal import config_loader_impl, defaults_list
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
@@ -199,26 +198,6 @@ def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> No
         f"{CONF_DIR}/task/{name}" for name in ("sst2", "format/glue")
     } <= set(read)
     assert len(read) == len(set(read))
-
-
-def test_what_begins_with_merged_files_is_merged_as_hydra_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From the second composition on, the files that it shares with another are merged already."""
-    choices = ([], ["objective=ltr"], ["objective=mlm", "model=base"], ["objective=mlm"])
-    monkeypatch.setattr(MergingOnce, "heads", {})
-    monkeypatch.setattr(MergingOnce, "known", set())
-    monkeypatch.setattr(
-        config_loader_impl, LISTING, hydra_compat._listing_once(defaults_list.create_defaults_list)
-    )
-    ours = [compose("pretrain", words).node for words in choices]
-    lengths = {len(files) for files in MergingOnce.heads}
-    assert len(lengths) >= 2 and min(lengths) > 10
-    merge = "_compose_config_from_defaults_list"
-    monkeypatch.setattr(MergingOnce, merge, getattr(ConfigLoaderImpl, merge))
-    for words, node in zip(choices, ours, strict=True):
-        hydras = compose("pretrain", words).node
-        assert node == hydras and flags(node) == flags(hydras)
 
 
 def test_a_run_whose_words_ask_for_no_mode_is_composed_once(
