@@ -214,31 +214,14 @@ def _refusal(
 
 def _accepted(step: Step, words: Sequence[str]) -> list[str]:
     """Those of some overrides that a stage takes: mostly all of them."""
+    if _problem(step, words) is None:
+        return list(words)
     accepted: list[str] = []
-    tried_beside: dict[str, int] = {}
     # Twice, for the key of a choice that only comes behind it.
-    for _ in range(2):
-        _accept(step, accepted, [word for word in words if word not in accepted], tried_beside)
+    for word in [*words, *words]:
+        if word not in accepted and _problem(step, [*accepted, word]) is None:
+            accepted.append(word)
     return [word for word in words if word in accepted]
-
-
-def _accept(
-    step: Step, accepted: list[str], overrides: Sequence[str], tried_beside: dict[str, int]
-) -> None:
-    """Add those of some overrides to `accepted` that a stage takes beside them.
-
-    All at once where it takes all, else each half by itself. `tried_beside` says beside how many
-    accepted ones an override was refused, so that it is not tried beside the same again.
-    """
-    untried = [one for one in overrides if tried_beside.get(one) != len(accepted)]
-    if not untried or _problem(step, [*accepted, *untried]) is None:
-        accepted.extend(untried)
-    elif len(untried) == 1:
-        tried_beside[untried[0]] = len(accepted)
-    else:
-        middle = len(untried) // 2
-        for half in (untried[:middle], untried[middle:]):
-            _accept(step, accepted, half, tried_beside)
 
 
 def chooses_seeds(word: str) -> bool:
