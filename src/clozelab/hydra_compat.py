@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -300,23 +300,6 @@ def compose_quickly() -> None:
         node_class.__deepcopy__ = _copy_of_node
     metadata_class: Any = omegaconf.base.Metadata
     metadata_class.__deepcopy__ = _copy_of_metadata
-
-    # OmegaConf's nodes are abstract classes: each isinstance calls a function written in Python.
-    _let_isinstance_be_quick(omegaconf.Node)
-
-
-class _PlainMeta(ABCMeta):
-    """Of abstract classes that nobody registers other classes with."""
-
-    __instancecheck__ = type.__instancecheck__
-    __subclasscheck__ = type.__subclasscheck__
-
-
-def _let_isinstance_be_quick(node_class: Any) -> None:
-    """Make it an ordinary question for a class and those derived from it."""
-    for derived in node_class.__subclasses__():
-        _let_isinstance_be_quick(derived)
-    node_class.__class__ = _PlainMeta
 
 
 def _copy_of_node(node: Any, memo: dict[int, object]) -> object:

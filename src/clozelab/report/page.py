@@ -262,8 +262,18 @@ def build_page(
     judged = _claim_section(table, analysed.judgements)
     arms = learnt(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
+    experiment = table.experiment
+    about = About(
+        title=experiment.title,
+        name=experiment.name,
+        source=experiment.source,
+        has_paper=experiment.has_paper,
+        scale=scale,
+        synthetic=table.runs.synthetic,
+        question=_question(experiment),
+    )
     return Page(
-        about=_about(table, scale),
+        about=about,
         overview=overview,
         table=_table_section(table, paper_labels),
         judged=judged,
@@ -305,19 +315,6 @@ def _paragraphs(name: str, **values: object) -> list[str]:
 
 
 # -- what it is about ------------------------------------------------------------------------------
-
-
-def _about(table: ResultTable, scale: str) -> About:
-    experiment = table.experiment
-    return About(
-        title=experiment.title,
-        name=experiment.name,
-        source=experiment.source,
-        has_paper=experiment.has_paper,
-        scale=scale,
-        synthetic=table.runs.synthetic,
-        question=_question(experiment),
-    )
 
 
 def _question(experiment: Experiment) -> str:

@@ -40,7 +40,10 @@ def model_card(model: Model, record: Record | None, name: str, form: str) -> str
     context["encoder"] = model.encoder.config
     context["num_parameters"] = sum(weight.numel() for weight in model.encoder.parameters())
     context["provenance"] = model.config.get("clozelab", {})
-    context["is_foreign"] = _is_foreign(model)
+    # Of these transformers has no class.
+    has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
+    is_foreign_type = str(model.config.get("model_type")).startswith("clozelab_")
+    context["is_foreign"] = has_foreign_head or is_foreign_type
     context["not_recorded"] = NOT_RECORDED
     if record is not None:
         context |= _run_in_words(record)
@@ -57,12 +60,6 @@ def _pipeline(model: Model, form: str) -> str:
     if form == "sentence_transformers":
         return "sentence-similarity"
     return PIPELINES.get(model.task or "", "feature-extraction")
-
-
-def _is_foreign(model: Model) -> bool:
-    """Whether transformers has no class for a model."""
-    has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
-    return has_foreign_head or str(model.config.get("model_type")).startswith("clozelab_")
 
 
 def _run_in_words(record: Record) -> JsonObject:
