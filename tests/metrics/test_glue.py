@@ -108,7 +108,7 @@ def test_scores_fit_the_kind_of_task() -> None:
     Number().check_metrics(["pearson", "spearman"])
     with pytest.raises(ValueError):
         Number().check_metrics(["spearman", "accuracy"])
-    labels = np.zeros(2)
+    labels = np.array([0.0, 5.0])
     assert Number().is_collapsed(np.array([2.50001, 2.50002]), labels)
     assert not Number().is_collapsed(np.array([2.5, 2.6]), labels)
 

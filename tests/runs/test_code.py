@@ -337,7 +337,8 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
         is_sweep=False, root=(tmp_path / "first" / "tiny", ""), overrides=(), config_name=""
     )
     nothing = {
-        "find_experiment": Path,
+        "open_experiment": lambda name: SimpleNamespace(folder=Path(name)),
+        "load_experiment": Path,
         "make_steps": lambda *_: [step],
         "all_complete": lambda _: True,
     }

@@ -169,7 +169,7 @@ class Number(LabelKind):
         return guess_numbers(train, labels, test)
 
     def is_collapsed(self, predictions: Values, labels: Values) -> bool:
-        return bool(np.ptp(predictions) < CONSTANT_RANGE * np.ptp(labels))
+        return bool(np.ptp(predictions) <= CONSTANT_RANGE * np.ptp(labels))
 
 
 def kind_of(names: Sequence[str]) -> LabelKind:
