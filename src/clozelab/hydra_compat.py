@@ -280,10 +280,13 @@ def compose_quickly() -> None:
     defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
 
     # Whoever composes parses the same words several times.
-    parser: Any = OverridesParser
-    parse_word = functools.cache(OverridesParser.create().parse_rule)
-    # Each parser writes its own loader into the override that it gets.
-    parser.parse_rule = lambda _, text, rule: copy.copy(parse_word(text, rule))
+    parse_once = functools.cache(OverridesParser.create().parse_rule)
+
+    def parse_rule(self: OverridesParser, s: str, rule_name: str) -> object:  # noqa: ARG001
+        # Each parser writes its own loader into the override that it gets.
+        return copy.copy(parse_once(s, rule_name))
+
+    OverridesParser.parse_rule = parse_rule  # type: ignore[method-assign]
 
     # Each composition parses Hydra's own files anew, and copies the schemas node by node.
     repository: Any = ConfigRepository

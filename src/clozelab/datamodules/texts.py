@@ -221,7 +221,7 @@ def _of_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) ->
     return Texts(_rows_of(cells, roles, act), table=given)
 
 
-def _of_mapping(given: Mapping[str, Any], act: str, columns: Columns) -> Texts:
+def _of_mapping(given: Mapping[str, object], act: str, columns: Columns) -> Texts:
     """The rows of a dictionary of lists; a dictionary of single texts is one row."""
     # a `datasets.DatasetDict`
     if hasattr(given, "column_names"):
