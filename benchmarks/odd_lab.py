@@ -217,7 +217,7 @@ def run_case(case: Case, place: Path) -> End:
 
 def _verdict_of(error: Exception, case: Case) -> tuple[str, str]:
     cause = _cause(error)
-    sentence = str(cause)
+    sentence = _printed(cause)
     if not is_on_purpose(cause):
         return "TRACEBACK", f"{type(cause).__name__}: {sentence}"
     if case.expected == READ:
@@ -225,6 +225,13 @@ def _verdict_of(error: Exception, case: Case) -> tuple[str, str]:
     if case.names and not any(name.lower() in sentence.lower() for name in case.names):
         return "VAGUE", sentence
     return "refused", sentence
+
+
+def _printed(error: BaseException) -> str:
+    """The sentence as the command prints it: a file's error without its number."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return str(error)
 
 
 def is_on_purpose(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ import io
 import json
 import tempfile
 import unicodedata
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,13 @@ def twins() -> Path:
 
 
 _kept: list[Any] = []
+
+
+def twin_place(kind: str, content: object) -> Path:
+    """The folder of the clean twin with this content. Its name is the same in every process, as
+    sentences of the table quote it, which `hash` of a text would not give.
+    """
+    return twins() / f"{kind}-{zlib.crc32(repr(content).encode()):08x}"
 
 
 @cache
@@ -119,9 +127,7 @@ def jsonl(rows: Sequence[Row]) -> str:
 
 @cache
 def labelled_twin(train: tuple[Row, ...], validation: tuple[Row, ...]) -> Path:
-    place = (
-        twins() / f"labelled-{labelled_twin.cache_info().currsize}-{abs(hash((train, validation)))}"
-    )
+    place = twin_place("labelled", (train, validation))
     files = {"train.jsonl": jsonl(train), "validation.jsonl": jsonl(validation)}
     run = finetune(place, files, labelled_words("train.jsonl", "validation.jsonl"))
     check_tokens(run, [text for text, _ in train])
@@ -737,7 +743,7 @@ def mrpc_twin(pairs: tuple[tuple[str, str, str], ...]) -> Path:
     ]
     content = "".join(json.dumps(row) + "\n" for row in rows)
     words = ["task=mrpc", "task.data.train_file=a.jsonl", "task.data.validation_file=a.jsonl"]
-    return finetune(twins() / f"mrpc-{abs(hash(pairs))}", {"a.jsonl": content}, words)
+    return finetune(twin_place("mrpc", pairs), {"a.jsonl": content}, words)
 
 
 def mrpc_case(
@@ -945,7 +951,7 @@ CLEAN_TAGGED = columns()
 @cache
 def tagged_twin(train: str) -> Path:
     return finetune(
-        twins() / f"tags-{abs(hash(train))}",
+        twin_place("tags", train),
         {"train.txt": train, "dev.txt": CLEAN_TAGGED},
         TAG_WORDS,
     )
@@ -1141,7 +1147,7 @@ def squad(rows: Sequence[Mapping[str, Any]]) -> str:
 @cache
 def squad_twin(content: str) -> Path:
     files = {"train.json": content, "dev.json": squad(questions())}
-    return finetune(twins() / f"squad-{abs(hash(content))}", files, squad_words("json"))
+    return finetune(twin_place("squad", content), files, squad_words("json"))
 
 
 def squad_words(suffix: str, task: str = "squad_v1") -> list[str]:
@@ -1413,7 +1419,7 @@ def choice_run(place: Path, train: str | bytes, suffix: str) -> Path:
 def choice_twin(rows: tuple[Choice, ...]) -> Path:
     keys = ("prompt", "ending0", "ending1", "label")
     content = "".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows)
-    return choice_run(twins() / f"choices-{abs(hash(rows))}", content, ".jsonl")
+    return choice_run(twin_place("choices", rows), content, ".jsonl")
 
 
 def choice_case(

@@ -5,6 +5,7 @@ tuner and strategies.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -298,7 +299,8 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
     assert first[1] not in usual, "the averaged weights are validated"
 
 
-def test_groups_and_their_refusals(places: dict[str, Any]) -> None:
+def test_groups_and_their_refusals(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # as where it is not installed
     task: dict[str, Any] = places | FINETUNE | {"row": "mine", "task": "sst2", "seed": 5}
     module, data, trainer = clozelab.compose("finetune", ["callbacks=early_stopping_score"], **task)
     assert [one.monitor for one in trainer.callbacks if isinstance(one, EarlyStopping)] == [
