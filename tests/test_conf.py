@@ -5,14 +5,14 @@ wherever it stands.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.errors import ConfigCompositionException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 from tests.screens import Screens
 
 from clozelab.config import Composed, fallback
@@ -20,6 +20,7 @@ from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.models.registry import family_for
+from clozelab.schema import PhaseConfig
 from clozelab.stages.pretrain import build_objectives
 from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR
@@ -389,6 +390,25 @@ def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
     written = family.to_hf_config(encoder)
     model_type = {"deberta": "deberta-v2", "bigbird": "big_bird"}.get(name, name)
     assert written["model_type"] == model_type and family.from_hf_config(written) == encoder
+
+
+@dataclass
+class Phases:
+    """Phases as a configuration holds them, and those that a factor multiplies."""
+
+    own: list[PhaseConfig] = MISSING
+    of_the_scale: list[PhaseConfig] = MISSING
+
+
+def test_phases_of_an_arm_replace_those_that_a_factor_made() -> None:
+    """A file that lists phases is merged over the resolver's result, which has to be of the
+    schema's type.
+    """
+    phase = {"seq_length": 8, "steps": 10, "global_batch_size": 1, "micro_batch_size": 1}
+    made = {"own": "${scaled_phases:${of_the_scale},0.5}", "of_the_scale": [phase, phase]}
+    config = OmegaConf.merge(OmegaConf.structured(Phases), made)
+    assert [one.steps for one in config.own] == [5, 5]
+    assert [one.steps for one in OmegaConf.merge(config, {"own": [phase]}).own] == [10]
 
 
 def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:

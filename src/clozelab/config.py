@@ -80,7 +80,8 @@ def scaled_phases(phases: Sequence[ReadOnlyJson], factor: float) -> Sequence[Rea
     longer_phases = []
     for phase in phases:
         steps = max(1, round(phase["steps"] * float(factor)))
-        longer_phases.append({**phase, "steps": steps})
+        # merged, not copied into a dict: a phase of the schema's type stays one
+        longer_phases.append(OmegaConf.merge(phase, {"steps": steps}))
     return OmegaConf.create(longer_phases, flags={"readonly": True})
 
 

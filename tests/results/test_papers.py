@@ -37,6 +37,7 @@ WITHOUT_NUMBERS = (
     "ltr_plus_rtl",
     "modernbert_parts",
     "masking_rate",
+    "recipes",
     "sentence_embeddings",
     "two_sides",
     "what_fine_tuning_says",
