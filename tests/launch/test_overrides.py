@@ -236,6 +236,36 @@ def test_what_the_file_of_a_row_or_an_arm_says_is_not_undone(
         plan_job(composed, [])
 
 
+PHASES_FILE = """
+title: Own phases
+split: dev
+columns: [{name: Perplexity, from: pretrain, metric: validation/perplexity}]
+arms:
+  long:
+    objective: mlm
+    scale.pretrain.phases:
+      - {seq_length: 32, steps: 4, global_batch_size: 2, micro_batch_size: 2}
+rows: [{row: long, label: Long, arm: long}]
+claims: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("seed=1", ""),
+        ("steps_factor=2", ""),
+        ("scale.pretrain.phases.0.seq_length=64", "the arm long stands for"),
+    ],
+)
+def test_an_arm_may_list_phases(tmp_path: Path, word: str, message: str) -> None:
+    """The schema fills in what a phase leaves out, which undoes nothing."""
+    (tmp_path / "paper.yaml").write_text(PHASES_FILE)
+    words = ["scale=demo", "arm=long", word, "runs_dir=R"]
+    with refusal(message):
+        plan_job(sweep.compose("sweep_pretrain", words, folder=tmp_path), [])
+
+
 def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
     text = "defaults: [sweep_finetune, _self_]\nhead: bilstm\nrow: {}\n"
     (tmp_path / "row").mkdir()

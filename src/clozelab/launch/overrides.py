@@ -208,21 +208,23 @@ def _undone(
     overrides: Mapping[str, str],
 ) -> Iterator[str]:
     """`key=value` of each setting and choice of a delta that the run has otherwise."""
-    groups = {}
     for key, value in delta.items():
-        if key.startswith("/"):
-            groups[key.removeprefix("/")] = value
-            continue
-        actual = composed.get(key)
-        if actual != value and str(actual) != str(value):
-            yield f"{key}={actual}"
-    for group, choice in groups.items():
-        actual = choices.get(group, choice)
-        if actual != choice:
+        group = key.removeprefix("/")
+        actual = composed.get(key) if group == key else choices.get(group, value)
+        if not _is_held(actual, value):
             yield f"{group}={actual}"
     # A choice inside of one that the delta makes: objective.input= where it says objective.
-    prefixes = tuple(f"{group}/" for group in groups)
+    prefixes = tuple(f"{key.removeprefix('/')}/" for key in delta if key.startswith("/"))
     for key, override in overrides.items():
         inner = key.replace(".", "/")
-        if inner in choices and inner not in groups and inner.startswith(prefixes):
+        if inner in choices and f"/{inner}" not in delta and inner.startswith(prefixes):
             yield override
+
+
+def _is_held(actual: object, value: object) -> bool:
+    """Whether a setting is what a delta says. The schema may have filled in keys beside them."""
+    if isinstance(actual, Mapping) and isinstance(value, Mapping):
+        return all(_is_held(actual.get(key), each) for key, each in value.items())
+    if isinstance(actual, list) and isinstance(value, list):
+        return len(actual) == len(value) and all(map(_is_held, actual, value))
+    return actual == value or str(actual) == str(value)
