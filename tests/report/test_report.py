@@ -505,6 +505,7 @@ def test_intervals_over_two_seeds_explain_their_size(
 ) -> None:
     page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
     screen(page.table.interval)
+    assert page.table.has_two_seeds == (len(seeds) < 3), "with one of pre-training, two of tuning"
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader
 from clozelab.analysis.history import InterimAnalysis
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
 from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.analysis.statistics import PRETRAINING_SEEDS
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
 from clozelab.report import wording
 from clozelab.report.claims import (
@@ -427,13 +426,12 @@ def _num_cells_lacking_runs(table: ResultTable) -> int:
 def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
     statistic = wording.statistic(table.experiment)
     units = {column.heading: column.unit for column in table.with_results}
-    # Cells show the values of two pre-training seeds, which an interval says less of.
-    has_two_seeds = table.usual_basis == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
     return TableSection(
         units=in_units(PERCENT, units),
         sets=_sets(table),
         interval=_interval(table),
-        has_two_seeds=has_two_seeds,
+        # Cells show the values of two seeds, which an interval says less of.
+        has_two_seeds=_num_seeds(table) == 2,
         statistic=f"; the paper's numbers are {statistic}" if statistic else "",
         groups=column_groups(table),
         paper_labels=paper_labels,
@@ -454,14 +452,20 @@ def _interval(table: ResultTable) -> str:
     """What a cell of ours is: a mean over which seeds, with which interval; empty without any."""
     if not any(cell.estimate for cell in table.cells.values()):
         return ""
-    (line,) = _paragraphs(
+    return _paragraphs(
         "interval.txt.j2",
         has_paper=table.experiment.has_paper,
         basis=table.usual_basis,
-        num_seeds=len(table.pretrain_seeds),
+        num_seeds=_num_seeds(table),
         is_finetuned=bool(table.runs.finetune),
-    )
-    return line
+    )[0]
+
+
+def _num_seeds(table: ResultTable) -> int:
+    """How many seeds the interval of a cell is over, where no run is missing; 0 without one."""
+    estimates = [cell.estimate for cell in table.cells.values() if cell.estimate]
+    values = [part.values for part in estimates if part.basis == table.usual_basis]
+    return max(map(len, values), default=0)
 
 
 def column_groups(table: ResultTable) -> list[ColumnGroup]:

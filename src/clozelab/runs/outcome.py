@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Iterable
 from operator import attrgetter, itemgetter
@@ -151,13 +152,15 @@ def ending(run: Record) -> list[str]:
 
     They say its score, beside what; the next command, if any is of use; how its model is loaded.
     """
-    is_encoder = run.stage == "pretrain"
     context = score_in_context(run)
-    if is_encoder:
+    if run.stage == "pretrain":
         folder = (run.folder / "encoder").resolve()
         has_model = True
         headline = context
-        next_command = f"finetune encoder={folder} row={run.name} task=TASK"
+        words = [f"scale={run.scale}", f"encoder={folder}", f"row={run.name}", "task=TASK"]
+        if run.config_dir:
+            words = ["--config-dir", run.config_dir, *words]
+        next_command = f"finetune {shlex.join(words)}"
     else:
         folder = run.folder.resolve()
         has_model = (folder / "model").is_dir()
