@@ -278,7 +278,7 @@ class ScoreTable:
             least = floor.mean
             name = "the same head on random weights"
         sign = -1.0 if column.falls else 1.0
-        if least is None or sign * (estimate.mean - least) >= -ROUNDING * max(1.0, abs(least)):
+        if least is None or sign * (estimate.mean - least) >= -ROUNDING:
             return ""
         return (
             f"{about.label} has {estimate.mean:.1f} on {column.heading},"

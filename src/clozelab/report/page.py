@@ -307,10 +307,8 @@ def _without_html(value: Json) -> Json:
 def _paragraphs(name: str, **values: object) -> list[str]:
     """The paragraphs of a text template, each as one line."""
     text = templates().get_template(name).render(values)
-    lines = []
-    for paragraph in text.split("\n\n"):
-        lines.append(" ".join(paragraph.split()))
-    return [line for line in lines if line]
+    lines = map(" ".join, map(str.split, text.split("\n\n")))
+    return list(filter(None, lines))
 
 
 # -- what it is about ------------------------------------------------------------------------------
@@ -463,9 +461,11 @@ def _interval(table: ResultTable) -> str:
 
 def _num_seeds(table: ResultTable) -> int:
     """How many seeds the interval of a cell is over, where no run is missing; 0 without one."""
-    estimates = [cell.estimate for cell in table.cells.values() if cell.estimate]
-    values = [part.values for part in estimates if part.basis == table.usual_basis]
-    return max(map(len, values), default=0)
+    num_seeds = 0
+    for cell in table.cells.values():
+        if cell.estimate and cell.estimate.basis == table.usual_basis:
+            num_seeds = max(num_seeds, len(cell.estimate.values))
+    return num_seeds
 
 
 def column_groups(table: ResultTable) -> list[ColumnGroup]:

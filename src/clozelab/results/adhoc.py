@@ -93,7 +93,7 @@ def _row_keys(runs: Sequence[Record]) -> list[str]:
     keys = _varying(runs)
     # A row's own name suffices where it tells as many apart. The other is a default, and says
     # nothing, where the encoder was given as a folder.
-    if {"row", "encoder_arm"} <= set(keys):
+    if "row" in keys and "encoder_arm" in keys:
         configs = [run.config for run in runs]
         num_rows = _num_combinations(["row"], configs)
         if num_rows == _num_combinations(["row", "encoder_arm"], configs):

@@ -125,9 +125,13 @@ def shown_score(run: Record, value: float | None) -> str:
     """Write a headline score as tables have it; a loss or perplexity by its name."""
     if value is None:
         return DASH
-    if run.scores[run.metric].unit == PERCENT:
-        return f"{value:.1f}"
     name = run.metric.rpartition("/")[2]
+    if run.scores[run.metric].unit == PERCENT:
+        # A measure has several figures such as accuracy/left; a table may show another one.
+        text = f"{value:.1f}"
+        if run.metric.count("/") > 1:
+            text = f"{name} {text}"
+        return text
     return f"{SHORT_NAMES.get(name, name.replace('_', ' '))} {value:.3f}"
 
 
