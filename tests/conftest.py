@@ -464,7 +464,13 @@ def write_scored(
 
 
 def write_evaluation(
-    root: Path, row: str, measure: str, seed: int, scores: Mapping[str, float], **extra: Any
+    root: Path,
+    row: str,
+    measure: str,
+    seed: int,
+    scores: Mapping[str, float],
+    majorities: Mapping[str, float] | None = None,
+    **extra: Any,
 ) -> None:
     """A complete evaluation; `scores` in shares, the first is the main one."""
     folder = root / "evaluate" / row / f"pretrain-seed-{seed}" / measure / "seed-1"
@@ -473,7 +479,13 @@ def write_evaluation(
         folder, "evaluate", {"row": row, "pretrain_seed": seed, "seed": 1, "measure": about} | extra
     )
     write_scores(
-        folder, {"metric": next(iter(scores)), "scores": dict(scores), "title": about["title"]}
+        folder,
+        {
+            "metric": next(iter(scores)),
+            "scores": dict(scores),
+            "title": about["title"],
+            "majority_baseline": majorities,
+        },
     )
 
 

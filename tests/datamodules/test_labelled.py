@@ -503,9 +503,13 @@ def test_fingerprint_follows_content_and_settings(
     assert make().fingerprint != first
 
 
-def test_facts_count_what_was_used(make: Callable[..., LabelledDataModule]) -> None:
+def test_facts_count_what_was_used(
+    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
     data = make(plan={"max_train_examples": 20})
-    data.setup()
+    with caplog.at_level("INFO"):
+        data.setup()
+    assert "20 of 53 training examples and 9 of validation" in caplog.text
     assert data.facts["train_examples"] == 20
     assert data.facts["train_examples_available"] == 53
     assert np.array_equal(data.train_targets["labels"], data.train.labels)

@@ -320,7 +320,8 @@ def test_surface_baselines_are_a_row_and_no_claim(
     }
     spans = {"longest overlap": {"f1": 68.8}}
     for seed in (1, 2):
-        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known)
+        one_answer = {"majority_baseline": 0.684}
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known, **one_answer)
         writers.finetune(root, "ltr", "squad_v1", (seed, 1), 60.0, baselines=spans)
     report = written(root)
     group = report.page.table.groups[0]
@@ -337,6 +338,7 @@ def test_surface_baselines_are_a_row_and_no_claim(
     console = Console(width=120, file=io.StringIO())
     print_page(report.page, console)
     assert re.search(r"surface baseline .*75\.2", console.file.getvalue())
+    assert re.search(r"most frequent label .*68\.4", console.file.getvalue())
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -505,6 +507,7 @@ def test_intervals_over_two_seeds_explain_their_size(
 ) -> None:
     page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
     screen(page.table.interval)
+    assert page.table.has_two_seeds == (len(seeds) < 3), "with one of pre-training, two of tuning"
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -270,6 +270,22 @@ def test_without_a_floor_one_answer_is_the_floor(
     )
 
 
+def test_a_mean_that_equals_its_floor_is_not_below_it(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    """271 and 287 of 408 are 279 on average, but for the last bit of a sum."""
+    root = make_runs({})
+    shares = 100 * 271 / 408, 100 * 287 / 408
+    for seed, score in enumerate(shares, start=1):
+        writers.finetune(root, "mlm", "mrpc", (1, seed), score, majority_baseline=279 / 408)
+    table = build_table(experiment, find(root))
+    (column,) = table.with_results
+    estimate = table.cells["mlm", column.key].estimate
+    assert estimate is not None and column.majority is not None
+    assert estimate.mean < column.majority, "else this test says nothing"
+    assert table.below_floor("mlm", column) == ""
+
+
 def test_methods_that_beat_rows_are_named_and_withhold_nothing(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:

@@ -51,7 +51,15 @@ def table(tmp_path: Path, writers: Any) -> ResultTable:
     ):
         for seed in (1, 2):
             scores = {LEFT: left} | ({} if both is None else {BOTH: both})
-            writers.evaluation(tmp_path / "runs", row, "cloze", seed, scores, experiment="mine")
+            writers.evaluation(
+                tmp_path / "runs",
+                row,
+                "cloze",
+                seed,
+                scores,
+                majorities={LEFT: 0.085, BOTH: 0.085},
+                experiment="mine",
+            )
             writers.evaluation(
                 tmp_path / "runs", row, "text", seed, {BITS: bits + seed / 100}, experiment="mine"
             )
@@ -76,6 +84,7 @@ def test_each_column_has_its_own_score_and_unit(table: ResultTable) -> None:
     assert cells(table, "Both") == {"mlm": 40.0, "ltr": None, "random": 0.0}
     assert cells(table, "Bits") == {"mlm": 1.515, "ltr": 2.515, "random": 2.215}
     assert not table.cells["mlm", "text"].missing and not table.excluded
+    assert [one.majority for one in table.columns] == [None, 8.5, 8.5, None], "of each figure"
 
 
 def test_evaluations_of_unknown_rows_are_left_out_and_named(

@@ -212,6 +212,16 @@ def test_rows_of_two_experiments_stay_apart(tmp_path: Path, writers: Any, are_sa
     }
 
 
+def test_a_given_encoder_is_not_called_by_a_default(tmp_path: Path, writers: Any) -> None:
+    """As after `finetune row=mine encoder=FOLDER` beside measures of a sweep's encoders."""
+    for row in ("p-0.15", "p-0.3", "mine"):
+        arm = "mlm_nsp" if row == "mine" else row
+        writers.finetune(tmp_path, row, "mrpc", (1, 1), 70.0, config={"encoder_arm": arm})
+        override = "row=mine" if row == "mine" else f"encoder_arm={arm}"
+        say(tmp_path, f"finetune/{row}/*/*/*", override)
+    assert list(rows_of(infer_table(find(tmp_path)))) == ["mine", "p-0.15", "p-0.3"]
+
+
 def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
     for arm in ("mlm", "ltr"):
         writers.pretrain(tmp_path, arm, 1)

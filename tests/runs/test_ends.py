@@ -76,8 +76,9 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         f'from Python: clozelab.load("{folder}")',
     ], "not to be fine-tuned"
     folder = learnt.folder.resolve() / "encoder"
+    place = "--config-dir 'an experiment' scale=demo"
     assert ending(learnt)[1:] == [
-        f"next: clozelab finetune encoder={folder} row=ltr task=TASK",
+        f"next: clozelab finetune {place} encoder={folder} row=ltr task=TASK",
         f'from Python: clozelab.load("{folder}")',
     ]
     first, second = runs.finetune

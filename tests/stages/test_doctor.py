@@ -258,7 +258,7 @@ def test_another_generated_world_is_not_taken_for_the_one_asked_for(
 
 
 def test_one_stages_sweep_and_single_run(
-    places: list[str], capsys: pytest.CaptureFixture[str], screen: Screens
+    places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], screen: Screens
 ) -> None:
     words = ["scale=demo", *places]
     subject = gather_stage(
@@ -268,6 +268,8 @@ def test_one_stages_sweep_and_single_run(
     assert [(arm.config.is_causal, arm.count) for arm in subject.arms] == [(False, 3), (True, 3)]
     subject = gather_stage("pretrain", EXPERIMENT, "sweep_pretrain", words)
     assert subject.name == "table5_pretraining_tasks, pre-training (demo)"
+    own_choices = gather_stage("pretrain", tmp_path, "pretrain", ["scale=demo", *places, "seed=1"])
+    assert own_choices.name == "pre-training (demo)", "a folder of choices is no experiment"
     assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
     given = [
         "scale=demo",

@@ -60,7 +60,8 @@ def test_the_steps_and_the_time_left_stay_on_a_terminal_of_80_columns(
         monkeypatch.setenv(name, value)
     trainer: Any = SimpleNamespace(is_global_zero=True, max_steps=540, global_step=0)
     module: Any = SimpleNamespace(
-        latest_metrics={f"train/figure_{k}": 6.66 for k in range(9)}, latest_metrics_step=50
+        latest_metrics={"train/loss": 6.66, "train/mlm_accuracy": 0.256, "train/lr": 0.001},
+        latest_metrics_step=50,
     )
     progress = TrainingProgress(enabled=True)
     progress.on_train_start(trainer, module)
@@ -69,7 +70,7 @@ def test_the_steps_and_the_time_left_stay_on_a_terminal_of_80_columns(
     progress.on_train_end(trainer, module)
     *_, line = Text.from_ansi(capsys.readouterr().err).plain.rstrip().splitlines()
     assert (
-        re.search(r"training .* 50/540 \d:\d\d:\d\d \S+ +figure_0 6.66 .*…$", line)
+        re.search(r"training .* 50/540 \d:\d\d:\d\d \S+ +loss 6.66  mlm_accuracy 25.6%.*…$", line)
         and len(line) <= 80
     )
 

@@ -15,6 +15,7 @@ from clozelab.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
     PRETRAINING_SEEDS,
+    ROUNDING,
     Estimate,
     Scores,
     Seeds,
@@ -238,10 +239,7 @@ class ScoreTable:
     @cached_property
     def usual_basis(self) -> str:
         """What most intervals can be over; cells of another basis say so themselves."""
-        bases = set()
-        for cell in self.cells.values():
-            if cell.estimate:
-                bases.add(cell.estimate.basis)
+        bases = {cell.estimate.basis for cell in self.cells.values() if cell.estimate}
         return next(
             (basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN
         )
@@ -280,7 +278,7 @@ class ScoreTable:
             least = floor.mean
             name = "the same head on random weights"
         sign = -1.0 if column.falls else 1.0
-        if least is None or sign * estimate.mean >= sign * least:
+        if least is None or sign * (estimate.mean - least) >= -ROUNDING:
             return ""
         return (
             f"{about.label} has {estimate.mean:.1f} on {column.heading},"

@@ -267,10 +267,12 @@ class FinetuningDataModule(LightningDataModule):
                     path,
                 )
             self._warn_of_lost_text(name, split)
+        train = self.train
         log.info(
-            "%s: %d training and %d validation examples, cut at %d tokens",
+            "%s: %d of %d training examples and %d of validation, of at most %d tokens",
             self.inputs.name,
-            len(self.train),
+            len(train),
+            train.num_available,
             len(self.validation),
             self.max_seq_length,
         )

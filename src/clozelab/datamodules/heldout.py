@@ -357,19 +357,14 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
         position = np.array(word_positions)
         # Where the hidden range begins, and its length: the word with all that a reader of this
         # side is not given. [CLS] is position 0, [SEP] the last one.
-        begins: list[Ints] = []
-        lengths: list[Ints] = []
-        for side in self.sides:
-            if side == "left":
-                begins.append(position)
-                lengths.append(texts.lengths - 1 - position)
-            elif side == "right":
-                begins.append(np.ones_like(position))
-                lengths.append(position)
-            else:
-                begins.append(position)
-                lengths.append(np.ones_like(position))
-        hidden = token_ranges(np.concatenate(begins), np.concatenate(lengths))
+        ones = np.ones_like(position)
+        ranges = {
+            "left": (position, texts.lengths - 1 - position),
+            "right": (ones, position),
+            "both": (position, ones),
+        }
+        begins, lengths = np.hstack([ranges[side] for side in self.sides])
+        hidden = token_ranges(begins, lengths)
         # All texts from one side, then all from the next one.
         text = np.tile(np.arange(len(texts)), len(self.sides))
         targets = (np.arange(len(text)), np.tile(position, len(self.sides)))
@@ -404,6 +399,11 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 sentences.append(ids)
                 word_positions.append(1 + candidates[draw])
         return sentences, word_positions
+
+    def one_answer(self) -> JsonObject:
+        # Each side asks for the same words.
+        share = float(np.bincount(self.questions.ids).max() / len(self.questions.ids))
+        return {f"validation/accuracy/{side}": share for side in self.sides}
 
     def _warn_of_long_sentences(self, room: int) -> None:
         """A part of a sentence would be a text that ends where the encoder's length does."""

@@ -195,6 +195,13 @@ class ScoringDataModule(MeasureDataModule):
         `credit` [P], 1 where the token is the most probable one, shared among equals.
         """
 
+    def one_answer(self) -> JsonObject:
+        """What the same answer to every question scores: figure -> share of one.
+
+        It has no figure where that means nothing.
+        """
+        return {}
+
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         self.questions = self.make_questions()
         unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()

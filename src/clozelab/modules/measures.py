@@ -70,8 +70,11 @@ class Measurement(LightningModule):
     def evaluate(self, collected: Sequence[Any]) -> Evaluation:
         """Scores from what the steps have collected."""
 
-    def baseline(self) -> float | None:
-        """What the most frequent answer alone scores; None where that means nothing."""
+    def baseline(self) -> float | JsonObject | None:
+        """What the most frequent answer alone scores; None where that means nothing.
+
+        A number is of `metric`; of several figures each has its own.
+        """
         return None
 
     def on_validation_epoch_end(self) -> None:
@@ -104,6 +107,9 @@ class TokenScoring(Measurement):
         if np.isnan(answers).any():
             raise ValueError(f"the encoder answers NaN: {DAMAGED_WEIGHT}")
         return Evaluation(0, *self.data.score(answers[:, 0], answers[:, 1]), is_collapsed=False)
+
+    def baseline(self) -> JsonObject:
+        return self.data.one_answer()
 
 
 def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:

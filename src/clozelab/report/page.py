@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader
 from clozelab.analysis.history import InterimAnalysis
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
 from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.analysis.statistics import PRETRAINING_SEEDS
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
 from clozelab.report import wording
 from clozelab.report.claims import (
@@ -308,10 +307,8 @@ def _without_html(value: Json) -> Json:
 def _paragraphs(name: str, **values: object) -> list[str]:
     """The paragraphs of a text template, each as one line."""
     text = templates().get_template(name).render(values)
-    lines = []
-    for paragraph in text.split("\n\n"):
-        lines.append(" ".join(paragraph.split()))
-    return [line for line in lines if line]
+    lines = map(" ".join, map(str.split, text.split("\n\n")))
+    return list(filter(None, lines))
 
 
 # -- what it is about ------------------------------------------------------------------------------
@@ -427,13 +424,12 @@ def _num_cells_lacking_runs(table: ResultTable) -> int:
 def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
     statistic = wording.statistic(table.experiment)
     units = {column.heading: column.unit for column in table.with_results}
-    # Cells show the values of two pre-training seeds, which an interval says less of.
-    has_two_seeds = table.usual_basis == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
     return TableSection(
         units=in_units(PERCENT, units),
         sets=_sets(table),
         interval=_interval(table),
-        has_two_seeds=has_two_seeds,
+        # Cells show the values of two seeds, which an interval says less of.
+        has_two_seeds=_num_seeds(table) == 2,
         statistic=f"; the paper's numbers are {statistic}" if statistic else "",
         groups=column_groups(table),
         paper_labels=paper_labels,
@@ -454,14 +450,22 @@ def _interval(table: ResultTable) -> str:
     """What a cell of ours is: a mean over which seeds, with which interval; empty without any."""
     if not any(cell.estimate for cell in table.cells.values()):
         return ""
-    (line,) = _paragraphs(
+    return _paragraphs(
         "interval.txt.j2",
         has_paper=table.experiment.has_paper,
         basis=table.usual_basis,
-        num_seeds=len(table.pretrain_seeds),
+        num_seeds=_num_seeds(table),
         is_finetuned=bool(table.runs.finetune),
-    )
-    return line
+    )[0]
+
+
+def _num_seeds(table: ResultTable) -> int:
+    """How many seeds the interval of a cell is over, where no run is missing; 0 without one."""
+    num_seeds = 0
+    for cell in table.cells.values():
+        if cell.estimate and cell.estimate.basis == table.usual_basis:
+            num_seeds = max(num_seeds, len(cell.estimate.values))
+    return num_seeds
 
 
 def column_groups(table: ResultTable) -> list[ColumnGroup]:

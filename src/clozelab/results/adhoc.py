@@ -49,10 +49,7 @@ def infer_table(runs: Runs) -> ResultTable:
 
     ValueError: there is no run.
     """
-    recorded = []
-    for run in runs.records:
-        if run.fingerprint and run.config.get("seed") is not None:
-            recorded.append(run)
+    recorded = [run for run in runs.records if run.fingerprint and "seed" in run.config]
     if not recorded:
         raise ValueError(
             f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment"
@@ -75,7 +72,7 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
     """An experiment with a row for each name of these runs, all of them of pre-training or none."""
     is_tuned = runs[0].stage != "pretrain"
     entries = _task_columns(runs) if is_tuned else _figure_columns(runs)
-    columns = tuple(Column.model_validate(entry) for entry in entries)
+    columns = tuple(map(Column.model_validate, entries))
     empty = (None,) * len(columns)
     rows = {}
     for run in runs:
@@ -94,6 +91,13 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
 def _row_keys(runs: Sequence[Record]) -> list[str]:
     """The settings that tell rows apart; experiments do where there are several."""
     keys = _varying(runs)
+    # A row's own name suffices where it tells as many apart. The other is a default, and says
+    # nothing, where the encoder was given as a folder.
+    if "row" in keys and "encoder_arm" in keys:
+        configs = [run.config for run in runs]
+        num_rows = _num_combinations(["row"], configs)
+        if num_rows == _num_combinations(["row", "encoder_arm"], configs):
+            keys.remove("encoder_arm")
     if len({run.experiment for run in runs}) > 1:
         keys = ["experiment", *keys]
     return list(dict.fromkeys(keys))
@@ -188,7 +192,7 @@ def _without_names(keys: list[str], values: Sequence[Mapping[str, str]]) -> list
     return plain if plain and is_enough else keys
 
 
-def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, str]]) -> int:
+def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, object]]) -> int:
     combinations = set()
     for mapping in values:
         combinations.add(tuple(map(mapping.get, keys)))

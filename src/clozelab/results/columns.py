@@ -122,7 +122,6 @@ def _data_column(
     score = run.scores.get(metric)
     if score:
         baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
-    if score and metric == headline:
         majority = score.majority
     # The task's title is about its headline score; another one goes by its column's name.
     name = ""

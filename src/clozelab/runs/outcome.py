@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Iterable
 from operator import attrgetter, itemgetter
@@ -124,9 +125,13 @@ def shown_score(run: Record, value: float | None) -> str:
     """Write a headline score as tables have it; a loss or perplexity by its name."""
     if value is None:
         return DASH
-    if run.scores[run.metric].unit == PERCENT:
-        return f"{value:.1f}"
     name = run.metric.rpartition("/")[2]
+    if run.scores[run.metric].unit == PERCENT:
+        # A measure has several figures such as accuracy/left; a table may show another one.
+        text = f"{value:.1f}"
+        if run.metric.count("/") > 1:
+            text = f"{name} {text}"
+        return text
     return f"{SHORT_NAMES.get(name, name.replace('_', ' '))} {value:.3f}"
 
 
@@ -151,13 +156,15 @@ def ending(run: Record) -> list[str]:
 
     They say its score, beside what; the next command, if any is of use; how its model is loaded.
     """
-    is_encoder = run.stage == "pretrain"
     context = score_in_context(run)
-    if is_encoder:
+    if run.stage == "pretrain":
         folder = (run.folder / "encoder").resolve()
         has_model = True
         headline = context
-        next_command = f"finetune encoder={folder} row={run.name} task=TASK"
+        words = [f"scale={run.scale}", f"encoder={folder}", f"row={run.name}", "task=TASK"]
+        if run.config_dir:
+            words = ["--config-dir", run.config_dir, *words]
+        next_command = f"finetune {shlex.join(words)}"
     else:
         folder = run.folder.resolve()
         has_model = (folder / "model").is_dir()

@@ -183,8 +183,7 @@ def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
     Below the rows is what needs no encoder.
     """
     rows = list(group.rows)
-    if group.surface:
-        rows.append(group.surface)
+    rows += group.baselines
     labels = [row.label for row in rows]
     columns = _score_columns(group, rows)
     while columns:

@@ -108,7 +108,7 @@ def _cells(record: Record) -> list[str]:
     # Of "learnt nothing: 6.40 nats, ..." the first two words say enough here.
     beside = ""
     if record.is_complete:
-        beside = score_in_context(record).partition(":")[0]
+        beside = score_in_context(record, with_loss=False).partition(":")[0]
     return [
         *names,
         record.seeds,

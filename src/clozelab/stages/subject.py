@@ -262,7 +262,8 @@ def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
     """
     experiment = ""
     name = STAGE_NAMES[step.verb]
-    if step.folder:
+    # A folder of one's own tasks and scales is no experiment: its verb has no sweep of its own.
+    if step.folder and step.config_name != step.verb:
         experiment = step.folder.name
         name = f"{experiment}, {name}"
     try:

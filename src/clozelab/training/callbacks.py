@@ -304,7 +304,8 @@ class TrainingProgress(Callback):
             return
         columns = (
             "{task.description}",
-            bars.BarColumn(20),
+            # Loss and accuracy of a masked model still fit into 80 columns behind it.
+            bars.BarColumn(10),
             bars.MofNCompleteColumn(),
             bars.TimeElapsedColumn(),
         )
