@@ -15,8 +15,10 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 from tests.screens import Screens
+from torch import nn
 
 from clozelab.models.encoder import Encoder
+from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.measures import (
     CONVERGED,
@@ -255,11 +257,14 @@ def save_tuned(
     that names it.
     """
 
-    def save(kind: str, num_labels: int = 2, **more: Any) -> str:
+    def save(kind: str, num_labels: int = 2, bilstm: nn.Module | None = None, **more: Any) -> str:
         torch.manual_seed(0)
         encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
         head = family_for(encoder.config).head(kind, encoder, num_labels=num_labels)
-        write_model(tmp_path / "model", encoder, {kind: head}, tokenizer, **more)
+        heads = {kind: head}
+        if bilstm is not None:
+            heads["bilstm"] = bilstm
+        write_model(tmp_path / "model", encoder, heads, tokenizer, **more)
         return f"encoder={tmp_path / 'model'}"
 
     return save
@@ -268,6 +273,24 @@ def save_tuned(
 def reviews(folder: Path) -> list[str]:
     (folder / "more.tsv").write_text("sentence\tlabel\nthe cat sat\t0\na dog ran\t1\n")
     return ["measure=labelled", "measure.task.data.validation_file=more.tsv"]
+
+
+def test_what_stands_between_encoder_and_head_is_read_whole_or_refused(
+    tmp_path: Path, save_tuned: Any, evaluate: Any
+) -> None:
+    """A second layer, or a mix of layers, would be left out, and the score be another model's."""
+    made = {"head": "bilstm"}
+    config = {"clozelab": made}
+    model = save_tuned("classification", bilstm=BiLSTM(24, 12, 2, 0.0), extra_config=config)
+    with pytest.raises(ValueError, match="a BiLSTM of more layers"):
+        evaluate(*reviews(tmp_path), model)
+    layers = "measure.task.module.bilstm_num_layers=2"
+    size = "measure.task.module.bilstm_hidden_size=12"
+    evaluate(*reviews(tmp_path), model, layers, size)
+    made["features"] = "last"
+    model = save_tuned("classification", bilstm=BiLSTM(24, 12, 1, 0.0), extra_config=config)
+    with pytest.raises(ValueError, match="features of several layers"):
+        evaluate(*reviews(tmp_path), model, size, name="mix")
 
 
 @pytest.mark.parametrize("task", ["mrpc", "sst2"])

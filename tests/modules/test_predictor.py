@@ -17,7 +17,8 @@ import torch
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM
+from clozelab.models.heads import BiLSTM, FeatureMix
+from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
 from clozelab.modules.answers import Unanswered
 from clozelab.modules.model import write_model
@@ -79,6 +80,7 @@ def model(
         labels: tuple[str, ...] = LABELS,
         is_causal: bool = False,
         has_bilstm: bool = False,
+        features: str | None = None,
         **more: Any,
     ):
         torch.manual_seed(1)
@@ -87,6 +89,8 @@ def model(
         )
         encoder = Encoder(config)
         between = {"bilstm": BiLSTM(24, 7, 1, 0.0)} if has_bilstm else {}
+        if features:
+            between["feature_mix"] = FeatureMix(features, 4, 24)
         size = 14 if has_bilstm else None
         family = family_for(config)
         heads = {
@@ -224,6 +228,29 @@ def test_tags_entities_and_their_places(model: Any) -> None:
     assert len(ours.tag(long).words) == 200
 
 
+@pytest.mark.parametrize("features", [None, "weighted_sum_all"])
+@torch.inference_mode()
+def test_a_long_text_is_tagged_in_rows_of_the_training(model: Any, features: str | None) -> None:
+    """A BiLSTM on features has learnt from whole sentences, in however many rows they stood."""
+    trained = {"clozelab": {"max_seq_length": 12, "features": features}}
+    ours, _ = model("tags", has_bilstm=True, features=features, extra_config=trained)
+    words = ["ann", "ran", "on", "the", "hill", "who"] * 4
+    rows = [words[:10], words[10:20], words[20:]]
+    states = [torch.from_numpy(ours.hidden_states(" ".join(row)))[1:, 1:-1] for row in rows]
+    if features:
+        mixed = ours.heads["feature_mix"](torch.cat(states, dim=1).transpose(0, 1))
+        read = ours.heads["bilstm"](mixed, Layout.ragged([len(words)]))
+    else:
+        # Each row by itself, between its [CLS] and [SEP].
+        whole = [torch.from_numpy(ours.hidden_states(" ".join(row))[-1]) for row in rows]
+        each = [ours.heads["bilstm"](row, Layout.ragged([len(row)]))[1:-1] for row in whole]
+        read = torch.cat(each)
+    shares = ours.heads["tags"](read).softmax(1)
+    for given in (words, " ".join(words)):
+        tagged = ours.tag([given, ["dog"]])[0]
+        assert close([word.probability for word in tagged.words], shares.amax(1))
+
+
 def test_entities_are_merged_from_their_tags() -> None:
     from clozelab.modules.answers import Span, entities_of
 
@@ -339,7 +366,6 @@ def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> 
 
 def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
     """Nobody else has it: the same states through the same modules, one text at a time."""
-    from clozelab.models.layout import Layout
 
     ours, _ = model("classification", labels=("no", "yes"), has_bilstm=True)
     with torch.inference_mode():

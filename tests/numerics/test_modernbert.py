@@ -161,8 +161,7 @@ def test_every_layer_and_its_gradient(variant, kind, theirs, tmp_path, hf_gradie
     is_real = their_batch()["attention_mask"].bool()
     expected = model(**their_batch(), output_hidden_states=True)
     output = encoder(**batch, output_hidden_states=True)
-    # Their last one has passed the final norm.
-    states = [*output.hidden_states[:-1], output.sequence_output]
+    states = output.hidden_states
     assert len(states) == len(expected.hidden_states) == SIZES["num_hidden_layers"] + 1
     losses = [torch.zeros(()), torch.zeros(())]
     pairs = zip(states, expected.hidden_states, strict=True)

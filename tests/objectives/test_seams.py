@@ -188,4 +188,4 @@ def test_a_head_that_reads_layers_and_neighbours(make_encoder, shards, ids) -> N
     torch.testing.assert_close(objective.token.predictions(models, batch)["encoder"], logits)
     # A usual head keeps no layers.
     usual = build_models(make_encoder(False), [objective_of(MaskedLanguageModel(**MASKING))])
-    assert usual["encoder"].states(batch["input_ids"], batch).hidden_states is None
+    assert usual["encoder"].states(batch["input_ids"], batch).hidden_states == ()

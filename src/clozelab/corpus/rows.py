@@ -280,7 +280,9 @@ def _open_table(path: Path, form: str) -> RowFile:
     if form not in COLUMNAR and not any(True for _ in table.rows()):
         raise ValueError(f"{path} has a header and no row below it")
     if form == "csv":
-        _read_through(table)
+        # An open quotation mark is found now, and not after hours of work on what stands before it.
+        for _ in table.rows():
+            pass
     return RowFile(
         str(path), form, table.columns, lambda: _table_records(table), delimiter, is_quoted
     )
@@ -293,12 +295,6 @@ def _table_records(table: Table) -> Iterator[tuple[int, Record]]:
             cells = dict.fromkeys(table.columns) | getattr(record, "cells", {})
             record = DamagedRow.of(f"is damaged: {record}", cells)
         yield number, record
-
-
-def _read_through(table: Table) -> None:
-    """Find an open quotation mark now, rather than after hours of work on what stands before it."""
-    for _ in table.rows():
-        pass
 
 
 def _is_quoted(path: Path) -> bool:

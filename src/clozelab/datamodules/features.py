@@ -144,7 +144,7 @@ def write_features(
             batch = {key: value.to(device) for key, value in batch.items()}
             output = encoder.read(batch, output_hidden_states=True)
             # The states of the words' first sub-tokens, to the words' places in the split.
-            for file, hidden in zip(files, output.hidden_states or (), strict=True):
+            for file, hidden in zip(files, output.hidden_states, strict=True):
                 file[word_index] = hidden.index_select(0, batch["word_slots"]).float().cpu().numpy()
     # what the memory maps hold goes to the disk, before the folder gets its name
     for file in files:

@@ -317,7 +317,6 @@ class EnhancedMaskDecoder(MaskedLMHead):
     def states(self, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]) -> Tensor:
         """[P, H]."""
         position_ids = batch["position_ids"]
-        assert output.hidden_states is not None
         hidden = output.hidden_states[-2]
         rows = encoder.rows_of(hidden, batch["layout"])
         inputs = encoder.attention_inputs(position_ids, rows)[encoder.masks[-1]]

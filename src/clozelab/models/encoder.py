@@ -247,8 +247,9 @@ class EncoderOutput(NamedTuple):
     """
 
     sequence_output: Tensor  # [T, H]
-    # The first layer's input and each layer's output, [T, H]; None: not asked for.
-    hidden_states: tuple[Tensor, ...] | None
+    # The first layer's input and each layer's output, [T, H], the last one as above, behind a norm
+    # where the family has one there; none of them where they are not asked for.
+    hidden_states: tuple[Tensor, ...]
 
 
 def round_up_to_bucket(num_slots: int) -> int:
@@ -410,10 +411,10 @@ class Encoder(nn.Module):
         )
         # Side by side, once both are in the text's order again.
         states = []
-        pairs = zip(output.hidden_states or (), backward.hidden_states or (), strict=True)
+        pairs = zip(output.hidden_states, backward.hidden_states, strict=True)
         for left, right in [*pairs, (output.sequence_output, backward.sequence_output)]:
             states.append(torch.cat([left, right.index_select(0, reversal)], dim=-1))
-        return EncoderOutput(states.pop(), tuple(states) if output_hidden_states else None)
+        return EncoderOutput(states.pop(), tuple(states))
 
     def _read_one_way(
         self,
@@ -431,7 +432,7 @@ class Encoder(nn.Module):
         if reversal is not None:
             hidden = hidden.index_select(0, reversal)
             position_ids = position_ids.index_select(0, reversal)
-        hidden_states = [hidden]
+        hidden_states = []
         num_slots = len(hidden)
         # A ragged stream goes on after its last sequence; what is added is cut off at the end.
         if layout.dense_width is None and hidden.device.type == "cpu":
@@ -445,17 +446,15 @@ class Encoder(nn.Module):
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
         inputs = self._inputs_of_stack(position_ids, hidden, layout)
         for layer, mask in zip(self.layers(stack), self.masks, strict=True):
+            if output_hidden_states:
+                hidden_states.append(hidden[:num_slots])
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
                 hidden = checkpoint(layer, hidden, inputs[mask], use_reentrant=False)
             else:
                 hidden = layer(hidden, inputs[mask])
-            if output_hidden_states:
-                hidden_states.append(hidden[:num_slots])
-        hidden = stack.final_norm(hidden)
-        return EncoderOutput(
-            hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None
-        )
+        hidden = stack.final_norm(hidden)[:num_slots]
+        return EncoderOutput(hidden, (*hidden_states, hidden) if output_hidden_states else ())
 
     def _inputs_of_stack(
         self, position_ids: Tensor, hidden: Tensor, layout: Layout

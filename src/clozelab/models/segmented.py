@@ -60,7 +60,8 @@ class SegmentedDistances(Positions):
         super().__init__()
         _check_parts(config)
         self.tells_length = not config.is_causal
-        self.query = Embedding(1, config.hidden_size)
+        # Trained where an objective says so: elsewhere DDP would wait for its gradient.
+        self.query = Embedding(1, config.hidden_size).requires_grad_(False)
         self.dropout = Dropout(config.hidden_dropout_prob)
         # A distance is the query's position less the key's; the most negative one stands first.
         reach = config.max_position_embeddings - 1
@@ -108,8 +109,7 @@ def _bind(table: Tensor, bias: ScoreBias, layer: SegmentedAttention, widest: int
     """What a layer adds to the scores of rows up to `widest` slots."""
     middle = len(table) // 2
     reach = min(widest - 1, middle)
-    keys = table[middle - reach : middle + reach + 1]
-    keys = layer.distance(keys)
+    keys = layer.distance(table[middle - reach : middle + reach + 1])
     return bias._replace(compute=partial(layer.added_scores, keys))
 
 

@@ -203,7 +203,7 @@ def _best_span(
     last = len(ids) - 1
     start_logits = logits[: len(ids)]
     end_logits = logits[len(ids) :]
-    rules = predictor.model.config.get("clozelab", {}).get("answers", {})
+    rules = predictor.model.provenance.get("answers", {})
     # [start, end]: the spans that do not end before they start, and are not too long
     sums = start_logits[first:last, None] + end_logits[first:last]
     is_span = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0

@@ -190,10 +190,9 @@ class Probe(Measurement):
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         output = self.encoder.read(batch, output_hidden_states=True)
-        assert output.hidden_states is not None
         layout = batch["layout"]
         # [T, C, H]
-        states = torch.stack([*output.hidden_states[:-1], output.sequence_output], dim=1).float()
+        states = torch.stack(output.hidden_states, dim=1).float()
         if self.words is not None:
             values = states[batch["word_slots"]]
             index = batch["word_index"]

@@ -67,9 +67,14 @@ class Model:
     max_length: int  # tokens of the longest sequence that was trained, as far as it is recorded
 
     @property
+    def provenance(self) -> JsonObject:
+        """What a training here has left in config.json; empty for a folder from elsewhere."""
+        return self.config.get("clozelab", {})
+
+    @property
     def texts_per_example(self) -> int | None:
         """Of a classifier: 1 if it was trained on single texts, 2 if on pairs, None if unknown."""
-        recorded = self.config.get("clozelab", {}).get("texts_per_example")
+        recorded = self.provenance.get("texts_per_example")
         if recorded is None:
             return None
         return int(recorded)
@@ -77,7 +82,7 @@ class Model:
     @property
     def window_length(self) -> int:
         """Tokens of the longest row that it was fine-tuned on; without a record as `max_length`."""
-        recorded = self.config.get("clozelab", {}).get("max_seq_length", self.max_length)
+        recorded = self.provenance.get("max_seq_length", self.max_length)
         return min(int(recorded), self.max_length)
 
 

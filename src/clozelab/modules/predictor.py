@@ -129,8 +129,8 @@ class Predictor(ModelRunner):
             chunks = []
             for chunk in states.split(states_at_once):
                 probabilities = in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
-                top = probabilities.topk(min(top_k, vocab_size))
-                chunks.append(torch.stack([top.values, top.indices.double()], dim=2))  # [P, k, 2]
+                # [P, k, 2]
+                chunks.append(torch.stack(probabilities.topk(min(top_k, vocab_size)), dim=2))
             return batch["prediction_index"], torch.cat(chunks)
 
         outputs = self.run(questions, top_tokens, hidden_states=head.reads_hidden_states)
@@ -249,19 +249,16 @@ class Predictor(ModelRunner):
         else:
             given = read_texts(texts, "embed")
         encoded = self._encode(given, errors, stride=stride, reads_empty=True)
-        # The last layer's states come from the encoder anyway.
-        is_inner_layer = layer not in (None, -1, self.encoder.config.num_hidden_layers)
 
         def pool(hidden: Tensor, batch: Batch) -> BatchValues:
             if pooling == "last4":
-                # The last layer's output of `hidden_states` has not passed the final norm.
-                hidden = torch.cat([*batch["hidden_states"][-4:-1], hidden], dim=1)
-            elif is_inner_layer:
+                hidden = torch.cat(batch["hidden_states"][-4:], dim=1)
+            elif layer is not None:
                 hidden = batch["hidden_states"][layer]
             vectors = self.encoder.sentence_states(hidden, batch["layout"], pooling)
             return batch["example_index"], vectors
 
-        needs_layers = pooling == "last4" or is_inner_layer
+        needs_layers = pooling == "last4" or layer is not None
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
@@ -301,8 +298,8 @@ class Predictor(ModelRunner):
         given = self._read(texts, "states", columns)
         encoded = self._encode(given, errors, reads_empty=True)
 
-        def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:
-            states = torch.stack([*batch["hidden_states"][:-1], hidden]).float()
+        def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
+            states = torch.stack(batch["hidden_states"]).float()
             return states.split(batch["layout"].lengths_list, dim=1)
 
         results = self._collect(encoded.sequences, by_text, hidden_states=True)
@@ -400,7 +397,7 @@ class Predictor(ModelRunner):
                 best in training.
         """
         head = self.head("spans", "answer a question")
-        rules = self.model.config.get("clozelab", {}).get("answers", {})
+        rules = self.model.provenance.get("answers", {})
         given = self._read(questions, "answer", columns)
         _check_top_k(top_k)
         if null_answer is None:

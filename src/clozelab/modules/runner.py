@@ -132,7 +132,7 @@ class ModelRunner:
             return batch["example_index"], in_fp32(head, states)
 
         values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
-        pooling = self.model.config.get("clozelab", {}).get("window_pooling", "mean")
+        pooling = self.model.provenance.get("window_pooling", "mean")
         return examples.pool_windows(values, encoded.window_offsets, pooling)
 
 

@@ -125,7 +125,6 @@ class FeatureBased(TokenClassification):
     """
 
     def __init__(self, *, encoder: Encoder, head: str, features: str, **tagging: Any) -> None:
-        self.check_head(head)
         config = encoder.config
         mix = FeatureMix(features, config.num_hidden_layers, config.output_size)
         super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)

@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import scoring, squad, tags
-from clozelab.datamodules.examples import Ints, TokenSequences
-from clozelab.datamodules.finetuning import Batch
+from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
+from clozelab.datamodules.features import FeatureSequences
+from clozelab.datamodules.finetuning import Batch, make_batch
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
-from clozelab.models.layout import Layout
 from clozelab.modules import answers
 from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
-from clozelab.modules.runner import ModelRunner
+from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def score_sequences(
 
 def window_settings(model: Model) -> squad.WindowSettings:
     """Windows over a question and its passage: those of the model's fine-tuning."""
-    trained = model.config.get("clozelab", {})
+    trained = model.provenance
     return squad.WindowSettings.fitted(
         max_seq_length=model.window_length,
         doc_stride=trained.get("doc_stride", 128),
@@ -228,8 +228,9 @@ def _predict_tags(
     # Each text is a sentence, and a document, of its own: nothing stands around it.
     numbers = list(range(len(words)))
     sentences = tags.TaggedSentences(words, documents=numbers, lines=numbers)
+    # A longer text stands in several rows, as long as those of the fine-tuning.
     arrays, _ = tags.build_sequences(
-        sentences, numbers, runner.tokenizer, runner.model.max_length, False
+        sentences, numbers, runner.tokenizer, runner.model.window_length, False
     )
     num_words = sum(map(len, words))
     sequences = tags.TaggedSequences(
@@ -238,30 +239,42 @@ def _predict_tags(
         word_positions=arrays["word_positions"],
         labels=np.zeros(num_words, dtype=np.int64),
     )
-    # A feature-based tagger (table 7) reads some layers of each word, a usual one the last
-    # layer.
     mix = dict(runner.heads.items()).get("feature_mix")
-    features = runner.model.config.get("clozelab", {}).get("features")
-    layers: list[int] = []
-    if mix is not None:
-        layers = feature_layers(features, runner.encoder.config.num_hidden_layers)
-    words_per_text = np.diff(arrays["word_offsets"])
+    if mix is None:
 
-    def best_tags(hidden: Tensor, batch: Batch) -> BatchValues:
-        if layers:
-            hidden = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
-        states = hidden.index_select(0, batch["word_slots"])
-        if mix is not None:
-            lengths = words_per_text[batch["example_index"].cpu().numpy()]
-            layout = Layout.ragged(lengths).to(runner.device)
-            states = runner.heads["bilstm"](mix(states.float()), layout)
-        top = in_fp32(head, states).softmax(1).max(1)
-        pairs = torch.stack([top.values.double(), top.indices.double()], dim=1)
-        return batch["word_index"], pairs
+        def read_tags(hidden: Tensor, batch: Batch) -> BatchValues:
+            words = hidden.index_select(0, batch["word_slots"])
+            return batch["word_index"], _best_tags(head, words)
 
-    has_mix = bool(layers)
-    outputs = runner.run(sequences, best_tags, reads_bilstm=not has_mix, hidden_states=has_mix)
-    return in_order(outputs, num_words)
+        return in_order(runner.run(sequences, read_tags, reads_bilstm=True), num_words)
+    # A feature-based tagger (table 7) reads some layers of each word.
+    features = runner.model.provenance["features"]
+    layers = feature_layers(features, runner.encoder.config.num_hidden_layers)
+
+    def read_features(hidden: Tensor, batch: Batch) -> BatchValues:  # noqa: ARG001
+        states = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
+        return batch["word_index"], mix(states.index_select(0, batch["word_slots"]).float())
+
+    values = in_order(runner.run(sequences, read_features, hidden_states=True), num_words)
+    texts = FeatureSequences([values], arrays["sentence_offsets"], sequences.labels)
+    return in_order(_read_texts(runner, head, texts), num_words)
+
+
+@torch.inference_mode()
+def _read_texts(runner: ModelRunner, head: nn.Module, texts: FeatureSequences) -> list[BatchValues]:
+    """The words' tags by a BiLSTM, which reads a text whole, in however many rows it stands."""
+    outputs = []
+    for index in token_budget_batches(texts.lengths, BATCH_TOKENS):
+        batch = make_batch(texts, index, {})
+        features = batch["features"].flatten(1).to(runner.device)
+        states = runner.heads["bilstm"](features, batch["layout"].to(runner.device))
+        outputs.append((batch["word_index"], _best_tags(head, states).cpu()))
+    return outputs
+
+
+def _best_tags(head: nn.Module, states: Tensor) -> Tensor:
+    """[W, H] -> [W, 2]: of each word the probability and the number of its best tag."""
+    return torch.stack(in_fp32(head, states).softmax(1).max(1), dim=1)
 
 
 def word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:

@@ -416,7 +416,6 @@ class Distillation(MaskedLanguageModel):
         self, models: Models, batch: TorchBatch, output: EncoderOutput, expected: EncoderOutput
     ) -> Tensor:
         """Mean square over the teacher's width, summed over real tokens and pairs of states."""
-        assert output.hidden_states is not None and expected.hidden_states is not None
         is_padding = ~real_tokens(batch)
         total = torch.zeros((), device=is_padding.device)
         for student_layer, teacher_layer in self.hidden_layers:
@@ -455,7 +454,6 @@ def attention_scores(
 
     They are computed beside the kernel, which does not give them.
     """
-    assert output.hidden_states is not None
     layer: Any = encoder.layers()[number - 1]
     attention = layer.attention
     hidden = output.hidden_states[number - 1]  # [T, H]

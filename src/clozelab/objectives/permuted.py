@@ -31,7 +31,7 @@ from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.objective import Arrays, VisibilitySpec
+from clozelab.objectives.objective import Arrays, EncoderWithHeads, VisibilitySpec
 
 _NEVER = np.int16(np.iinfo(np.int16).max)
 
@@ -59,6 +59,11 @@ class PermutedLanguageModel(MaskedLanguageModel):
         length = np.array([text_width])
         most = int(self.number(length, length - 2, text_width)[0])
         return text_width + self._slots_per_prediction * most
+
+    def build(self, models: dict[str, EncoderWithHeads]) -> None:
+        super().build(models)
+        # An XLNet's queries start from a vector that nobody else reads.
+        models["encoder"].encoder.embeddings.position_embeddings.requires_grad_(True)
 
     def arrays(self, packed: PackedInstances) -> Arrays:
         masked_ids, position, _ = self.apply(packed)

@@ -137,8 +137,7 @@ def _keep_speed(path: Path, speed: Speed, request: Request, machine: ReadOnlyJso
 def _kept_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, or a damaged one."""
     try:
-        saved = read_json(path)
-        return Speed(float(saved["tokens_per_second"]))
+        return Speed(float(read_json(path)["tokens_per_second"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -41,8 +41,7 @@ def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJo
     # In run.json, so that a resumed run goes on in the tracker's same run.
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    job = _job(cfg, run.content, run_id, name)
-    return replace(job, arm=arm, command=_command())
+    return replace(_job(cfg, run.content, run_id, name), arm=arm, command=_command())
 
 
 def job_of_record(cfg: StageConfig, record: Record) -> TrackedJob:

@@ -342,6 +342,11 @@ def _build_task_module(
     """A task's module for scoring: what it would train with is 0."""
     seed_initialisation(cfg.pretrain_seed)
     provenance = folders.read_config_dict(folder).get("clozelab", {})
+    if "features" in provenance:
+        raise ValueError(
+            f"{folder} tags words by features of several layers, which an evaluation does not read;"
+            " `clozelab predict` does"
+        )
     return build("task.module", with_pooling(task["module"], folder))(
         encoder=encoder,
         head=provenance.get("head", "linear"),
@@ -352,9 +357,16 @@ def _build_task_module(
 
 
 def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
+    stored = folders.read_tensors(folder)
     for head_name, head in heads.items():
+        num_stored = sum(name.startswith("bilstm.") for name in stored)
+        if head_name == "bilstm" and num_stored > len(head.state_dict()):
+            raise ValueError(
+                f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
+                " says: give their number"
+            )
         try:
-            folders.load_head(folder, head_name, head)
+            folders.load_head(folder, head_name, head, stored)
             if head_name == "lm":
                 family = family_for(folders.read_config(folder))
                 family.require_masks(folders.read_config_dict(folder))

@@ -122,7 +122,7 @@ def write(
     from clozelab.modules.sentence_folders import files_beside
     from clozelab.stages.model_card import model_card
 
-    provenance = model.config.get("clozelab", {})
+    provenance = model.provenance
     extra_config: JsonObject = {"clozelab": provenance}
     if has_head:
         require_trained_heads(model)

@@ -39,7 +39,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str) -> str
     context |= {"library": library, "pipeline": _pipeline(model, form)}
     context["encoder"] = model.encoder.config
     context["num_parameters"] = sum(weight.numel() for weight in model.encoder.parameters())
-    context["provenance"] = model.config.get("clozelab", {})
+    context["provenance"] = model.provenance
     # Of these transformers has no class.
     has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
     is_foreign_type = str(model.config.get("model_type")).startswith("clozelab_")

@@ -351,8 +351,7 @@ def reason(error: BaseException) -> str:
         cause = cause.__context__
     if not isinstance(cause, OSError):
         cause = error
-    text = " ".join(str(cause).split())
-    return shortened(text, LONGEST_REASON)
+    return shortened(" ".join(str(cause).split()), LONGEST_REASON)
 
 
 def note_unsent(folder: Path, label: str, count: int) -> None:

@@ -143,8 +143,8 @@ class Neobert(Family):
                     f"config.json: {key} is {values[key]!r}; only {value!r} can be read"
                 )
         size = int(2 * values["intermediate_size"] / 3)
-        fields = self.own_fields(values)
-        return {**fields, "intermediate_size": -(-size // 8) * 8}  # a multiple of eight
+        # A multiple of eight.
+        return {**self.own_fields(values), "intermediate_size": -(-size // 8) * 8}
 
 
 FAMILY = Neobert()
