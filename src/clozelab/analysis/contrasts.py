@@ -305,7 +305,9 @@ def make_contrast(
     table: ScoreTable, terms: tuple[ContrastTerm, ...], *, label: str = "", margin: float = 0.0
 ) -> Contrast:
     """A contrast with all that is known of its cells."""
-    cells = [table.cells[term.row, term.column.key] for term in terms]
+    cells = []
+    for term in terms:
+        cells.append(table.cells[term.row, term.column.key])
     paired = _paired_cells(terms, cells)
     has_collapsed = any(cell.num_collapsed for cell in cells)
     difference, without_collapsed = _estimates(terms, paired)

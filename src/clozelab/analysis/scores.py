@@ -239,7 +239,10 @@ class ScoreTable:
     @cached_property
     def usual_basis(self) -> str:
         """What most intervals can be over; cells of another basis say so themselves."""
-        bases = {cell.estimate.basis for cell in self.cells.values() if cell.estimate}
+        bases = set()
+        for cell in self.cells.values():
+            if cell.estimate:
+                bases.add(cell.estimate.basis)
         return next(
             (basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN
         )

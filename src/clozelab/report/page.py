@@ -307,8 +307,12 @@ def _without_html(value: Json) -> Json:
 def _paragraphs(name: str, **values: object) -> list[str]:
     """The paragraphs of a text template, each as one line."""
     text = templates().get_template(name).render(values)
-    lines = map(" ".join, map(str.split, text.split("\n\n")))
-    return list(filter(None, lines))
+    lines = []
+    for paragraph in text.split("\n\n"):
+        line = " ".join(paragraph.split())
+        if line:
+            lines.append(line)
+    return lines
 
 
 # -- what it is about ------------------------------------------------------------------------------

@@ -49,7 +49,10 @@ def infer_table(runs: Runs) -> ResultTable:
 
     ValueError: there is no run.
     """
-    recorded = [run for run in runs.records if run.fingerprint and "seed" in run.config]
+    recorded = []
+    for run in runs.records:
+        if run.fingerprint and run.config.get("seed") is not None:
+            recorded.append(run)
     if not recorded:
         raise ValueError(
             f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment"

@@ -87,7 +87,9 @@ def read_answers(path: Path) -> Answers:
         if questions.is_file():
             texts = read_json(questions)
             return Answers(list(texts), list(texts.values()))
-        rows = list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(json.loads(line))
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -223,11 +223,11 @@ def derived_settings() -> dict[str, list[str]]:
             key = f"{prefix}{name}"
             references.setdefault(key, []).extend(_references_in(key, str(value)))
     references[STEP_KEYS[0]] = references.pop("phases", [])
-    return {
-        key: names
-        for key, names in references.items()
-        if names and key.split(".")[0] not in ("hydra", "run_dir")
-    }
+    kept = {}
+    for key, names in references.items():
+        if names and key.split(".")[0] not in ("hydra", "run_dir"):
+            kept[key] = names
+    return kept
 
 
 def _references_in(key: str, text: str) -> list[str]:

@@ -85,11 +85,13 @@ class Runs:
     @property
     def lost(self) -> list[str]:
         """Every complete pre-training without its curve."""
-        return [
-            f"{run.folder}: its metrics.csv is gone, so it is in no plot; its scores count"
-            for run in self.pretrain
-            if run.is_complete and not (run.folder / "metrics.csv").is_file()
-        ]
+        lines = []
+        for run in self.pretrain:
+            if run.is_complete and not (run.folder / "metrics.csv").is_file():
+                lines.append(
+                    f"{run.folder}: its metrics.csv is gone, so it is in no plot; its scores count"
+                )
+        return lines
 
     @property
     def synthetic(self) -> str | None:

@@ -102,11 +102,11 @@ def run_files(folder: Path, left_out: Collection[str]) -> list[Path]:
     files = set()
     for pattern in set(RUN_PATTERNS).difference(left_out):
         files |= set(folder.glob(pattern))
-    return sorted(
-        path
-        for path in files
-        if path.is_file() and not path.name.startswith(".") and path.suffix not in left_out
-    )
+    packed = []
+    for path in files:
+        if path.is_file() and not path.name.startswith(".") and path.suffix not in left_out:
+            packed.append(path)
+    return sorted(packed)
 
 
 def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:

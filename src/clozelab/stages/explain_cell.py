@@ -50,11 +50,10 @@ def runs_of_cell(table: ResultTable, row: str, column: DataColumn) -> list[CellR
         arm = next(entry.arm for entry in table.experiment.rows if entry.name == row)
         runs = [run for run in table.runs.pretrain if run.name == arm]
         return _cell_runs(table, row, column, runs)
-    runs = [
-        run
-        for run in [*table.runs.finetune, *table.runs.evaluate]
-        if run.name == row and run.task in column.tasks
-    ]
+    runs = []
+    for run in [*table.runs.finetune, *table.runs.evaluate]:
+        if run.name == row and run.task in column.tasks:
+            runs.append(run)
     # Which (arm, seed) a fine-tuning or a measure began with.
     encoders = {(run.config.get("encoder_arm"), run.pretrain_seed) for run in runs}
     cell_runs = _cell_runs(table, row, column, runs)

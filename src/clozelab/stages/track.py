@@ -134,11 +134,11 @@ def final_scores(record: Record) -> JsonObject:
         return {}
     if path.is_file():
         return read_json(path)["scores"]
-    return {
-        key: value
-        for key, value in record.facts.items()
-        if key.startswith("validation/") or key in TRAINING_FACTS
-    }
+    scores = {}
+    for key, value in record.facts.items():
+        if key.startswith("validation/") or key in TRAINING_FACTS:
+            scores[key] = value
+    return scores
 
 
 def send_missing(tracker: Logger, calls: Sequence[Numbers], config: JsonObject) -> int:

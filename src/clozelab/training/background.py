@@ -72,11 +72,11 @@ class Call:
 
 def final_numbers(scores: ReadOnlyJson) -> dict[str, float]:
     """Final scores as figures, for a tracker that has no place of its own for them."""
-    return {
-        f"final/{key}": float(value)
-        for key, value in scores.items()
-        if isinstance(value, int | float)
-    }
+    numbers = {}
+    for key, value in scores.items():
+        if isinstance(value, int | float):
+            numbers[f"final/{key}"] = float(value)
+    return numbers
 
 
 class BackgroundLogger(Logger):

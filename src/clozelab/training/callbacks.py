@@ -418,11 +418,11 @@ def check_position_growth(
 
 def averaging(trainer: Any) -> list[Any]:
     """The trainer's callbacks that hold averaged weights by now."""
-    return [
-        callback
-        for callback in trainer.callbacks
-        if isinstance(callback, WeightAveraging) and callback._average_model is not None
-    ]
+    callbacks = []
+    for callback in trainer.callbacks:
+        if isinstance(callback, WeightAveraging) and callback._average_model is not None:
+            callbacks.append(callback)
+    return callbacks
 
 
 class PositionGrowth(Callback):
