@@ -19,7 +19,7 @@ from clozelab.planning.steps import make_steps
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import keep_plan
-from clozelab.stages.subject import Corpora, analyse
+from clozelab.stages.subject import Corpora, analyse, text_bytes
 from clozelab.text.formatting import duration
 
 FOLDER = find_experiment("two_sides")
@@ -180,3 +180,15 @@ def test_a_plan_has_the_threads_of_the_runs(
     launcher.master = step.sweep.master
     environment = launcher._environment(len(step.sweep.jobs))
     assert environment["OMP_NUM_THREADS"] == str(pool.threads)
+
+
+def test_a_source_that_is_not_there_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A plan goes on without any text, as for who has none yet; a slip in a path would be lost."""
+    source = {"name": "mine", "path": "nowhere"}
+    settings = {"data_dir": str(tmp_path), "corpus": {"sources": [source]}}
+    assert text_bytes(settings) == 0
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert str(tmp_path / "nowhere") in record.message

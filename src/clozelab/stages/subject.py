@@ -6,6 +6,7 @@ That is arms, tasks, and the disk and time that runs will want.
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,8 @@ from clozelab.targets import build, check_targets
 from clozelab.text.formatting import STAGE_NAMES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware
+
+log = logging.getLogger(__name__)
 
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
 """Key of a generator -> its largest value, where a small world stands for one not there yet."""
@@ -164,14 +167,15 @@ class Corpora:
 
 
 def text_bytes(settings: ReadOnlyJson) -> int:
-    """Bytes of a corpus's sources on disk; 0 where they are not there."""
+    """Bytes of a corpus's sources on disk; 0 where they are not there, with a warning."""
     data_dir = Path(settings["data_dir"])
     total = 0
     try:
         for index, source in enumerate(settings["corpus"]["sources"]):
             for shard in Source(**source).shards(index, data_dir):
                 total += shard.num_bytes
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError) as error:
+        log.warning("%s", str(error).partition("\n")[0])
         return 0
     return total
 
