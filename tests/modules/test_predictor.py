@@ -366,7 +366,6 @@ def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> 
 
 def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
     """Nobody else has it: the same states through the same modules, one text at a time."""
-
     ours, _ = model("classification", labels=("no", "yes"), has_bilstm=True)
     with torch.inference_mode():
         for text, said in zip(TEXTS, ours.classify(TEXTS), strict=True):

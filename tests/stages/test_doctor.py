@@ -268,9 +268,9 @@ def test_one_stages_sweep_and_single_run(
     assert [(arm.config.is_causal, arm.count) for arm in subject.arms] == [(False, 3), (True, 3)]
     subject = gather_stage("pretrain", EXPERIMENT, "sweep_pretrain", words)
     assert subject.name == "table5_pretraining_tasks, pre-training (demo)"
+    assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
     own_choices = gather_stage("pretrain", tmp_path, "pretrain", ["scale=demo", *places, "seed=1"])
     assert own_choices.name == "pre-training (demo)", "a folder of choices is no experiment"
-    assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
     given = [
         "scale=demo",
         *places[:3],
