@@ -339,6 +339,8 @@ def scales_of(name: str) -> list[str]:
         "ltr_plus_rtl": [SMALL_WORLD],
         # its phases are written out for this scale
         "recipes": ["laptop"],
+        # its settings are chosen for this scale
+        "small_fine_tuning": ["laptop"],
         # no files of these tasks in the demo's world
         "zero_shot": real_text,
         "what_fine_tuning_says": real_text,
@@ -524,7 +526,8 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
         if scale in scales_of(name):
             default, same = default | {f"{name}/mlm_nsp"}, [*same, name]
     others = [
-        {f"{name}/mlm" for name in same} | {"roberta_nsp_x_format/pairs"},
+        {f"{name}/mlm" for name in same}
+        | {"roberta_nsp_x_format/pairs", "sentence_embeddings/mlm"},
         {f"{name}/ltr" for name in same},
         {"roberta_nsp_x_format/full_sentences", "masking_rate/rate15"},
     ]

@@ -39,6 +39,7 @@ WITHOUT_NUMBERS = (
     "masking_rate",
     "recipes",
     "sentence_embeddings",
+    "small_fine_tuning",
     "two_sides",
     "what_fine_tuning_says",
     "zero_shot",
