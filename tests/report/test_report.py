@@ -630,6 +630,18 @@ def test_runs_of_an_unknown_row_are_said(make_runs: Callable[..., Path]) -> None
     ]
 
 
+def test_updates_that_were_left_out_are_said(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
+    assert "Sudden gradients" not in written(root).page.problems
+    path = root / "pretrain" / "mlm" / "seed-2" / "run.json"
+    state = json.loads(path.read_text())
+    state["facts"]["steps_left_out"] = [3, 466]
+    path.write_text(json.dumps(state))
+    assert written(root).page.problems["Sudden gradients"] == [
+        "pretrain/mlm/seed-2: without the update of step 3 and 466"
+    ]
+
+
 def test_what_scores_are_of(
     make_runs: Callable[..., Path], writers: Any, without_plots: None, screen: Screens
 ) -> None:

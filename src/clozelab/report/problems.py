@@ -43,6 +43,7 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     troubles["Collapsed"] = _collapsed_cells(table)
     troubles["Below the floor"] = filter(None, [*floors, *baselines])
     troubles["Left out"] = _unknown_rows(table)
+    troubles["Sudden gradients"] = _left_out_updates(runs.pretrain)
     unreadable = [*runs.damaged, *runs.lost]
     troubles["Unreadable"] = [line.replace(f"{runs.root}/", "") for line in unreadable]
     as_lists = {heading: list(lines) for heading, lines in troubles.items()}
@@ -68,6 +69,14 @@ def _unfinished(runs: Iterable[Record]) -> Iterator[str]:
         if not run.is_complete:
             problem = f": {run.problem}" if run.problem else ""
             yield f"{run.place} ({run.status}){problem}"
+
+
+def _left_out_updates(runs: Iterable[Record]) -> Iterator[str]:
+    """A line for each pre-training without the updates of some steps (training/guards.py)."""
+    for run in runs:
+        steps = run.facts.get("steps_left_out", [])
+        if steps:
+            yield f"{run.place}: without the update of step {listed(map(str, steps))}"
 
 
 def _unknown_rows(table: ResultTable) -> Iterator[str]:
