@@ -134,7 +134,7 @@ class SpikeWatch:
             diverge(
                 trainer,
                 f"{text}; the updates of {MAX_SKIPPED} of the last {WINDOW} steps were left out"
-                " already",
+                " already: a smaller learning rate and a longer warm-up are the usual cures",
             )
 
     def _judge(self, step: int, norm: float) -> None:
