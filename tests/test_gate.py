@@ -501,11 +501,11 @@ def test_what_is_made_is_looked_at_once_more(tmp_path: Path, screen: Screens) ->
     """By then every interpolation means something, wherever the configuration came from."""
     node = sweep.compose("pretrain").get("optimizer")
     node["_target_"] = "${oc.decode:os.system}"
-    with pytest.raises(ValueError, match=r"optimizer\._target_: .*os\.system.* is not allowed"):
+    with screen.refuses(ValueError):
         targets.build("optimizer", node)
     node["_target_"] = "clozelab.optim.adamw.build_adamw"
     node["learning_rate"] = "${oc.decode:1}"
-    with pytest.raises(ValueError, match="holds an interpolation"):
+    with screen.refuses(ValueError):
         targets.build("optimizer", node)
 
 
@@ -633,13 +633,14 @@ def test_the_list_of_addresses_is_right() -> None:
         {"_target_": "clozelab.models.registry.family_of"},
         {"_target_": "clozelab.models.folders.torch.load"},
     ],
+    ids=lambda part: part["_target_"],
 )
 def test_a_shared_encoder_names_parts_alone(
-    place: Path, tiny_config: Any, part: dict[str, Any]
+    place: Path, tiny_config: Any, part: dict[str, Any], screen: Screens
 ) -> None:
     """As its config.json does, for models that no library has."""
     before = files_below(place.parent)
-    with pytest.raises(ValueError, match=r"a part is a class below|there is no part"):
+    with screen.refuses(ValueError):
         Encoder(tiny_config(positions=part))
     assert files_below(place.parent) == before
 

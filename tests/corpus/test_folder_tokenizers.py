@@ -511,7 +511,7 @@ def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str
 
 
 def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(
-    folder_of: Callable[[str], Path],
+    folder_of: Callable[[str], Path], screen: Screens
 ) -> None:
     unknown = SpecialIds.of(read_tokenizer(folder_of("bpe of words")))
     assert not unknown.knows_words and unknown.continues is None
@@ -525,7 +525,7 @@ def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(
         8,
         Draws(0, 0, np.arange(1)),
     )
-    with pytest.raises(ValueError, match="whole_words=true needs a tokenizer whose entries say"):
+    with screen.refuses(ValueError):
         masking.apply(packed)
 
 
@@ -595,13 +595,15 @@ def test_special_tokens_that_are_text_are_another_tokenizer(
     assert usual.fingerprint != as_text.fingerprint
 
 
-def test_a_corpus_can_be_prepared_with_a_tokenizer_json(folder_of: Callable[[str], Path]) -> None:
+def test_a_corpus_can_be_prepared_with_a_tokenizer_json(
+    folder_of: Callable[[str], Path], screen: Screens
+) -> None:
     folder = folder_of("bert with every flag")
     given = TokenizerSettings("wordpiece", 400, True, "tokenizer.json").given(folder)
     assert given is not None and given.fingerprint == read_tokenizer(folder).fingerprint
-    with pytest.raises(ValueError, match=r"lower-cases text: say tokenizer\.lowercase=true"):
+    with screen.refuses(ValueError):
         TokenizerSettings("wordpiece", 400, False, "tokenizer.json").given(folder)
-    with pytest.raises(ValueError, match=r"nowhere/tokenizer.json does not exist"):
+    with screen.refuses(ValueError):
         TokenizerSettings("wordpiece", 400, False, "nowhere/tokenizer.json").given(folder)
 
 
@@ -629,38 +631,36 @@ def drop_token(content: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda x: x.pop("model"), "it has no model with a vocabulary"),
-        (lambda x: x["model"].update(type="Magic"), "cannot be read by the tokenizers library"),
-        (lambda x: x["post_processor"]["single"].pop(), "its template makes"),
-        (
-            lambda x: x["post_processor"]["single"].pop(0),
-            "needs one token before a text and one behind it",
-        ),
+        pytest.param(lambda x: x.pop("model"), id="no model"),
+        pytest.param(lambda x: x["model"].update(type="Magic"), id="a model of nobody's"),
+        pytest.param(lambda x: x["post_processor"]["single"].pop(), id="no token behind"),
+        pytest.param(lambda x: x["post_processor"]["single"].pop(0), id="no token before"),
     ],
 )
 def test_a_tokenizer_json_that_cannot_be_read_is_refused(
     folder_of: Callable[[str], Path],
     tmp_path: Path,
     change: Callable[[dict[str, Any]], Any],
-    words: str,
+    screen: Screens,
 ) -> None:
-    with pytest.raises(ValueError, match=words) as refused:
+    with screen.refuses(ValueError, hide={"(?<=tokenizers library: )data .*": "ITS REASON"}):
         read_tokenizer(rewritten(folder_of("bert"), tmp_path / "m", change))
-    assert "\n" not in str(refused.value) and "tokenizer.json" in str(refused.value)
 
 
-def test_dropout_of_merges_is_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_dropout_of_merges_is_refused(
+    folder_of: Callable[[str], Path], tmp_path: Path, screen: Screens
+) -> None:
     folder = rewritten(
         folder_of("roberta"), tmp_path / "m", lambda content: content["model"].update(dropout=0.1)
     )
-    with pytest.raises(ValueError, match=r"dropout 0.1, so a text would have other ids each time"):
+    with screen.refuses(ValueError):
         read_tokenizer(folder)
 
 
 def test_what_is_missing_is_said_where_it_is_needed(
-    folder_of: Callable[[str], Path], tmp_path: Path
+    folder_of: Callable[[str], Path], tmp_path: Path, screen: Screens
 ) -> None:
     """A tokenizer without a mask classifies; one whose pairs look otherwise reads single texts."""
     masked = rewritten(
@@ -675,7 +675,7 @@ def test_what_is_missing_is_said_where_it_is_needed(
         lambda: tokenizer.mask_token,
         lambda: SpecialIds.of(tokenizer),
     ):
-        with pytest.raises(ValueError, match="no mask token"):
+        with screen.refuses(ValueError):
             needs()
 
     def swap(content: dict[str, Any]) -> None:
@@ -683,12 +683,12 @@ def test_what_is_missing_is_said_where_it_is_needed(
 
     pairs = read_tokenizer(rewritten(folder_of("other names"), tmp_path / "p", swap))
     assert len(assemble(pairs, pairs.encode_batch(["the cat"])).input_ids) == 4
-    with pytest.raises(ValueError, match=r"its template makes .* of a pair"):
+    with screen.refuses(ValueError):
         assemble(pairs, *(pairs.encode_batch(["the cat"]) for _ in range(2)))
 
 
 def test_another_vocabulary_beside_tokenizer_json_is_refused(
-    folder_of: Callable[[str], Path], tmp_path: Path
+    folder_of: Callable[[str], Path], tmp_path: Path, screen: Screens
 ) -> None:
     """Somebody wrote a word of theirs into vocab.txt, which nothing reads."""
     folder = rewritten(folder_of("bert"), tmp_path / "m", lambda content: None)
@@ -697,15 +697,13 @@ def test_another_vocabulary_beside_tokenizer_json_is_refused(
     assert read_tokenizer(folder).vocab_size == len(vocabulary)
     vocabulary[50] = "covid"
     (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
-    with pytest.raises(
-        ValueError, match=r"vocab.txt has 'covid' where tokenizer.json has .* \(id 50\)"
-    ):
+    with screen.refuses(ValueError):
         read_tokenizer(folder)
 
 
-def test_a_sentencepiece_file_alone_says_how_to_make_a_tokenizer_json(tmp_path: Path) -> None:
+def test_a_sentencepiece_file_alone_says_how_to_make_a_tokenizer_json(
+    tmp_path: Path, screen: Screens
+) -> None:
     (tmp_path / "spiece.model").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"expected tokenizer.json, .*of spiece.model transformers makes one"
-    ):
+    with screen.refuses(ValueError):
         read_tokenizer(tmp_path)

@@ -279,7 +279,9 @@ def test_tabs_become_spaces(
     screen.log(caplog)
 
 
-def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -> None:
+def test_a_row_without_a_class_is_not_the_last_class(
+    hub: Any, tmp_path: Path, screen: Screens
+) -> None:
     """SNLI says -1 where annotators did not agree."""
     features = datasets.Features(
         {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
@@ -287,34 +289,32 @@ def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -
     good, bad = ({"sentence": ["a", "b"], "label": [0, last]} for last in (1, -1))
     hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
     source = replace(HubSource.of(task("sst2")), labels=("negative", "positive"))
-    with pytest.raises(ValueError, match=r"dev\.tsv: 1 rows have a class such as -1, outside of"):
+    with screen.refuses(ValueError):
         hub_files(source, tmp_path / "cache")
 
 
-def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+) -> None:
     """Nothing is left behind that a later attempt could take for whole."""
 
     def unreachable(*_args: Any, **_kwargs: Any) -> Any:
         raise ConnectionError("Couldn't reach 'nyu-mll/glue' on the Hub\nRetrying")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    message = (
-        r"(?s)nyu-mll/glue \(sst2, train\) at revision bcdcba\w+ is not to be had from the hub:"
-        r" ConnectionError: "
-    )
-    with pytest.raises(ValueError, match=message + r".*Hub\n  without a network, set hub=false"):
-        hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
+    source = HubSource.of(task("sst2"))
+    with screen.refuses(ValueError) as refused:
+        hub_files(source, tmp_path / "cache")
+    assert f"revision {source.revision} " in str(refused.value)
     assert list((tmp_path / "cache/hub").iterdir()) == []
 
 
-def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
+def test_other_columns_are_an_error(hub: Any, tmp_path: Path, screen: Screens) -> None:
     rows = {"text": ["a"], "label": [0]}
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.Value("int64")}
     )
     hub("nyu-mll/glue", "sst2", dict.fromkeys(("train", "validation", "test"), rows), features)
-    with pytest.raises(
-        ValueError, match=r"the rows are not as expected .*another revision has other columns"
-    ):
+    with screen.refuses(ValueError, hide={r"KeyError\(.*\)(?=\);)": "KeyError"}):
         hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []

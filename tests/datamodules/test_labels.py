@@ -5,7 +5,9 @@ have meant.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,36 +56,31 @@ def test_every_format_gives_the_same_labels(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("nothing", ["", None, "  "])
-@pytest.mark.parametrize("expected", [CLASSES, NUMBERS, ANY])
 def test_an_empty_label_is_counted_with_its_lines(
-    tmp_path: Path, kind: str, nothing: str | None, expected: str
+    tmp_path: Path, kind: str, screen: Screens
 ) -> None:
-    """Even a single one among many: it is no damaged row to be skipped."""
+    """By one sentence, however it is empty and whatever is expected. Even a single one among many:
+    it is no damaged row to be skipped.
+    """
     labels: list[str | None] = ["1", "2"] * 40
-    for index in range(0, 80, 9):
-        labels[index] = nothing
-    first = 2 if kind in ("csv", "tsv") else 1
-    where = (
-        rf"x\.{kind}:{first}: label is empty \(9 rows, lines {first}, {first + 9}, {first + 18},"
-        r" \.\.\.\): give each"
-    )
-    with pytest.raises(ValueError, match=where):
-        read(write(tmp_path, kind, labels), expected=expected)
+    sentences = set()
+    for nothing, expected in product(["", None, "  "], [CLASSES, NUMBERS, ANY]):
+        for index in range(0, 80, 9):
+            labels[index] = nothing
+        with pytest.raises(ValueError) as refused:
+            read(write(tmp_path, kind, labels), expected=expected)
+        sentences.add(str(refused.value))
+    (sentence,) = sentences
+    screen(sentence)
     one = ["1", "2"] * 400
     one[3] = ""
-    with pytest.raises(
-        ValueError, match=rf"x\.{kind}:{first + 3}: label is empty: give each row one label"
-    ):
+    with screen.refuses(ValueError):
         read(write(tmp_path, kind, one), names=["1", "2"])
 
 
 @pytest.mark.shared
-def test_the_file_of_lists(shared_dir: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"list_labels\.jsonl:1: label is a list \(\['a'\]\).*60 rows have other wrong",
-    ):
+def test_the_file_of_lists(shared_dir: Path, screen: Screens) -> None:
+    with screen.refuses(ValueError, hide={re.escape(str(shared_dir)): "SHARED"}):
         read(shared_dir / "cases/list_labels.jsonl")
 
 
@@ -192,22 +189,24 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
 
 
-def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None:
+def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path, screen: Screens) -> None:
     """The training file may lack a class that the validation file has, or both may lack it."""
     stars = class_label_file(tmp_path, [1, 2, 3], ["1", "2", "3", "4", "5"])
     assert read(stars, names=["1", "2", "3", "4"]).labels == ["2", "3", "4"]
     tones = class_label_file(tmp_path, [0, 1], ["neg", "pos", "neutral"])
     assert read(tones, names=["neg", "pos"]).labels == ["neg", "pos"]
-    with pytest.raises(ValueError, match="'neutral' is not one of the known labels"):
+    with screen.refuses(ValueError):
         read(class_label_file(tmp_path, [2], ["neg", "pos", "neutral"]), names=["neg", "pos"])
 
 
-def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(tmp_path: Path) -> None:
+def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(
+    tmp_path: Path, screen: Screens
+) -> None:
     names = ["1", "2", "3", "4", "5"]
     known = ["0", "1", "2", "3", "4"]
-    with pytest.raises(ValueError, match="by themselves and by their names"):
+    with screen.refuses(ValueError):
         read(class_label_file(tmp_path, [0, 1, 2], names), names=known)
-    with pytest.raises(ValueError, match="'5' is not one of the known labels"):
+    with screen.refuses(ValueError):
         read(class_label_file(tmp_path, [0, 1, 4], names), names=known)
     same = class_label_file(tmp_path, [0, 2], ["0", "1", "2"])
     assert read(same, names=["0", "2", "3"]).labels == ["0", "2"]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.objectives.test_hybrid import hybrid
 from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
+from tests.screens import Screens
 from torch import Tensor
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
@@ -85,21 +86,21 @@ MEMBERS: dict[str, dict[str, Any]] = {
     "longformer": {"attention": LONG},
     "big_bird": {"attention": BLOCKS},
 }
-# What cannot be, by the sentence that says so.
+# What cannot be.
 REFUSED = {
-    ("emd", "modernbert"): "needs architecture.block PostNorm",
-    ("emd", "neobert"): "needs architecture.block PostNorm",
-    ("emd", "ultrabert"): "needs architecture.block PostNorm",
-    ("permuted", "longformer"): "windows are of slots",
-    ("permuted", "big_bird"): "windows are of slots",
-    ("permuted", "deberta-v2"): "distances of DisentangledPositions are of slots",
-    ("permuted", "modernbert"): "windows are of slots",
-    ("permuted", "ultrabert"): "windows are of slots",
-    ("rtd", "deberta-v2"): "choose gdes, or generator_width 1",
-    ("rtd", "mpnet"): "choose gdes, or generator_width 1",
-    ("rtd", "xlnet"): "choose gdes, or generator_width 1",
-    ("emd", "xlnet"): "needs architecture.block PostNorm",
-    ("hybrid", "xlnet"): "every token how far the end of the text is",
+    ("emd", "modernbert"),
+    ("emd", "neobert"),
+    ("emd", "ultrabert"),
+    ("permuted", "longformer"),
+    ("permuted", "big_bird"),
+    ("permuted", "deberta-v2"),
+    ("permuted", "modernbert"),
+    ("permuted", "ultrabert"),
+    ("rtd", "deberta-v2"),
+    ("rtd", "mpnet"),
+    ("rtd", "xlnet"),
+    ("emd", "xlnet"),
+    ("hybrid", "xlnet"),
 }
 
 
@@ -150,13 +151,19 @@ def outputs(encoder: Encoder, heads: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("member", MEMBERS)
 @pytest.mark.parametrize("name", TOKENS)
 def test_a_step_and_a_folder(
-    shards: Any, ids: Any, make_member: Any, tmp_path: Path, name: str, member: str
+    shards: Any,
+    ids: Any,
+    make_member: Any,
+    tmp_path: Path,
+    name: str,
+    member: str,
+    screen: Screens,
 ) -> None:
     """All that is trained has a finite gradient, and a folder gives the same numbers again."""
     token = TOKENS[name]
     objective = objective_of(token)
     if (name, member) in REFUSED:
-        with pytest.raises(ValueError, match=REFUSED[name, member]):
+        with screen.refuses(ValueError):
             build_models(make_member(member, token), [objective])
         return
     encoder = make_member(member, token)
@@ -208,31 +215,35 @@ def test_next_sentences_of_every_member(
 
 
 @pytest.mark.parametrize(
-    "token", [TOKENS["ltr"], PERMUTED, hybrid(0.25), hybrid(1.0)], ids=["ltr", "permuted", "", "1"]
+    "token",
+    [TOKENS["ltr"], PERMUTED, hybrid(0.25), hybrid(1.0)],
+    ids=["ltr", "permuted", "hybrid", "hybrid without masks"],
 )
-def test_a_convolution_shows_what_is_hidden(make_member: Any, token: TokenObjective) -> None:
+def test_a_convolution_shows_what_is_hidden(
+    make_member: Any, token: TokenObjective, screen: Screens
+) -> None:
     positions = {"_target_": "clozelab.models.embeddings.LearnedPositions"}
     encoder = make_member("deberta-v2", token, block=CONVOLUTION, positions=positions)
-    with pytest.raises(ValueError, match="a convolution would show"):
+    with screen.refuses(ValueError):
         build_models(encoder, [objective_of(token)])
     # Masked tokens are hidden by their masks.
     build_models(encoder, [objective_of(hybrid(0.0))])
 
 
-@pytest.mark.parametrize("tokens", [(MLM, EMD), (EMD, MLM)])
-def test_two_kinds_of_heads_in_turn(make_member: Any, tokens: Any) -> None:
+@pytest.mark.parametrize("tokens", [(MLM, EMD), (EMD, MLM)], ids=["mlm, emd", "emd, mlm"])
+def test_two_kinds_of_heads_in_turn(make_member: Any, tokens: Any, screen: Screens) -> None:
     objectives = [objective_of(token) for token in tokens]
-    with pytest.raises(ValueError, match="two kinds of lm heads"):
+    with screen.refuses(ValueError):
         build_models(make_member("bert"), objectives)
     build_models(make_member("bert"), [objectives[0], objective_of(tokens[0])])
 
 
-TEACHERS = [
-    (EMD, {}, "enhanced mask decoder"),
-    (hybrid(0.25), {}, "predict the token behind them"),
-    (LTR_RTL.token, {"num_directions": 2}, "in two directions"),
-    (TOKENS["ltr"], {}, "from left to right"),
-]
+TEACHERS = {
+    "emd": (EMD, {}),
+    "hybrid": (hybrid(0.25), {}),
+    "ltr_rtl": (LTR_RTL.token, {"num_directions": 2}),
+    "ltr": (TOKENS["ltr"], {}),
+}
 
 
 def distillation_of(folder: Path) -> Distillation:
@@ -256,13 +267,13 @@ def save(folder: Path, encoder: Encoder, token: TokenObjective) -> None:
     folders.save_encoder_folder(folder, encoder, heads=heads, tokenizer_files={}, extra_config={})
 
 
-@pytest.mark.parametrize(("token", "changes", "sentence"), TEACHERS)
+@pytest.mark.parametrize(("token", "changes"), TEACHERS.values(), ids=TEACHERS)
 def test_teachers_that_say_something_else(
-    make_member: Any, tmp_path: Path, token: TokenObjective, changes: Any, sentence: str
+    make_member: Any, tmp_path: Path, token: TokenObjective, changes: Any, screen: Screens
 ) -> None:
     """Their probabilities are of another token, or of other states."""
     save(tmp_path, make_member("bert", token, **changes), token)
-    with pytest.raises(ValueError, match=sentence):
+    with screen.refuses(ValueError):
         distillation_of(tmp_path).check(make_member("bert").config, 32)
 
 
@@ -285,9 +296,9 @@ def test_a_student_starts_with_its_teachers_projection(
 
 
 @pytest.mark.parametrize("member", ["modernbert", "neobert", "ultrabert"])
-def test_heads_of_one_direction(make_member: Any, member: str) -> None:
+def test_heads_of_one_direction(make_member: Any, member: str, screen: Screens) -> None:
     encoder = make_member(member, LTR_RTL.token, num_directions=2)
-    with pytest.raises(ValueError, match="read states of one direction"):
+    with screen.refuses(ValueError):
         build_models(encoder, [LTR_RTL])
 
 

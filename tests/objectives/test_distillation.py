@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from tests.screens import Screens
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -343,70 +344,72 @@ def test_both_models_are_counted(setup, student_config, teacher_config):
     assert counter.get_total_flops() == pytest.approx(forward)
 
 
-def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student_config):
+def test_a_teacher_that_is_not_there_yet_counts_as_the_student(
+    tmp_path, student_config, screen: Screens
+):
     token = objective_of(tmp_path / "nowhere").token
     nothing = {"soft_weight": 0.0, "cosine_weight": 0.0, "teacher_layers": "even"}
     alone = objective_of(tmp_path / "nowhere", **nothing).token
     once = alone.flops_per_token(student_config, SLOTS, 0.0)
     assert token.flops_per_token(student_config, SLOTS, 0.0) == pytest.approx(once * 4 / 3)
-    with pytest.raises(ValueError, match=r"nowhere/config\.json does not exist"):
+    with screen.refuses(ValueError):
         PretrainingModel(Encoder(student_config), [objective_of(tmp_path / "nowhere")])
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    "settings",
     [
-        ({"teacher": None}, "objective.token.teacher is not set: give the folder"),
-        ({"temperature": 0.0}, "temperature is 0.0; it must be above 0"),
-        ({"soft_weight": 0.0, "cosine_weight": 0.0}, "learns nothing from its teacher"),
-        ({"teacher_layers": "odd"}, "teacher_layers is 'odd'; give a list of layers, or even"),
-        ({"soft_weight": -1.0}, "soft_weight is below 0"),
-        ({"teacher_layers": [4]}, "names 1 layers, and the student has 2"),
-        ({"teacher_layers": [0, 2]}, r"teacher_layers is \[0, 2\]; its layers are 1 to 4"),
-        ({"teacher_layers": [2, 5]}, r"teacher_layers is \[2, 5\]; its layers are 1 to 4"),
-        ({"hidden_layers": [[1, 5]]}, r"hidden_layers has \[1, 5\]; give \[student's, teacher's\]"),
-        ({"hidden_layers": [[1]]}, r"hidden_layers has \[1\]"),
-        ({"score_layers": [[0, 1]]}, r"score_layers has \[0, 1\].* from 1 to 2 and 4"),
+        {"teacher": None},
+        {"temperature": 0.0},
+        {"soft_weight": 0.0, "cosine_weight": 0.0},
+        {"teacher_layers": "odd"},
+        {"soft_weight": -1.0},
+        {"teacher_layers": [4]},
+        {"teacher_layers": [0, 2]},
+        {"teacher_layers": [2, 5]},
+        {"hidden_layers": [[1, 5]]},
+        {"hidden_layers": [[1]]},
+        {"score_layers": [[0, 1]]},
     ],
+    ids=str,
 )
-def test_settings_that_are_refused(teacher, student_config, settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings_that_are_refused(teacher, student_config, settings, screen: Screens):
+    with screen.refuses(ValueError):
         objective_of(teacher, **settings).token.check(student_config, SLOTS)
 
 
 @pytest.mark.parametrize(
-    ("changes", "settings", "words"),
+    ("changes", "settings"),
     [
-        ({"is_causal": True}, {}, "it reads from left to right"),
-        ({"max_position_embeddings": 16}, {}, "it has 16 positions, and instances have 32"),
-        ({"hidden_size": 8}, {}, "its hidden_size is 8, the student's 16"),
-        (
-            {"intermediate_size": 8},
-            {"teacher_layers": "even"},
-            "needs its intermediate_size, 8, and",
-        ),
-        ({"num_attention_heads": 4}, {"score_layers": [[1, 1]]}, "it has 4 heads, the student 2"),
+        ({"is_causal": True}, {}),
+        ({"max_position_embeddings": 16}, {}),
+        ({"hidden_size": 8}, {}),
+        ({"intermediate_size": 8}, {"teacher_layers": "even"}),
+        ({"num_attention_heads": 4}, {"score_layers": [[1, 1]]}),
     ],
+    ids=str,
 )
 def test_teachers_that_are_refused(
-    teacher_config, student_config, tmp_path, changes, settings, words
+    teacher_config, student_config, tmp_path, changes, settings, screen: Screens
 ):
     if "hidden_size" in changes:
         changes = changes | {"embedding_size": 8}
     folder = save(tmp_path / "other", replace(teacher_config, **changes))
-    with pytest.raises(ValueError, match=f"teacher={folder}: .*{words}"):
+    with screen.refuses(ValueError):
         objective_of(folder, **settings).token.check(student_config, SLOTS)
 
 
-def test_a_teacher_without_what_is_asked(teacher, teacher_config, student_config, tmp_path):
+def test_a_teacher_without_what_is_asked(
+    teacher, teacher_config, student_config, tmp_path, screen: Screens
+):
     token = objective_of(save(tmp_path / "bare", teacher_config, kinds=())).token
-    with pytest.raises(ValueError, match="no lm head"):
+    with screen.refuses(ValueError):
         token.check(student_config, SLOTS)
     rotary = {"_target_": "clozelab.models.embeddings.RotaryPositions"}
     token = objective_of(teacher, score_layers=[[1, 1]]).token
-    with pytest.raises(ValueError, match=r"scores of .*RotaryPositions are not compared"):
+    with screen.refuses(ValueError):
         token.check(replace(student_config, positions=rotary), SLOTS)
     larger = Encoder(replace(student_config, vocab_size=70))
-    with pytest.raises(ValueError, match="embeddings for 60 ids, and the student for 70"):
+    with screen.refuses(ValueError):
         PretrainingModel(larger, [objective_of(teacher)])
     objective_of(teacher, teacher_layers="even", **ALL_LOSSES).token.check(student_config, SLOTS)

@@ -122,8 +122,8 @@ def test_a_text_that_the_vocabulary_does_not_know(
             screen.log(caplog)
 
 
-def test_a_missing_value_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tokenizer\.vocab_size has no value"):
+def test_a_missing_value_is_an_error(tmp_path: Path, screen: Screens) -> None:
+    with screen.refuses(ValueError):
         config(tmp_path, vocab_size="???")
 
 
