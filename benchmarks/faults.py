@@ -415,8 +415,9 @@ def workers(lab: Lab) -> Iterator[Row]:
 
 
 def gradients(lab: Lab) -> Iterator[Row]:
-    """A gradient that is not what it should be, in one step: its update is left out, or the run ends
-    before it is saved.
+    """A gradient that is not what it should be, in one step.
+
+    Its update is left out, or the run ends before it is saved.
     """
     passed = {"stop": 0, "skip": 0, "roll_back": 0}
     factors = (float("nan"), float("inf"), 1000.0)
