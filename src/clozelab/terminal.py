@@ -7,9 +7,11 @@ terminals of any width: what does not fit is left out by importance, and a pipe 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -172,6 +174,18 @@ def path_of(name: str, values: Mapping[str, str]) -> str:
     if given:
         return given
     return str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
+
+
+@contextmanager
+def quiet_log() -> Iterator[None]:
+    """Only errors are logged meanwhile."""
+    logger = logging.getLogger("clozelab")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 # characters: no line that anybody prints is longer, so none is folded where a program reads it

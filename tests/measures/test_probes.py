@@ -237,6 +237,14 @@ def test_a_fine_tuned_model_on_another_file(
     (other,) = find(evaluate(*words, *shifted, name="other")).evaluate
     assert other.task == "shifted" and other.score < 10.0 and "baselines" not in other.facts
     assert {path: path.read_bytes() for path in before} == before
+    # A folder of before does not say that texts were cut; its run does.
+    config = json.loads((tmp_path / "tuned/model/config.json").read_text())
+    del config["clozelab"]["long_documents"]
+    (tmp_path / "tuned/model/config.json").write_text(json.dumps(config))
+    (tmp_path / "tuned/model/checksums.json").unlink()
+    otherwise = ["validation_file=glue/SST-2/dev.tsv", "long_documents=windows", "window_stride=9"]
+    with pytest.raises(ValueError, match=r"say measure\.task\.data\.long_documents=truncate"):
+        evaluate(*words, *(f"measure.task.data.{setting}" for setting in otherwise))
     (folder / "odd.tsv").write_text("sentence\tlabel\nthe cat sat\tgood\n")
     with screen.refuses(ValueError):
         evaluate(*words, "measure.task.data.validation_file=glue/SST-2/odd.tsv", name="odd")
@@ -288,6 +296,25 @@ def test_what_stands_between_encoder_and_head_is_read_whole_or_refused(
     model = save_tuned("classification", bilstm=BiLSTM(24, 12, 1, 0.0), extra_config=config)
     with screen.refuses(ValueError):
         evaluate(*reviews(tmp_path), model, size, name="mix")
+
+
+def test_a_model_reads_texts_as_in_its_training_or_is_refused(
+    tmp_path: Path, save_tuned: Any, evaluate: Any
+) -> None:
+    """Cut elsewhere, or pooled otherwise, it would get another score than its own run."""
+    trained = {"max_seq_length": 8, "long_documents": "windows", "window_pooling": "max"}
+    config = {"clozelab": trained | {"window_stride": 3}}
+    model = save_tuned("classification", labels=["0", "1"], extra_config=config)
+    alike = [f"measure.task.data.{key}={value}" for key, value in trained.items()]
+    match = r"say measure\.task\.data\.long_documents=windows .*window_pooling=max"
+    with pytest.raises(ValueError, match=match):
+        evaluate(*reviews(tmp_path), model)
+    with pytest.raises(ValueError, match=r"say measure\.task\.data\.window_stride=3"):
+        evaluate(*reviews(tmp_path), model, *alike, "measure.task.data.window_stride=4")
+    alike.append("measure.task.data.window_stride=3")
+    with pytest.raises(ValueError, match=r"say measure\.task\.data\.max_seq_length=8"):
+        evaluate(*reviews(tmp_path), model, *alike, "measure.task.data.max_seq_length=7")
+    evaluate(*reviews(tmp_path), model, *alike)
 
 
 @pytest.mark.parametrize("task", ["mrpc", "sst2"])

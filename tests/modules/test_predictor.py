@@ -251,6 +251,18 @@ def test_a_long_text_is_tagged_in_rows_of_the_training(model: Any, features: str
         assert close([word.probability for word in tagged.words], shares.amax(1))
 
 
+def test_features_are_read_in_fp32_as_they_were_stored(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tagger by features has learnt from an fp32 encoder's, whatever the CPU multiplies."""
+    monkeypatch.setattr("clozelab.training.runtime.multiplies_bf16", lambda _: True)
+    _, folder = model("tags")
+    assert clozelab.load(folder, device="cpu").precision == "bf16-mixed"
+    made = {"clozelab": {"features": "last"}}
+    _, folder = model("tags", has_bilstm=True, features="last", extra_config=made)
+    assert clozelab.load(folder, device="cpu").precision == "32-true"
+
+
 def test_entities_are_merged_from_their_tags() -> None:
     from clozelab.modules.answers import Span, entities_of
 

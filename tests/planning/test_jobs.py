@@ -42,6 +42,7 @@ from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
+from clozelab.text.formatting import MOST_PASSES
 from clozelab.training.trainer import choose_hardware
 
 FOLDER = find_experiment("table5_pretraining_tasks")
@@ -204,6 +205,21 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
         affordable(Costing(demo, [], {}), 7200.0, [matched_by])
     with pytest.raises(ValueError, match="starting the runs alone"):
         divide(shapes, 15.0, 1, matched_by)
+
+
+def test_a_budget_buys_no_more_passes_than_a_text_is_good_for(demo: list[Arm]) -> None:
+    """What a plan recommends it does not warn of; it says that the text is too small."""
+    shapes = []
+    for arm in demo:
+        prepared = replace(arm.corpus, folder=Path("prepared"))
+        shapes.append(replace(timed(arm, 1e9, 1e9), corpus=prepared, start=2.5))
+    shares = {"time": divide(shapes, 7200.0, 1, "time")}
+    for arm, tokens in zip(shapes, shares["time"].tokens, strict=True):
+        assert tokens <= MOST_PASSES * arm.corpus.train.num_tokens
+    assert max(shares["time"].seconds) < 7200.0 / 3
+    told = warnings(Costing(shapes, [], {}), shares)
+    assert any("its text is too small for this budget" in line for line in told)
+    assert not any(" passes over" in line and "by heart" in line for line in told)
 
 
 def test_what_task_files_hold() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ FOLDER = find_experiment("two_sides")
 
 @pytest.fixture(scope="module")
 def costing(tmp_path_factory: pytest.TempPathFactory) -> Costing:
-    """The demo on a world that is not there yet."""
+    """The demo on a world that is not there yet; nothing is said of the small one's vocabulary."""
     root = tmp_path_factory.mktemp("world")
     words = [
         "scale=dials",
@@ -36,7 +37,18 @@ def costing(tmp_path_factory: pytest.TempPathFactory) -> Costing:
         f"runs_dir={root}/runs",
     ]
     (root / "small").mkdir()
-    return analyse(make_steps(FOLDER, words), Corpora(strict=False, world=root / "small"))
+    said: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    logger = logging.getLogger("clozelab")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    costing = analyse(make_steps(FOLDER, words), Corpora(strict=False, world=root / "small"))
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+    assert not [record for record in said if "vocabulary" in record.getMessage()]
+    return costing
 
 
 def timed(shape: Shape, speed: float = 1000.0) -> Any:

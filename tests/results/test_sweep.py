@@ -217,9 +217,27 @@ def test_a_given_encoder_is_not_called_by_a_default(tmp_path: Path, writers: Any
     for row in ("p-0.15", "p-0.3", "mine"):
         arm = "mlm_nsp" if row == "mine" else row
         writers.finetune(tmp_path, row, "mrpc", (1, 1), 70.0, config={"encoder_arm": arm})
-        override = "row=mine" if row == "mine" else f"encoder_arm={arm}"
-        say(tmp_path, f"finetune/{row}/*/*/*", override)
-    assert list(rows_of(infer_table(find(tmp_path)))) == ["mine", "p-0.15", "p-0.3"]
+        overrides = ["row=mine", "encoder=a/folder"] if row == "mine" else [f"encoder_arm={arm}"]
+        say(tmp_path, f"finetune/{row}/*/*/*", *overrides)
+    table = infer_table(find(tmp_path))
+    assert list(rows_of(table)) == ["mine", "p-0.15", "p-0.3"]
+    arms = [row.arm for row in table.experiment.rows]
+    assert arms == ["a/folder", "p-0.15", "p-0.3"], "mlm_nsp has nothing to do with it"
+
+
+def test_nobody_misses_what_was_not_begun(
+    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row on one task, beside rows with more seeds on another: no run of it is lacking."""
+    for seed in (1, 2):
+        writers.finetune(tmp_path, "first", "mrpc", (seed, 1), 70.0)
+    writers.finetune(tmp_path, "second", "sst2", (1, 1), 80.0)
+    for row in ("first", "second"):
+        say(tmp_path, f"finetune/{row}/*/*/*", f"row={row}")
+    table = infer_table(find(tmp_path))
+    assert not any(cell.missing for cell in table.cells.values())
+    assert main([str(tmp_path)]) == 0
+    assert "missing" not in capsys.readouterr().out
 
 
 def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:

@@ -119,6 +119,9 @@ def test_seeds_that_learnt_nothing_are_said_once(root: Path, writers: Any) -> No
     writers.pretrain(root, "mlm", 2, known=facts)
     lines = {line[0]: line for line in results(find(root).pretrain)}
     assert lines["mlm"][2:] == ["2", "loss 6.355", "learnt nothing: word frequencies give 6.32"]
+    writers.pretrain(root, "mlm", 3, known=facts | {"validation/loss": 4.4})
+    lines = {line[0]: line for line in results(find(root).pretrain)}
+    assert lines["mlm"][4] == "2 of 3 learnt nothing: word frequencies give 6.32"
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])

@@ -168,6 +168,10 @@ class FinetuningDataModule(LightningDataModule):
         self.validation_path = self.require(validation_file)
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
+    def remembered(self) -> JsonObject:
+        """What a model's folder is told of how its texts were read, called as the settings are."""
+        return {"max_seq_length": self.max_seq_length}
+
     @property
     @abstractmethod
     def reading(self) -> JsonObject:

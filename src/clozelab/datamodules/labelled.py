@@ -367,20 +367,22 @@ class LabelledDataModule(FinetuningDataModule):
         self.window_stride: int | None = None
         if _reads_windows(long_documents, window_pooling, text_columns):
             self.window_stride = window_stride
+        self.long_documents = long_documents
         self.window_pooling = window_pooling
         self.extra_paths = {
             name: self.require(file) for name, file in (extra_validation_files or {}).items()
         }
 
     def remembered(self) -> JsonObject:
-        """What a model's folder is told: how many texts it reads at once, how windows are pooled.
-
-        Nothing where it reads the two of a pair apart.
-        """
-        if self.pairs == "apart":
-            return {}
-        num_texts = len(self.layout.text_columns)
-        return {"texts_per_example": num_texts, "window_pooling": self.window_pooling}
+        """The same of windows, and how many texts it reads at once, but for a pair's read apart."""
+        remembered = super().remembered() | {
+            "long_documents": self.long_documents,
+            "window_stride": self.window_stride,
+            "window_pooling": self.window_pooling,
+        }
+        if self.pairs != "apart":
+            remembered["texts_per_example"] = len(self.layout.text_columns)
+        return remembered
 
     @property
     def reading(self) -> JsonObject:

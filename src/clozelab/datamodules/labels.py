@@ -70,8 +70,10 @@ class Places:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a cell holds nothing: null, or the number NaN that pandas writes for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """Whether a cell holds nothing: null, NaN, or pandas' NA or NaT."""
+    # By name: pandas need not be installed.
+    is_nothing = type(value).__name__ in ("NoneType", "NAType", "NaTType")
+    return is_nothing or (isinstance(value, float) and math.isnan(value))
 
 
 def cell_text(value: object) -> str:

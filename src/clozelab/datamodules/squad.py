@@ -517,6 +517,9 @@ class SquadDataModule(FinetuningDataModule):
         self.extra_paths = [self.require(file) for file in train_extra]
         self.with_unanswerable = with_unanswerable
 
+    def remembered(self) -> JsonObject:
+        return asdict(self.settings)
+
     @property
     def reading(self) -> JsonObject:
         extra = [file_sha256(path) for path in self.extra_paths]

@@ -516,6 +516,9 @@ class TagDataModule(FinetuningDataModule):
         self.entity_tags = entity_tags
         self.document_context = document_context
 
+    def remembered(self) -> JsonObject:
+        return super().remembered() | {"document_context": self.document_context}
+
     @property
     def reading(self) -> JsonObject:
         return asdict(self.layout) | {

@@ -146,7 +146,7 @@ def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> obje
         may_lack = {*LISTS, "text"}
     for role, column in roles.items():
         value = record.get(column)
-        if _is_missing(value):
+        if is_missing(value):
             if role in may_lack:
                 continue
             reason = f"has no {column!r}"
@@ -320,12 +320,6 @@ def _wrong_cell(value: object, column: str, role: str) -> str:
     if not _is_sequence(value) or not all(isinstance(part, str) for part in value):
         return f"has {_shown(value)} as {column!r}: a list of strings was expected"
     return ""
-
-
-def _is_missing(value: object) -> bool:
-    """None, NaN, pandas' NA and NaT: an empty cell."""
-    # by name: pandas need not be installed
-    return is_missing(value) or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _question(items: list[object], number: int) -> tuple[str, list[str]]:

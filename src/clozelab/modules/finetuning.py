@@ -46,7 +46,15 @@ log = logging.getLogger(__name__)
 BatchValues = tuple[Tensor, Tensor]
 HEADS = ("linear", "bilstm")
 # what a folder remembers of its own fine-tuning alone: another on top of it has not these
-OF_ONE_TASK = ("pooling", "texts_per_example", "window_pooling", "features")
+OF_ONE_TASK = (
+    "pooling",
+    "texts_per_example",
+    "features",
+    "document_context",
+    "long_documents",
+    "window_stride",
+    "window_pooling",
+)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ class ModelRunner:
         self.device = resolve_device(device)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision}: choose one of {', '.join(PRECISIONS)}")
+        # A tagger by features has learnt from those of an encoder in fp32.
+        if precision == "auto" and "feature_mix" in model.heads:
+            precision = "32-true"
         self.model = model
         self.tokenizer = model.tokenizer
         self.encoder = model.encoder.to(self.device).eval()

@@ -533,6 +533,9 @@ def divide(
     # no formula to be turned around.
     amount = brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most)
     factor = amount / amounts
+    # More than a text is good for is taken from all arms alike.
+    spare = [arm.useful_factor / multiple for arm, multiple in zip(arms, factor, strict=True)]
+    factor *= min(1.0, *spare)
     shares = planned[["steps", "tokens", "flops", "steps_factor"]].mul(factor, axis=0)
     return shares.assign(arm=planned.arm, seconds=start + planned.time * factor, factor=factor)
 

@@ -28,6 +28,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
+from clozelab.text.formatting import MOST_PASSES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
@@ -281,6 +282,14 @@ class Arm(Shape):
     @property
     def tokens(self) -> int:
         return sum(self.phase_tokens)
+
+    @property
+    def useful_factor(self) -> float:
+        """The multiple of its steps with which it does not yet learn its text by heart."""
+        if self.corpus.folder is None:
+            return float("inf")
+        # A little less, since factors are rounded.
+        return 0.99 * MOST_PASSES * self.corpus.train.num_tokens / self.tokens
 
     @cached_property
     def parameters(self) -> int:

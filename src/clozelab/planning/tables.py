@@ -9,7 +9,14 @@ from rich import filesize
 
 from clozelab.analysis.phrases import listed, rough
 from clozelab.terminal import Heading
-from clozelab.text.formatting import DASH, STAGE_NAMES, duration, passes, several
+from clozelab.text.formatting import (
+    DASH,
+    MOST_PASSES,
+    STAGE_NAMES,
+    duration,
+    passes,
+    several,
+)
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
@@ -269,7 +276,7 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
     guessed = [job.task for job in costing.tasks if not job.samples.train]
     if guessed:
         names = ", ".join(dict.fromkeys(guessed))
-        lines.append(f"files not found for {names}: their lengths (?) are guesses")
+        lines.append(f"files not found for {names}: their lengths are guesses")
     return lines
 
 
@@ -285,6 +292,11 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
                 f"{arm.name}: too short to learn more than word frequencies: {rough(tokens)}"
                 f" tokens, where a masked model takes about {rough(arm.tokens_to_plateau)} (rule of"
                 " thumb at the tiny size; larger ones later)"
+            )
+        if shares and tokens >= arm.useful_factor * arm.tokens - 1:
+            lines.append(
+                f"{arm.name}: its text is too small for this budget: more than is shown would be"
+                f" over {MOST_PASSES} passes, with which an encoder learns it by heart"
             )
         if arm.corpus.folder:
             amount, _ = passes(tokens, arm.corpus.train.num_tokens)

@@ -574,7 +574,7 @@ def _cell_view(row: str, column: DataColumn, table: ResultTable) -> CellView:
     decimals = column.decimals
     paper = table.paper_value(row, column)
     # A row without an arm of its own has no pre-training to report, which is not a lack.
-    is_absent = cell.estimate is None and bool(column.task or cell.missing)
+    is_absent = cell.estimate is None and bool(cell.missing)
     mean = "missing" if is_absent else DASH
     if cell.estimate:
         mean = f"{cell.estimate.mean:.{decimals}f}"

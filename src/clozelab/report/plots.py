@@ -239,7 +239,7 @@ def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
         cell = table.cells[row.name, column.key]
         style: JsonObject = {"markersize": 6, "color": colour}
         if cell.estimate is None:
-            _write_absence(axes, height, column, cell)
+            _write_absence(axes, height, cell)
         elif cell.is_collapsed:
             axes.plot(cell.estimate.mean, height, marker="x", **style)
         else:
@@ -259,13 +259,13 @@ def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
     _write_title(axes, column)
 
 
-def _write_absence(axes: Axes, height: int, column: DataColumn, cell: Cell) -> None:
+def _write_absence(axes: Axes, height: int, cell: Cell) -> None:
     """Write a word instead of a dot; a fact that a row does not have is not missing."""
     axes.text(
         # across in shares of the axis, up and down in rows
         0.03,
         height,
-        "missing" if column.task or cell.missing else DASH,
+        "missing" if cell.missing else DASH,
         color=plt.rcParams[FAINT],
         backgroundcolor=plt.rcParams[PAPER],
         fontsize=8,

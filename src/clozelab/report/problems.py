@@ -165,7 +165,7 @@ def _began_too_early(pretrain: Iterable[Record], scored: Iterable[Record]) -> It
     """Runs that began from an encoder before its training ended."""
     finished = {(run.name, run.seed): run.finished or "" for run in pretrain if run.is_complete}
     for run in scored:
-        arm = str(run.config.get("encoder_arm"))
+        arm = str(run.encoder_arm)
         is_last = float(run.config.get("encoder_fraction", 1.0)) == 1.0
         # ISO 8601 in UTC: as texts such times sort as they passed.
         end = finished.get((arm, run.pretrain_seed), "")

@@ -276,7 +276,7 @@ def _task_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
     # score -> the column of the table that shows it; a row of nobody is in no column
     columns = [column for column in table.columns if column.task == run.task and run.name in arms]
     headings = {column.metric: column.heading for column in columns}
-    arm = arms.get(run.name, run.config.get("encoder_arm"))
+    arm = arms.get(run.name, run.encoder_arm)
     about = {
         "row": run.name,
         "arm": arm,

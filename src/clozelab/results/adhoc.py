@@ -49,10 +49,9 @@ def infer_table(runs: Runs) -> ResultTable:
 
     ValueError: there is no run.
     """
-    recorded = []
-    for run in runs.records:
-        if run.fingerprint and run.config.get("seed") is not None:
-            recorded.append(run)
+    recorded = [
+        run for run in runs.records if run.fingerprint and run.config.get("seed") is not None
+    ]
     if not recorded:
         raise ValueError(
             f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment"
@@ -68,7 +67,10 @@ def infer_table(runs: Runs) -> ResultTable:
     # Whatever the rows are named by is what they are about.
     swept = [*(_differing(overrides_of(row_runs)) or keys), *_differing(overrides_of(pretrained))]
     experiment = experiment.model_copy(update={"differ_in": tuple(swept)})
-    return build_table(experiment, replace(runs, records=[*pretrained, *named]))
+    table = build_table(experiment, replace(runs, records=[*pretrained, *named]))
+    # Nobody has asked for more than was begun, and what has not ended is told of by itself.
+    cells = {key: replace(cell, missing=()) for key, cell in table.cells.items()}
+    return replace(table, cells=cells)
 
 
 def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) -> Experiment:
@@ -79,7 +81,7 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
     empty = (None,) * len(columns)
     rows = {}
     for run in runs:
-        arm = str(run.config.get("encoder_arm")) if is_tuned else run.name
+        arm = str(run.encoder_arm) if is_tuned else run.name
         rows[run.name] = Row(row=run.name, label=run.name, arm=arm, cells=empty)
     return Experiment(
         folder=root,

@@ -55,9 +55,6 @@ def is_pretrained(run: Record) -> bool:
 
 
 def evidence_of(run: Record) -> RunEvidence:
-    encoder_arm = run.config.get("encoder_arm")
-    if encoder_arm is not None:
-        encoder_arm = str(encoder_arm)
     is_finetuning = run.stage == "finetune"
     seeds = seeds_of(run)
     run_settings = settings(run)
@@ -76,7 +73,7 @@ def evidence_of(run: Record) -> RunEvidence:
         environment=environment,
         delta=delta,
         encoder=encoder,
-        encoder_arm=encoder_arm,
+        encoder_arm=run.encoder_arm,
         encoder_fraction=fraction,
         amounts=amounts,
     )
@@ -265,7 +262,7 @@ def find_outdated(runs: Iterable[Record], free_keys: Iterable[str]) -> dict[Path
     # and seed may have been trained anew, though, and a run may have begun with that.
     current_encoders = _encoder_checksums(run for run in trained if run.folder not in outdated)
     for run in complete:
-        encoder = (str(run.config.get("encoder_arm")), run.pretrain_seed)
+        encoder = (run.encoder_arm, run.pretrain_seed)
         is_measured = run.stage != "pretrain" and is_pretrained(run)
         is_old = run.inputs.get("encoder") not in current_encoders
         if is_measured and is_old and encoder in old_encoders:

@@ -16,6 +16,7 @@ LEARNT_CONTEXT_NATS = 0.2
 LEARNT_SKILL = 0.05
 """The same of a pre-training that tells replaced tokens: a skill score."""
 SHORT_NAMES = {"bits_per_character": "bits/char"}  # where a score's name leaves it no room
+NOTHING = "learnt nothing: "
 RTD_ACCURACY = "validation/rtd_accuracy"
 RTD_TRIVIAL_ACCURACY = "validation/rtd_trivial_accuracy"
 
@@ -96,7 +97,7 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
     else:
         return _baselines_in_words(run)
     if has_learnt_nothing(run):
-        return f"learnt nothing: {text}"
+        return f"{NOTHING}{text}"
     return text
 
 
@@ -144,10 +145,16 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     for (name, task), runs in group_by(records, attrgetter("name", "task")).items():
         scores = [run.score for run in runs if run.score is not None]
         mean = statistics.fmean(scores) if scores else None
-        # the loss itself is a run's own, what it stands beside is the same for all
-        contexts = [score_in_context(run, with_loss=False) for run in runs]
-        distinct_contexts = "; ".join(filter(None, dict.fromkeys(contexts)))
-        lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), distinct_contexts])
+        # The loss itself is a run's own. What it stands beside is the same for all, also where some
+        # seeds learnt nothing, and is said once.
+        num_empty = sum(map(has_learnt_nothing, runs))
+        verdicts = {0: "", len(runs): NOTHING}
+        verdict = verdicts.get(num_empty, f"{num_empty} of {len(runs)} {NOTHING}")
+        contexts = dict.fromkeys(
+            score_in_context(run, with_loss=False).removeprefix(NOTHING) for run in runs
+        )
+        text = verdict + "; ".join(filter(None, contexts))
+        lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), text])
     return lines
 
 

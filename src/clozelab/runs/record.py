@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from clozelab.corpus.files import write_whole
 from clozelab.runs.identity import identity_of
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.measuring import read_rows
 
@@ -217,6 +218,14 @@ class Record(BaseModel, extra="forbid"):
     @property
     def task(self) -> str:
         return self.job_name.task
+
+    @property
+    def encoder_arm(self) -> str | None:
+        """The arm whose encoder a run took; of a folder that was given instead, its place."""
+        given = values_of(self.overrides)
+        if "encoder" in given and "encoder_arm" not in {*given, *self.row_delta}:
+            return given["encoder"]
+        return self.config.get("encoder_arm")
 
     @property
     def seeds(self) -> str:

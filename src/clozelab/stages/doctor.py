@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.planning.steps import SWEEPS, step_of
 from clozelab.results.experiment import find_experiment
-from clozelab.terminal import Grammar, ParsedArgs, parse, say
+from clozelab.terminal import Grammar, ParsedArgs, parse, quiet_log, say
 
 if TYPE_CHECKING:  # it imports torch: not for --help and mistakes
     from clozelab.checks.subject import Subject
@@ -76,25 +74,14 @@ def _examine_subject(args: ParsedArgs) -> int:
     from clozelab.checks.doctor import examine, print_findings
     from clozelab.checks.subject import ERROR
 
-    with _quiet_log():
+    # What matters comes as a finding.
+    with quiet_log():
         subject = _gather(args)
         findings = list(examine(subject))
     say(f"Pre-flight of {subject.name}", "bold")
     print_findings(findings, shows_all="all" in args.flags)
     say(f"{time.perf_counter() - started:.0f} s", "dim")
     return int(any(finding.level == ERROR for finding in findings))
-
-
-@contextmanager
-def _quiet_log() -> Iterator[None]:
-    """Only errors are logged meanwhile: what matters comes as a finding."""
-    logger = logging.getLogger("clozelab")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _gather(args: ParsedArgs) -> Subject:

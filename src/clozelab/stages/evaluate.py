@@ -38,7 +38,7 @@ from clozelab.modules.model import (
 )
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.record import Score
+from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.stages import factory
@@ -196,7 +196,14 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     label_names = None
     if measure.module is None and task is not None:
         label_names = label_names_of(cfg, folder)
-        warn_of_another_task(folder, provenance.get("task"), task["name"])
+        trained_on = provenance.get("task", task["name"])
+        if trained_on != task["name"]:
+            log.warning(
+                "%s was fine-tuned on %s: do its classes mean the same on %s?",
+                folder,
+                trained_on,
+                task["name"],
+            )
     code = ""
     if task:
         code = digest(code_behind([task["data"]["_target_"]]))
@@ -230,11 +237,24 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     return data
 
 
-def warn_of_another_task(folder: Path, trained_on: str | None, task: str) -> None:
-    """Warn where a model is scored on another task than it was fine-tuned on."""
-    if trained_on not in (None, task):
-        log.warning(
-            "%s was fine-tuned on %s: do its classes mean the same on %s?", folder, trained_on, task
+def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:
+    """ValueError where a model would read texts otherwise than in its fine-tuning.
+
+    Both are by the names of settings; `trained` is what its folder says.
+    """
+    # Folders of before say less than their runs do.
+    run = read_record(folder.parent)
+    if run is not None and run.stage == "finetune":
+        trained = run.config["task"]["data"] | trained
+    settings = []
+    for key, value in reads.items():
+        # None is of a setting that means nothing beside the others.
+        if None not in (value, trained.get(key)) and trained[key] != value:
+            settings.append(f"measure.task.data.{key}={trained[key]}")
+    if settings:
+        raise ValueError(
+            f"{folder} was fine-tuned to read texts otherwise, and would not score as its run has:"
+            f" say {' '.join(settings)}"
         )
 
 
@@ -347,6 +367,7 @@ def _build_task_module(
             f"{folder} tags words by features of several layers, which an evaluation does not read;"
             " `clozelab predict` does"
         )
+    check_reading(data.remembered(), provenance, folder)
     return build("task.module", with_pooling(task["module"], folder))(
         encoder=encoder,
         head=provenance.get("head", "linear"),

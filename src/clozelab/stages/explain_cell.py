@@ -55,7 +55,7 @@ def runs_of_cell(table: ResultTable, row: str, column: DataColumn) -> list[CellR
         if run.name == row and run.task in column.tasks:
             runs.append(run)
     # Which (arm, seed) a fine-tuning or a measure began with.
-    encoders = {(run.config.get("encoder_arm"), run.pretrain_seed) for run in runs}
+    encoders = {(run.encoder_arm, run.pretrain_seed) for run in runs}
     cell_runs = _cell_runs(table, row, column, runs)
     for run in table.runs.pretrain:
         if (run.name, run.seed) in encoders:

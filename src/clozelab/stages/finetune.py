@@ -55,8 +55,6 @@ CHECKPOINT_INTERVAL_STEPS = 50
 CHECKPOINT_SECONDS = 300.0
 RESULTS_IN_RECORD = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
-LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
-"""What a model's folder remembers of how its texts were cut."""
 
 
 @dataclass(frozen=True)
@@ -275,14 +273,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson
 
 def model_facts(job: FinetuneJob) -> JsonObject:
     """What a model's folder remembers of its fine-tuning."""
-    data = job.data
-    facts: JsonObject = {"task": job.cfg.task.name, "head": job.cfg.head}
-    for key in LENGTHS:
-        if key in data.facts:
-            facts[key] = data.facts[key]
-    if isinstance(data, LabelledDataModule):
-        facts |= data.remembered()
-    return facts
+    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
 
 
 def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:

@@ -1,28 +1,27 @@
 """`clozelab search`: the lines of a file that are most like a text.
 
-They are told by the cosine of their embeddings. A file is embedded once: FILE.npy holds the
-vectors, and FILE.npy.json what they are of: the file, the model, the pooling. It is begun before
-the vectors are written and ends with their checksum, so half a file is never taken.
+They are told by the cosine of their embeddings. A file is embedded once: the cache keeps its
+vectors below a name made of the file, the columns, the model and the pooling.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.corpus.files import file_sha256, write_whole
+from clozelab.corpus.files import file_sha256
 from clozelab.corpus.rows import Row, RowFile, open_rows
+from clozelab.datamodules.files import cached_folder, content_key
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
-from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.terminal import ParsedArgs, path_of, verb
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,19 +29,18 @@ if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
 HELP = """\
-clozelab search MODEL query=TEXT in=FILE [text=COLUMN] [output=FILE.npy]
-        [top_k=5] [--json]
+clozelab search MODEL query=TEXT in=FILE [text=COLUMN] [top_k=5] [--json]
+        [cache_dir=FOLDER]
 
 Prints the lines of a file that are most like a text: cosine, number of the
 line, line. Best is a model that was trained for it (clozelab finetune
 task=stsb_siamese). Lines without text, and those that the model cannot read,
-are never among them; the latter are counted.
+are never among them; the latter are counted. The embeddings are kept in the
+cache, and made again when the lines have changed; `clozelab predict MODEL
+do=embed input=FILE output=FILE.npy` writes them to a file.
 
   in=FILE        a text a line, or a table (.csv, .tsv, .jsonl, .parquet), as
                  for predict; text= names its column
-  output=FILE    where the embeddings are kept: FILE.npy beside in=. They are
-                 made once, and again when the lines have changed; those of
-                 another model or pooling are refused
   errors=raise   end at the first line that cannot be read
 
 pooling=, layer=, stride=, device=, precision=, hub=true are as for predict
@@ -52,7 +50,7 @@ KEYS = (
     "in",
     "text",
     "format",
-    "output",
+    "cache_dir",
     "top_k",
     *inference.MODEL_KEYS,
     *inference.OPTIONS["embed"],
@@ -66,25 +64,29 @@ CHOICES = {"errors": inference.ERRORS, **inference.MODEL_CHOICES}
 def main(args: ParsedArgs) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | args.values
-    vectors_path = checked_paths(values)
+    refuse_no_search(values)
     file = open_rows(values["in"], values.get("format", "auto"))
-    roles = inference.roles_of_file(file, "embed", values)
-    rows = list(inference.rows_of(file, roles, "embed", values))
     # Here top_k counts lines, and is no option of the model's.
     option_values = {key: value for key, value in values.items() if key != "top_k"}
     options = inference.parse_options("embed", option_values)
-    errors = values.get("errors", "mark")
     predictor = inference.load_predictor(args)
+    roles = inference.roles_of_file(file, "embed", values, predictor.trained_columns)
+    rows = list(inference.rows_of(file, roles, "embed", values))
     query = predictor.embed(values["query"], **options)
-    note = note_of(predictor, Path(args.names[0]), file, roles, options)
+    key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
+    folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
-    def compute() -> list[object]:
+    def write(target: Path) -> JsonObject:
         answered = inference.answer_rows(
-            predictor, "embed", rows, options, roles=roles, errors=errors
+            predictor, "embed", rows, options, roles=roles, errors=values.get("errors", "mark")
         )
-        return [vector for _, vector in inference.count_rows(answered, Counter())]
+        vectors = [vector for _, vector in inference.count_rows(answered, Counter())]
+        # A row of NaN for a line that cannot be read.
+        write_arrays(target / "vectors.npy", vectors)
+        return {}
 
-    cosines = cosine_similarities(load_or_compute(vectors_path, note, compute), query)
+    cached_folder(folder, write)
+    cosines = cosine_similarities(np.load(folder / "vectors.npy"), query)
     # A line without text has a vector, and is like nothing.
     for index, row in enumerate(rows):
         if inference.is_empty(row.record, roles):
@@ -94,8 +96,8 @@ def main(args: ParsedArgs) -> int:
     return 0
 
 
-def checked_paths(values: Mapping[str, str]) -> Path:
-    """Where the embeddings are kept; ValueError for words that make no search."""
+def refuse_no_search(values: Mapping[str, str]) -> None:
+    """ValueError for words that make no search."""
     is_complete = "query" in values and "in" in values
     if not is_complete or not values["top_k"].isdecimal() or values["top_k"] == "0":
         raise ValueError(
@@ -103,7 +105,6 @@ def checked_paths(values: Mapping[str, str]) -> Path:
         )
     if not Path(values["in"]).is_file():
         raise ValueError(f"in={values['in']}: there is no such file")
-    return inference.parse_output("output", values.get("output", f"{values['in']}.npy"), [".npy"])
 
 
 def cosine_similarities(
@@ -133,74 +134,29 @@ def print_hit(row: Row, roles: Mapping[str, str], cosine: float, *, is_json: boo
     print(f"{cosine:.4f}\t{row.number}\t{text}")
 
 
-def note_of(
+def content_of(
     predictor: Predictor,
     model_path: Path,
     file: RowFile,
     roles: Mapping[str, str],
     options: ReadOnlyJson,
 ) -> JsonObject:
-    """What a file's vectors are made by and of; those of another model cannot be compared."""
+    """What decides a file's vectors: the model, how it pools, and which columns it reads."""
     from clozelab.modules.model import sentence_vectors
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
-    fingerprints = [encoder_fingerprint(folder)]
+    content = {
+        "options": dict(options),
+        "model": encoder_fingerprint(folder),
+        "file": file_sha256(Path(file.name)),
+        "form": file.form,
+        "columns": dict(roles),
+    }
     # A file of weights may be one of several in its folder.
     if model_path.is_file():
-        fingerprints.append(file_sha256(model_path))
-    made_by = {"layer": None, "stride": None, **options, "model": " ".join(fingerprints)}
+        content["weights"] = file_sha256(model_path)
     # A folder whose vectors are not computed here has its encoder's own.
-    if "pooling" not in made_by:
-        made_by["pooling"] = sentence_vectors(folder).pooling
-    # The lines, and which columns of them.
-    source = " ".join([file_sha256(Path(file.name)), file.form, *roles.values()])
-    return {"made_by": made_by, "file": source}
-
-
-def load_or_compute(
-    path: Path, note: JsonObject, compute: Callable[[], list[object]]
-) -> NDArray[np.float32]:
-    """float32 [rows, H]; a row of NaN for one that cannot be read.
-
-    The kept vectors are taken where they are of these lines and this model.
-    """
-    note_path = path.with_name(f"{path.name}.json")
-    if path.exists():
-        if is_current(path, note_path, note):
-            return np.load(path)
-        print(
-            f"{path} is not of these lines as they are now: they are embedded again",
-            file=sys.stderr,
-        )
-    # Without a checksum in the note the vectors are never taken: they may be half written.
-    write_whole(note_path, [json.dumps(note | {"sha256": ""}, indent=1)])
-    write_arrays(path, compute())
-    write_whole(note_path, [json.dumps(note | {"sha256": file_sha256(path)}, indent=1)])
-    return np.load(path)
-
-
-def is_current(path: Path, note_path: Path, note: ReadOnlyJson) -> bool:
-    """Whether kept vectors are of the file as it is now.
-
-    ValueError for vectors of another model or other settings, and for a file that is none of
-    search's.
-    """
-    try:
-        kept = read_json(note_path)
-        # What made the kept vectors otherwise: the model, or how texts are pooled and cut.
-        changed = []
-        for key in note["made_by"]:
-            if kept["made_by"][key] != note["made_by"][key]:
-                changed.append(key)
-    except (OSError, ValueError, LookupError, TypeError):
-        raise ValueError(
-            f"{path} is there, and nothing of search's beside it: name another, output=FILE"
-        ) from None
-    if changed:
-        raise ValueError(
-            f"{path} holds embeddings of another {' and '.join(sorted(changed))} than is asked"
-            " with: their cosines would mean nothing. Name another file (output=), or remove this"
-            " one"
-        )
-    return bool(kept["file"] == note["file"] and kept["sha256"] == file_sha256(path))
+    if "pooling" not in options:
+        content["pooling"] = sentence_vectors(folder).pooling
+    return content

@@ -38,6 +38,7 @@ from clozelab.schema import TrainerConfig
 from clozelab.stages import evaluate, factory, finetune, pretrain
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
+from clozelab.terminal import quiet_log
 from clozelab.text.formatting import STAGE_NAMES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware
@@ -140,7 +141,9 @@ class Corpora:
         for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
             generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
         small = {"corpus": corpus, "data_dir": str(world), "cache_dir": str(world / "cache")}
-        prepared = prepared_corpus(typed("pretrain", {**settings, **small}))
+        # What is said of a sample, such as how large its vocabulary is, is not of the corpus.
+        with quiet_log():
+            prepared = prepared_corpus(typed("pretrain", {**settings, **small}))
         seconds = time.process_time() - started
         # The whole world will take so many times as long.
         self.sampling += seconds
