@@ -103,6 +103,8 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
     verdict = wording.verdict_label(judgement)
     needs = needs_of(judgement, table)
     needs_short = judgement.forecast.short if judgement.forecast else ""
+    if judgement.weakest and judgement.weakest.rests_on_collapsed:
+        needs_short = "rests on collapsed runs"
     return ClaimView(
         number,
         is_answer,
