@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from tests.composing import composed
 from tests.conftest import TINY
 from tests.screens import Screens
 from torch import nn
@@ -627,6 +628,11 @@ def test_a_skipped_spike_is_a_step_without_an_update(
         torch.testing.assert_close(
             value, expected[name.removeprefix("model.models.")], atol=2e-6, rtol=0
         )
+
+
+def test_a_sudden_gradient_ends_no_run_by_default() -> None:
+    """A sweep would lose a seed to it."""
+    assert composed("pretrain", []).config.spike == "skip"
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,10 @@ class Places:
 
 def is_missing(value: object) -> bool:
     """Whether a cell holds nothing: null, NaN, or pandas' NA or NaT."""
-    # By name: pandas need not be installed.
-    is_nothing = type(value).__name__ in ("NoneType", "NAType", "NaTType")
-    return is_nothing or (isinstance(value, float) and math.isnan(value))
+    # Pandas' two by their names: it need not be installed.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and math.isnan(value)
 
 
 def cell_text(value: object) -> str:

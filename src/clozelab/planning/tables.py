@@ -293,6 +293,7 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
                 f" tokens, where a masked model takes about {rough(arm.tokens_to_plateau)} (rule of"
                 " thumb at the tiny size; larger ones later)"
             )
+        # Within a token of the most: the division of the time has stopped there.
         if shares and tokens >= arm.useful_factor * arm.tokens - 1:
             lines.append(
                 f"{arm.name}: its text is too small for this budget: more than is shown would be"

@@ -141,14 +141,17 @@ def content_of(
     roles: Mapping[str, str],
     options: ReadOnlyJson,
 ) -> JsonObject:
-    """What decides a file's vectors: the model, how it pools, and which columns it reads."""
+    """What decides a file's vectors: the model and its code, how it pools, what it reads."""
     from clozelab.modules.model import sentence_vectors
+    from clozelab.runs.code import code_behind
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
     content = {
         "options": dict(options),
         "model": encoder_fingerprint(folder),
+        "precision": predictor.precision,
+        "code": code_behind(["clozelab.modules.predictor.Predictor"]),
         "file": file_sha256(Path(file.name)),
         "form": file.form,
         "columns": dict(roles),
