@@ -10,6 +10,7 @@ from tests.results.words import read_claim
 
 from clozelab.analysis.score_file import ScoreLine, make_score_table
 from clozelab.analysis.verdicts import Judgement, Verdict, detectable_difference, judge
+from clozelab.metrics.entities import entity_scores
 
 SEEDS = (1, 2, 3, 4, 5)
 ALIKE = {"id": "alike", "text": "t", "rows": ["a", "b"], "column": "kinds", "direction": "within"}
@@ -22,15 +23,18 @@ def judged(
     second: list[float],
     num_examples: int | None = 800,
     metric: str = "validation/accuracy",
+    num_entities: int | None = None,
 ) -> Judgement:
     lines: list[ScoreLine] = []
     for arm, scores in (("a", first), ("b", second)):
         for seed, score in zip(SEEDS, scores, strict=True):
             lines.append(ScoreLine(len(lines), arm, (seed, 0), "kinds", score))
     table = make_score_table(lines, [read_claim(claim)])
-    columns = [
-        replace(column, num_examples=num_examples, metric=metric) for column in table.columns
-    ]
+    columns = []
+    for column in table.columns:
+        columns.append(
+            replace(column, num_examples=num_examples, num_entities=num_entities, metric=metric)
+        )
     table = replace(table, columns=tuple(columns))
     assert detectable_difference(table, 5) is not None
     (judgement,) = judge(table)
@@ -66,6 +70,8 @@ def test_few_examples_decide_nothing() -> None:
         ([100.0] * 5, [100.0] * 5, None, "validation/accuracy"),
         # One example weighs more than 100 / N in a correlation.
         ([100.0] * 5, [100.0] * 5, 800, "validation/matthews"),
+        # An F1 of labels, or of entities that nobody has counted.
+        ([100.0] * 5, [100.0] * 5, 800, "validation/f1"),
     ],
 )
 def test_other_scores_without_spread_decide_nothing(
@@ -74,6 +80,33 @@ def test_other_scores_without_spread_decide_nothing(
     judgement = judged({**ALIKE, "points": 3.0}, first, second, num_examples, metric)
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.difference is not None and judgement.difference.has_no_spread
+
+
+def test_an_f1_of_entities_is_weighed_by_its_entities() -> None:
+    claim = {**ALIKE, "points": 3.0}
+    scores = [100.0] * 5
+    # 800 sentences with an entity in every second one: two scores, each 100 / 400 points lower.
+    judgement = judged(claim, scores, scores, 800, "validation/f1", num_entities=400)
+    assert judgement.verdict is Verdict.HOLDS
+    assert judgement.difference is not None and judgement.difference.is_at_ceiling
+    assert judgement.difference.high == pytest.approx(stats.t.ppf(0.975, df=4) * 0.5 / 5**0.5)
+
+    # Most sentences have no entity: a single one weighs too much.
+    few = judged(claim, scores, scores, 800, "validation/f1", num_entities=20)
+    assert few.verdict is Verdict.INCONCLUSIVE
+    # Its precision alone would not show an entity that nobody saw.
+    precision = judged(claim, scores, scores, 800, "validation/precision", num_entities=400)
+    assert precision.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cost"),
+    [(["B-PER", "O", "B-PER", "O"], 0.5), (["B-LOC", "O", "O", "O"], 1.0 / 3.0)],
+)
+def test_a_wrong_entity_costs_its_share_at_most(wrong: list[str], cost: float) -> None:
+    labels = ["B-LOC", "O", "B-PER", "O"]
+    assert 1.0 - entity_scores([wrong], [labels])["f1"] == pytest.approx(cost)
+    assert cost <= 1.0 / 2.0
 
 
 def test_no_row_is_better_at_the_ceiling() -> None:

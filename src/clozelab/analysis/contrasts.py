@@ -28,7 +28,7 @@ from clozelab.analysis.statistics import (
     sequential_p,
 )
 
-CEILING = 100.0  # no accuracy in percent is higher
+CEILING = 100.0  # no score in percent is higher
 # figures of pre-training whose size depends on which tokens an objective predicts
 LOSS_FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy")
 
@@ -396,20 +396,32 @@ def _difference(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> Esti
 
 
 def _resolution_at_ceiling(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> float | None:
-    """The difference if each cell's score fell by one example, in points; None below the ceiling.
+    """The difference if each cell's score fell by one answer, in points; None below the ceiling.
 
     Two cells of 800 examples: 2 x 100 / 800 = 0.25 points.
     """
     resolution = 0.0
     for term, cell_scores in zip(terms, scores, strict=True):
-        column = term.column
-        is_accuracy = column.unit == PERCENT and column.metric.endswith("accuracy")
-        if not is_accuracy or not column.num_examples:
+        num_answers = _num_answers(term.column)
+        if not num_answers or any(score < CEILING for score in cell_scores.values()):
             return None
-        if any(score < CEILING for score in cell_scores.values()):
-            return None
-        resolution += abs(term.weight) * CEILING / column.num_examples
+        resolution += abs(term.weight) * CEILING / num_answers
     return resolution
+
+
+def _num_answers(column: DataColumn) -> int | None:
+    """How many answers a score is made of; None where one of them may weigh more than its share.
+
+    They are examples for an accuracy. For an F1 they are entities: where all others are right, one
+    that has the wrong type costs 1 / (their number), and one that is not seen costs half of it.
+    """
+    if column.unit != PERCENT:
+        return None
+    if column.metric.endswith("accuracy"):
+        return column.num_examples
+    if column.metric.endswith("/f1"):
+        return column.num_entities
+    return None
 
 
 def _common_seeds(cells: Sequence[Cell]) -> set[Seeds]:

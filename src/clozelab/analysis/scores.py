@@ -65,6 +65,8 @@ class DataColumn:
     baseline: tuple[str, float] | None = None
     # that a score is over, where known
     num_examples: int | None = None
+    # that an F1 of entities is over; None for other scores
+    num_entities: int | None = None
     # (used, available) where runs saw only a part of the training examples
     trained_on: tuple[int, int] | None = None
 

@@ -68,6 +68,8 @@ class Evaluation:
     scores: dict[str, float]
     predictions: list[JsonObject]
     is_collapsed: bool  # the same answer for (nearly) every example
+    # in the labels, where the score is of entities
+    num_entities: int | None = None
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
     # name of a further split -> its records
     extra_predictions: dict[str, list[JsonObject]] = field(default_factory=dict, repr=False)
@@ -425,6 +427,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         "selection": selection,
         "evaluations": module.history,
         "num_examples": len(best.predictions),
+        "num_entities": best.num_entities,
     }
     scores["majority_baseline"] = module.baseline()
     scores["collapsed"] = best.is_collapsed

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
-from clozelab.metrics.entities import entity_scores, tag_scores
+from clozelab.metrics.entities import entities, entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
 from clozelab.modules.finetuning import (
@@ -96,8 +96,16 @@ class TokenClassification(FineTuning):
                     "label": labels[number],
                 }
             )
-        is_collapsed = len(np.unique(predicted)) <= 1
-        return Evaluation(self.trainer.global_step, self._scores(tags), records, is_collapsed)
+        num_entities = None
+        if split.entity_tags:
+            num_entities = sum(len(entities(sentence)) for sentence in labels)
+        return Evaluation(
+            self.trainer.global_step,
+            self._scores(tags),
+            records,
+            is_collapsed=len(np.unique(predicted)) <= 1,
+            num_entities=num_entities,
+        )
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""

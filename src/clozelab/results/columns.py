@@ -131,8 +131,10 @@ def _data_column(
     # "mrpc", then "mrpc:validation/f1" for a second column of it
     key = run.task if is_first else f"{run.task}:{metric}"
     num_examples = None
+    num_entities = None
     if not _is_of_another_file(run, metric):
         num_examples = run.facts.get("num_examples")
+        num_entities = run.facts.get("num_entities")
     trained_on = _training_share(run)
     tasks = (run.task,)
     return DataColumn(
@@ -146,6 +148,7 @@ def _data_column(
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
+        num_entities=num_entities,
         trained_on=trained_on,
     )
 

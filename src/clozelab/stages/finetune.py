@@ -53,7 +53,15 @@ log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_STEPS = 50
 # at least between two: a fine-tuning that is done sooner is rather begun again
 CHECKPOINT_SECONDS = 300.0
-RESULTS_IN_RECORD = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
+RESULTS_IN_RECORD = (
+    "title",
+    "stand_in_for",
+    "synthetic",
+    "num_examples",
+    "num_entities",
+    "collapsed",
+    "best_step",
+)
 """What the record of a run repeats of scores.json, for tables."""
 
 
