@@ -32,9 +32,9 @@ from tests.screens import Screens
 from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
-from clozelab.datamodules.corpus import VALIDATION_SEED
+from clozelab.datamodules.corpus import VALIDATION_SEED, contents_of
 from clozelab.models.folders import load_encoder
-from clozelab.modules.model import open_tokenizer
+from clozelab.modules.model import open_tokenizer, read_model
 from clozelab.stages import pretrain
 from clozelab.stages.pretrain import build_objectives
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -756,6 +756,75 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
     assert not (tmp_path / "other").exists()
     screen(capsys.readouterr().err.splitlines()[-1])
+
+
+def test_seeds_become_small_folders_with_the_order_of_their_batches(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the training itself reads, step by step.
+    read: list[np.ndarray] = []
+
+    def watched(batch: Any, epoch: np.ndarray, index: np.ndarray) -> int:
+        read.append(index.copy())
+        return contents_of(batch, epoch, index)
+
+    monkeypatch.setattr("clozelab.datamodules.corpus.contents_of", watched)
+    still = {"trainer.num_workers": 0}
+    run_here(workplace, tmp_path / "a", seed=1, **still)
+    first = np.concatenate(read)
+    read.clear()
+    run_here(workplace, tmp_path / "b", seed=2, **still)
+    second = np.concatenate(read)
+
+    to = tmp_path / "release"
+    words = ["export", str(tmp_path / "a"), str(tmp_path / "b"), f"to={to}", "dtype=float16"]
+    assert main([*words, "batch_order=true"]) == 0
+    assert sorted(path.name for path in to.iterdir()) == ["test-seed-1", "test-seed-2"]
+    assert not np.array_equal(first, second)
+    for seed, expected in ((1, first), (2, second)):
+        folder = to / f"test-seed-{seed}"
+        order = load_file(folder / "batch_order.safetensors")
+        assert {name: tuple(array.shape) for name, array in order.items()} == {
+            "phase_1": (5, 8),
+            "phase_2": (5, 8),
+        }
+        written = torch.cat([order["phase_1"].flatten(), order["phase_2"].flatten()])
+        assert np.array_equal(written.numpy(), expected)
+
+    # Half the size, the same numbers to float16, and it loads as a model.
+    whole = load_file(tmp_path / "a" / "encoder" / "model.safetensors")
+    half = load_file(to / "test-seed-1" / "model.safetensors")
+    assert {tensor.dtype for tensor in half.values()} == {torch.float16}
+    for name, tensor in half.items():
+        assert torch.equal(tensor, whole[name].half()), name
+    original = read_model(tmp_path / "a" / "encoder")
+    assert read_model(to / "test-seed-1").encoder.config == original.encoder.config
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["RUN", "RUN", "to=OUT"], "two of the runs are of one arm and seed"),
+        (["RUN", "OTHER", "to=OUT"], "is no pre-training run"),
+        (["RUN", "RUN"], "say where the models go"),
+        (["RUN", "to=OUT", "checkpoint=true", "dtype=float16"], "dtype is for finished runs"),
+        (["RUN", "to=OUT", "format=onnx", "dtype=float16"], "do not go together"),
+        (["OTHER", "to=OUT", "batch_order=true"], "nobody knows the order of its batches"),
+    ],
+)
+def test_releases_are_refused_whole(
+    whole_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    sentence: str,
+) -> None:
+    shutil.copytree(whole_run / "encoder", tmp_path / "other")
+    places = {"RUN": str(whole_run), "OTHER": str(tmp_path / "other")}
+    words = [places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in words]
+    assert main(["export", *words]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_only_a_run_of_its_own_checkpoint_is_exported(

@@ -292,18 +292,22 @@ class CorpusDataModule(LightningDataModule):
             self._bound[key] = instances
         return self._bound[key]
 
-    def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
-        """The steps of one rank from `start_step` on."""
+    def bound_phases(self) -> list[BoundPhase]:
+        """The phases with their training instances."""
         phases = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
             instances = self.instances("train", phase.seq_length, objective)
             seed = derive_seed(self.seed, f"phase {number}")
             first_step = self.first_steps[number]
             phases.append(BoundPhase(number, phase, objective, first_step, instances, seed))
+        return phases
+
+    def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
+        """The steps of one rank from `start_step` on."""
         multiple = ACCELERATOR_PREDICTIONS_MULTIPLE
         if device_type(self.trainer) == "cpu":
             multiple = 1
-        return StepStream(phases, start_step, rank, world_size, multiple)
+        return StepStream(self.bound_phases(), start_step, rank, world_size, multiple)
 
     def validation_stream(self, rank: int, world_size: int) -> ValidationStream:
         """One rank's share of the held-out instances; none twice."""

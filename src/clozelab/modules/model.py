@@ -208,6 +208,7 @@ def write_model(
     with_pooler: bool = True,
     extra_config: ReadOnlyJson | None = None,
     extra_files: Mapping[str, str | bytes] | None = None,
+    dtype: str = "float32",
 ) -> None:
     """Writes a whole folder, replacing one that is there.
 
@@ -221,6 +222,7 @@ def write_model(
             most.
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
+        dtype: of the weights in the file.
     """
     # transformers' Longformer and BigBird tell a question from a text by it.
     config: JsonObject = {"sep_token_id": tokenizer.sep_id}
@@ -242,6 +244,7 @@ def write_model(
         tokenizer_files=files,
         extra_config=config | dict(extra_config or {}),
         with_pooler=with_pooler,
+        dtype=dtype,
     )
 
 

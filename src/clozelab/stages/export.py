@@ -7,6 +7,7 @@ machine that has the run's corpus.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +24,23 @@ FORMATS = ("transformers", "onnx", "sentence_transformers")
 CHOICES = {
     "format": FORMATS,
     "pooling": ("auto", "mean", "cls"),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "batch_order": SWITCH,
     "head": SWITCH,
     "checkpoint": SWITCH,
     "hub": SWITCH,
 }
 HELP = """\
-clozelab export MODEL [to=FOLDER]
+clozelab export MODEL ... [to=FOLDER]
         [format=transformers|onnx|sentence_transformers] [head=false]
+        [dtype=float16] [batch_order=true]
 
 Writes a model for use elsewhere: config.json, model.safetensors, the
 tokenizer's files, and a card (README.md) with data, recipe, seeds, scores, cost
 and limits. MODEL is a run's folder, a folder in the Hugging Face layout, one of
 Google's BERT (TensorFlow), a file of weights beside its config.json or, with
-hub=true, NAME@COMMIT on the hub.
+hub=true, NAME@COMMIT on the hub. Of several runs each has a folder of its own
+in to=FOLDER: ARM-seed-1 and so on.
 
   to=FOLDER                     where it goes
   format=transformers           the class of transformers that has the model's
@@ -44,6 +49,9 @@ hub=true, NAME@COMMIT on the hub.
                                 length (pip install 'clozelab[export]')
   format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of
                                 its last layer (as it was trained, else mean)
+  dtype=float16                 weights of half the size, for a release
+  batch_order=true              and batch_order.safetensors: which instances each
+                                step of the pre-training read
   checkpoint=true               the encoder as the run's newest checkpoint has
                                 it, by itself and without a card, into
                                 RUN/encoders/step-N unless to= says otherwise;
@@ -52,31 +60,68 @@ hub=true, NAME@COMMIT on the hub.
 `hf upload NAME FOLDER --private` (of huggingface_hub) puts it on the hub.
 
   clozelab export runs/adhoc/demo/pretrain/mlm/seed-1 to=my-bert
+  clozelab export runs/adhoc/demo/pretrain/mlm/seed-* to=release dtype=float16
   clozelab export uncased_L-12_H-768_A-12 to=bert-base  # Google's: vocab.txt,
                                                         bert_config.json,
                                                         bert_model.ckpt.*"""
 
 
-@verb("export", HELP, names=(1, 1), keys=("to",), choices=CHOICES)
+@verb("export", HELP, names=(1, None), keys=("to",), choices=CHOICES)
 def main(args: ParsedArgs) -> int:
-    """Write the folder and print where it is; returns the exit status."""
-    values = args.values
-    path = Path(args.names[0])
-    form = values.get("format", FORMATS[0])
+    """Write the folder, or one of each model, and print where it is; returns the exit status."""
     to = None
-    if "to" in values:
-        to = Path(values["to"])
+    if "to" in args.values:
+        to = Path(args.values["to"])
         refuse_to_replace(to)
+    check_choices(args.values)
+    if len(args.names) == 1:
+        print(export_model(args.names[0], to, args.values))
+        return 0
+    for name, folder in folders_below(to, args.names).items():
+        print(export_model(name, folder, args.values))
+    return 0
+
+
+def check_choices(values: Mapping[str, str]) -> None:
+    """ValueError for choices that do not go together."""
+    if "dtype" in values and values.get("format") == "onnx":
+        raise ValueError("dtype and format=onnx do not go together: onnx/model.onnx is in float32")
+
+
+def folders_below(to: Path | None, names: Sequence[str]) -> dict[str, Path]:
+    """The folder of each of several runs: `pretrain/mlm/seed-1` goes to `TO/mlm-seed-1`."""
+    if to is None:
+        raise ValueError("export: say where the models go, to=FOLDER")
+    folders = {}
+    for name in names:
+        record = find_record(Path(name))
+        if record is None or record.stage != "pretrain":
+            raise ValueError(
+                f"{name} is no pre-training run: several models are exported at once where all are"
+            )
+        folders[name] = to / f"{record.name}-seed-{record.seed}"
+    if len(set(folders.values())) < len(names):
+        raise ValueError("two of the runs are of one arm and seed: export them one by one")
+    return folders
+
+
+def export_model(name: str, to: Path | None, values: Mapping[str, str]) -> Path:
+    """Write one model by the verb's `values`; returns its folder."""
+    path = Path(name)
+    form = values.get("format", FORMATS[0])
     record = find_record(path)
+    is_checkpoint = values.get("checkpoint") == "true" or is_unfinished(path, record)
+    for key in ("dtype", "batch_order"):
+        if is_checkpoint and key in values:
+            raise ValueError(f"{key} is for finished runs; {name} would be read off a checkpoint")
     # A finished model is read. A run on its way is written out from its newest checkpoint,
     # which is all that is asked for where the form is transformers' own.
-    if values.get("checkpoint") != "true" and not is_unfinished(path, record):
-        source = find_model(args.names[0], from_hub=values.get("hub") == "true")
+    if not is_checkpoint:
+        source = find_model(name, from_hub=values.get("hub") == "true")
     elif form != "transformers":
         source = export_checkpoint(path.resolve(), None)
     else:
-        print(export_checkpoint(path.resolve(), to))
-        return 0
+        return export_checkpoint(path.resolve(), to)
     if to is None:
         raise ValueError("export: say where the model goes, to=FOLDER")
     # torch takes seconds, which --help and a wrong name need not wait
@@ -84,9 +129,22 @@ def main(args: ParsedArgs) -> int:
 
     has_head = values.get("head") != "false" and form != "sentence_transformers"
     pooling = values.get("pooling", "auto")
-    write(to, read_model(source), record, form=form, pooling=pooling, has_head=has_head)
-    print(to.resolve())
-    return 0
+    dtype = values.get("dtype", "float32")
+    files: dict[str, bytes] = {}
+    if values.get("batch_order") == "true":
+        files = order_files(name, record)
+    model = read_model(source)
+    write(to, model, record, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
+    return to.resolve()
+
+
+def order_files(name: str, record: Record | None) -> dict[str, bytes]:
+    """The file of a run's batches; ValueError where no pre-training run has made the model."""
+    from clozelab.stages.batch_order import FILE, batch_order
+
+    if record is None:
+        raise ValueError(f"{name} is no run's model: nobody knows the order of its batches")
+    return {FILE: batch_order(record)}
 
 
 def find_record(path: Path) -> Record | None:
@@ -114,9 +172,17 @@ def refuse_to_replace(to: Path) -> None:
 
 
 def write(
-    to: Path, model: Model, record: Record | None, *, form: str, pooling: str, has_head: bool
+    to: Path,
+    model: Model,
+    record: Record | None,
+    further_files: Mapping[str, bytes],
+    *,
+    form: str,
+    pooling: str,
+    has_head: bool,
+    dtype: str,
 ) -> None:
-    """Write a model's folder in one of FORMATS."""
+    """Write a model's folder in one of FORMATS; `further_files` go along, name -> content."""
     from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
     from clozelab.modules.onnx import to_onnx
     from clozelab.modules.sentence_folders import files_beside
@@ -132,6 +198,7 @@ def write(
         model = without_heads(model)
     # Name in the folder -> content, of what is no weight, configuration or tokenizer.
     files: dict[str, str | bytes] = {"README.md": model_card(model, record, to.name, form)}
+    files |= further_files
     if form == "onnx":
         files["onnx/model.onnx"] = to_onnx(model)
     if form == "sentence_transformers":
@@ -139,17 +206,20 @@ def write(
     else:
         files |= files_beside(model.folder)
     heads = dict(model.heads)
+    problem_type = PROBLEM_TYPES.get(model.task or "")
+    with_pooler = has_pooler(model)
     write_model(
         to,
         model.encoder,
         heads,
         model.tokenizer,
         labels=model.labels,
-        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        problem_type=problem_type,
         max_length=model.max_length,
-        with_pooler=has_pooler(model),
+        with_pooler=with_pooler,
         extra_config=extra_config,
         extra_files=files,
+        dtype=dtype,
     )
 
 
@@ -211,7 +281,6 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     its own.
     """
     from clozelab.stages import factory, pretrain
-    from clozelab.stages.prepare import prepared_corpus
     from clozelab.training.callbacks import SameConfig
     from clozelab.training.checkpoints import load_file, newest_whole
     from clozelab.training.trainer import Hardware
@@ -229,12 +298,7 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     with factory.recompose_config(record) as composed:
         cfg = composed.config
         objectives = pretrain.build_objectives(cfg)
-        corpus = prepared_corpus(cfg)
-        if corpus.fingerprint != record.inputs.get("corpus"):
-            raise ValueError(
-                f"{run} was trained on another corpus than is here now; put its text and settings"
-                " back"
-            )
+        corpus = pretrain.recorded_corpus(cfg, record)
         # Whatever it was trained on, this process only loads and writes.
         hardware = Hardware("cpu", 1, 1, "auto", "32-true")
         module = pretrain.build_module(cfg, hardware, corpus, objectives, total_steps=1)

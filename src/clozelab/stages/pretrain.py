@@ -136,7 +136,18 @@ def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
     if process_rank():
         verify = "sizes"
     corpus = prepared_corpus(cfg, verify=verify)
-    data = CorpusDataModule(
+    data = make_data(cfg, corpus, objectives)
+    # Finds the instances: a phase that the corpus cannot fill is refused.
+    data.setup("fit")
+    log_passes(data, corpus)
+    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep)
+
+
+def make_data(
+    cfg: PretrainConfig, corpus: PreparedCorpus, objectives: Sequence[Objective]
+) -> CorpusDataModule:
+    """The batches of a pre-training; its instances are not looked for yet."""
+    return CorpusDataModule(
         corpus,
         objectives,
         phases=[vars(phase) for phase in cfg.phases],
@@ -145,10 +156,17 @@ def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
         validation_instances=cfg.validation.instances,
         validation_seq_length=cfg.validation.seq_length,
     )
-    # Finds the instances: a phase that the corpus cannot fill is refused.
-    data.setup("fit")
-    log_passes(data, corpus)
-    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep)
+
+
+def recorded_corpus(cfg: PretrainConfig, record: Record) -> PreparedCorpus:
+    """The corpus that a run was trained on; ValueError where another one is here now."""
+    corpus = prepared_corpus(cfg)
+    if corpus.fingerprint != record.inputs.get("corpus"):
+        raise ValueError(
+            f"{record.folder} was trained on another corpus than is here now; put its text and"
+            " settings back"
+        )
+    return corpus
 
 
 def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
