@@ -198,7 +198,10 @@ def _check_target(place: str, target: object, known_targets: Sequence[str]) -> N
     if not known_targets:
         reason = "nothing is made here (see conf/targets.yaml)"
     else:
+        # An interpolation, such as ${oc.env:X}, is of no package.
         package = str(target).partition(".")[0]
+        if not package.isidentifier():
+            package = "PACKAGE"
         reason = (
             f"{hint(str(target), known_targets)} (see conf/targets.yaml; {PERMISSION}[{package}] on"
             " your command line allows a package of yours)"

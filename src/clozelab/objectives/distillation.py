@@ -150,7 +150,9 @@ class Distillation(MaskedLanguageModel):
         stored = folders.read_tensors(self.teacher)
         family.require_masks(folders.read_config_dict(self.teacher))
         for name in ("soft", "cosine"):
-            self._require(self.teacher_weights[name] >= 0.0, f"{name}_weight is below 0")
+            weight = self.teacher_weights[name]
+            if weight < 0.0:
+                raise ValueError(f"objective.token.{name}_weight is {weight}: give 0 or more")
         self._require(
             folders.has_head(family, "lm", head, stored),
             "the folder holds no lm head; pre-train it with a masked-LM objective",
@@ -162,20 +164,23 @@ class Distillation(MaskedLanguageModel):
         )
         self._require(
             teacher.num_directions == 1,
-            "it reads in two directions, and none of them sees both sides of a masked token",
+            "it reads in two directions, and none of them sees both sides of a masked token; take a"
+            " teacher of objective=mlm",
         )
         self._require(
             not teacher.predicts_next,
             "its states predict the token behind them (objective=hybrid), and the student's their"
-            " own",
+            " own; take a teacher of objective=mlm",
         )
         self._require(
             not teacher.is_causal,
-            "it reads from left to right; the student sees both sides of a masked token",
+            "it reads from left to right; the student sees both sides of a masked token: take a"
+            " teacher of objective=mlm",
         )
         self._require(
             teacher.max_position_embeddings >= longest,
-            f"it has {teacher.max_position_embeddings} positions, and instances have {longest}",
+            f"it has {teacher.max_position_embeddings} positions, and instances have {longest}:"
+            " take shorter phases, or another teacher",
         )
         self._require(
             not self.teacher_weights["cosine"] or teacher.hidden_size == student.hidden_size,
