@@ -121,7 +121,9 @@ def words_of(folder: Path, stage: str, name: str) -> list[str]:
     """What Hydra has to compose an arm or a row with: nothing where its file is plain values."""
     group = DELTAS[stage]
     chosen = set(map(str, group_file(folder, group, name).get("defaults", ()))) - {"_self_"}
-    return [f"{group}={name}"] if chosen else []
+    # What the row composed first says of its encoder would stay in the others.
+    is_beside_given = "encoder" in group_file(folder, group, deltas(folder, stage)[0])
+    return [f"{group}={name}"] if chosen or is_beside_given else []
 
 
 @cache
@@ -341,6 +343,9 @@ def scales_of(name: str) -> list[str]:
         "recipes": ["laptop"],
         # its settings are chosen for this scale
         "small_fine_tuning": ["laptop"],
+        "fine_tuned_crossing": ["laptop"],
+        "public_encoder": ["laptop"],
+        "minimal_pairs_record": ["laptop"],
         # no files of these tasks in the demo's world
         "zero_shot": real_text,
         "what_fine_tuning_says": real_text,
@@ -465,13 +470,17 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     stage = stages_of(folder)[1]
-    for row, scale in product(deltas(folder, stage), SCALES):
+    for row, scale in product(deltas(folder, stage), scales_of(name)):
         config = delta_at(folder, stage, row, scale)
         if config.encoder_arm is None:
             continue
         run = delta_at(folder, "pretrain", config.encoder_arm, scale)
-        total = sum(phase.steps for phase in run.phases)
-        kept = {f"{run.run_dir}/encoders/step-{kept_step(one, total)}" for one in run.keep_encoders}
+        # Before there is a run, nothing says that it will have other steps than the scale's.
+        total = sum(phase.steps for phase in run.scale.pretrain.phases)
+        # What the sweep of an experiment keeps, or its scale.
+        params = master(folder, "pretrain").hydra.sweeper.params
+        shares = OmegaConf.create(str(params.get("keep_encoders", run.keep_encoders)))
+        kept = {f"{run.run_dir}/encoders/step-{kept_step(share, total)}" for share in shares}
         assert str(config.encoder) in {f"{run.run_dir}/encoder", *kept}
         assert run.share_runs
 
@@ -531,6 +540,17 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
         {f"{name}/ltr" for name in same},
         {"roberta_nsp_x_format/full_sentences", "masking_rate/rate15"},
     ]
+    if scale == "laptop":
+        others[1].add("minimal_pairs_record/ltr_twice")
+        # with half of the steps
+        half = [
+            "fine_tuned_crossing",
+            "minimal_pairs_record",
+            "public_encoder",
+            "small_fine_tuning",
+        ]
+        for arm in ("mlm", "ltr"):
+            others.append({f"{name}/{arm}" for name in half})
     if scale in ("demo", "laptop"):  # without dropout
         others[2].add("family_equal_compute/bert")
         return {frozenset(group) for group in (default, wide, *others)}

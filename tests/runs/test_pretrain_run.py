@@ -802,14 +802,63 @@ def test_seeds_become_small_folders_with_the_order_of_their_batches(
 
 
 @pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"facts": {"steps": 3, "total_steps": 10}}, "ended after 3 of 10 steps"),
+        ({"config": {"seed": 7}}, "another configuration now than when it was trained"),
+        ({"stage": "finetune"}, "is no pre-training"),
+        ({"inputs": {"corpus": "of other text"}}, "was trained on another corpus"),
+    ],
+)
+def test_an_order_is_that_of_the_run(
+    whole_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    sentence: str,
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    record = state(run)
+    for key, value in changes.items():
+        is_part = isinstance(value, dict) and key != "inputs"
+        record[key] = record[key] | value if is_part else value
+    (run / "run.json").write_text(json.dumps(record))
+    assert main(["export", str(run), f"to={tmp_path / 'out'}", "batch_order=true"]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_where_one_of_several_is_wrong(
+    whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(whole_run, other)
+    record = state(other)
+    record["config"]["seed"] = 7
+    (other / "run.json").write_text(json.dumps(record))
+    words = ["export", str(whole_run), str(other), f"to={tmp_path / 'out'}", "batch_order=true"]
+    assert main(words) == 1
+    assert "another configuration now" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    (other / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+    assert main(words[:-1]) == 1
+    assert "is no complete pre-training run" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["RUN", "RUN", "to=OUT"], "two of the runs are of one arm and seed"),
-        (["RUN", "OTHER", "to=OUT"], "is no pre-training run"),
+        (["RUN", "OTHER", "to=OUT"], "is no complete pre-training run"),
         (["RUN", "RUN"], "say where the models go"),
-        (["RUN", "to=OUT", "checkpoint=true", "dtype=float16"], "dtype is for finished runs"),
+        (
+            ["RUN", "to=OUT", "checkpoint=true", "dtype=float16"],
+            "dtype and batch_order are for finished runs",
+        ),
         (["RUN", "to=OUT", "format=onnx", "dtype=float16"], "do not go together"),
-        (["OTHER", "to=OUT", "batch_order=true"], "nobody knows the order of its batches"),
+        (["OTHER", "to=OUT", "batch_order=true"], "is no run's folder"),
     ],
 )
 def test_releases_are_refused_whole(

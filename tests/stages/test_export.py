@@ -153,6 +153,15 @@ def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_conf
     assert yaml.safe_load(facts)["pipeline_tag"] == "feature-extraction"
 
 
+def test_a_weight_that_float16_has_not_is_refused(tmp_path, tiny_config):
+    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    torch.nn.init.constant_(next(encoder.parameters()), 70_000.0)
+    with pytest.raises(ValueError, match="holds numbers that float16 has not"):
+        write_model(tmp_path / "half", encoder, {}, TOKENIZER, dtype="float16")
+    assert not (tmp_path / "half").exists()
+    write_model(tmp_path / "half", encoder, {}, TOKENIZER, dtype="bfloat16")
+
+
 def test_a_card_names_no_place_of_this_machine():
     words = [
         "pretrain",

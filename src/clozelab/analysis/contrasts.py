@@ -402,25 +402,26 @@ def _resolution_at_ceiling(terms: Sequence[ContrastTerm], scores: Sequence[Score
     """
     resolution = 0.0
     for term, cell_scores in zip(terms, scores, strict=True):
-        num_answers = _num_answers(term.column)
-        if not num_answers or any(score < CEILING for score in cell_scores.values()):
+        answer = _weight_of_one_answer(term.column)
+        if not answer or any(score < CEILING for score in cell_scores.values()):
             return None
-        resolution += abs(term.weight) * CEILING / num_answers
+        resolution += abs(term.weight) * answer
     return resolution
 
 
-def _num_answers(column: DataColumn) -> int | None:
-    """How many answers a score is made of; None where one of them may weigh more than its share.
+def _weight_of_one_answer(column: DataColumn) -> float | None:
+    """By how many points a score below its ceiling is lower, at most, for one wrong answer.
 
-    They are examples for an accuracy. For an F1 they are entities: where all others are right, one
-    that has the wrong type costs 1 / (their number), and one that is not seen costs half of it.
+    None where that is not known. Of 400 entities it is 2 x 100 / 400 = 0.5 points: one wrong tag
+    makes an entity of another type (one is lost and one is wrong: 1 / 400), or cuts one in three
+    (one is lost and three are wrong: 2 / 400).
     """
     if column.unit != PERCENT:
         return None
-    if column.metric.endswith("accuracy"):
-        return column.num_examples
-    if column.metric.endswith("/f1"):
-        return column.num_entities
+    if column.metric.endswith("accuracy") and column.num_examples:
+        return CEILING / column.num_examples
+    if column.metric.endswith("/f1") and column.num_entities:
+        return 2.0 * CEILING / column.num_entities
     return None
 
 

@@ -91,7 +91,8 @@ def save_encoder_folder(
         tokenizer_files: name -> content.
         extra_config: further keys of config.json, e.g. label names.
         with_pooler: False leaves out one not trained.
-        dtype: of the weights in the file; float16 halves it.
+        dtype: of the weights in the file; float16 halves it. ValueError where it has not the
+            numbers.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,11 @@ def save_encoder_folder(
     if family.pooler_is_apart:
         with_pooler = with_pooler and family.reads_pooler(heads)
     tensors = family.to_file(to_hf_tensors(encoder, heads, with_pooler))
-    tensors = {name: value.to(getattr(torch, dtype)) for name, value in tensors.items()}
+    for name, value in tensors.items():
+        tensors[name] = value.to(getattr(torch, dtype))
+        # Nothing above 65,504 is a float16.
+        if dtype == "float16" and not bool(torch.isfinite(tensors[name]).all()):
+            raise ValueError(f"{folder}: {name} holds numbers that float16 has not: take bfloat16")
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         _write_json(temporary / CONFIG_FILE, config, sort_keys=True)

@@ -52,7 +52,7 @@ from clozelab.training.trainer import Hardware, build_trainer
 log = logging.getLogger(__name__)
 DataModule: TypeAlias = MeasureDataModule | FinetuningDataModule
 ScoringModule: TypeAlias = Measurement | FineTuning
-RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "collapsed")
+RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "num_entities", "collapsed")
 """What the record of a run repeats of scores.json, for tables."""
 TRAINING_ARGUMENTS = (
     "optimizer_factory",

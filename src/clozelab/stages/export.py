@@ -77,8 +77,11 @@ def main(args: ParsedArgs) -> int:
     if len(args.names) == 1:
         print(export_model(args.names[0], to, args.values))
         return 0
-    for name, folder in folders_below(to, args.names).items():
-        print(export_model(name, folder, args.values))
+    folders = folders_below(to, args.names)
+    # Whatever is wrong with one of them is said before the first is written.
+    files = {name: order_files(name, args.values) for name in folders}
+    for name, folder in folders.items():
+        print(export_model(name, folder, args.values, files[name]))
     return 0
 
 
@@ -89,15 +92,19 @@ def check_choices(values: Mapping[str, str]) -> None:
 
 
 def folders_below(to: Path | None, names: Sequence[str]) -> dict[str, Path]:
-    """The folder of each of several runs: `pretrain/mlm/seed-1` goes to `TO/mlm-seed-1`."""
+    """The folder of each of several runs: `pretrain/mlm/seed-1` goes to `TO/mlm-seed-1`.
+
+    ValueError for anything but complete pre-training runs.
+    """
     if to is None:
         raise ValueError("export: say where the models go, to=FOLDER")
     folders = {}
     for name in names:
-        record = find_record(Path(name))
-        if record is None or record.stage != "pretrain":
+        record = read_record(Path(name))
+        if record is None or record.stage != "pretrain" or not record.is_complete:
             raise ValueError(
-                f"{name} is no pre-training run: several models are exported at once where all are"
+                f"{name} is no complete pre-training run: several models are exported at once"
+                " where all are"
             )
         folders[name] = to / f"{record.name}-seed-{record.seed}"
     if len(set(folders.values())) < len(names):
@@ -105,15 +112,24 @@ def folders_below(to: Path | None, names: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def export_model(name: str, to: Path | None, values: Mapping[str, str]) -> Path:
-    """Write one model by the verb's `values`; returns its folder."""
+def export_model(
+    name: str,
+    to: Path | None,
+    values: Mapping[str, str],
+    files: Mapping[str, bytes] | None = None,
+) -> Path:
+    """Write one model by the verb's `values`; returns its folder.
+
+    `files` are what order_files makes, where that has been done.
+    """
     path = Path(name)
     form = values.get("format", FORMATS[0])
     record = find_record(path)
     is_checkpoint = values.get("checkpoint") == "true" or is_unfinished(path, record)
-    for key in ("dtype", "batch_order"):
-        if is_checkpoint and key in values:
-            raise ValueError(f"{key} is for finished runs; {name} would be read off a checkpoint")
+    if is_checkpoint and ("dtype" in values or values.get("batch_order") == "true"):
+        raise ValueError(
+            f"dtype and batch_order are for finished runs; {name} would be read off a checkpoint"
+        )
     # A finished model is read. A run on its way is written out from its newest checkpoint,
     # which is all that is asked for where the form is transformers' own.
     if not is_checkpoint:
@@ -130,20 +146,25 @@ def export_model(name: str, to: Path | None, values: Mapping[str, str]) -> Path:
     has_head = values.get("head") != "false" and form != "sentence_transformers"
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
-    files: dict[str, bytes] = {}
-    if values.get("batch_order") == "true":
-        files = order_files(name, record)
+    if files is None:
+        files = order_files(name, values)
     model = read_model(source)
     write(to, model, record, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
 
 
-def order_files(name: str, record: Record | None) -> dict[str, bytes]:
-    """The file of a run's batches; ValueError where no pre-training run has made the model."""
+def order_files(name: str, values: Mapping[str, str]) -> dict[str, bytes]:
+    """The file of a run's batches where it is asked for.
+
+    ValueError where no whole pre-training run has made the model.
+    """
+    if values.get("batch_order") != "true":
+        return {}
     from clozelab.stages.batch_order import FILE, batch_order
 
+    record = read_record(Path(name))
     if record is None:
-        raise ValueError(f"{name} is no run's model: nobody knows the order of its batches")
+        raise ValueError(f"{name} is no run's folder: only that knows the order of its batches")
     return {FILE: batch_order(record)}
 
 
@@ -197,7 +218,7 @@ def write(
     else:
         model = without_heads(model)
     # Name in the folder -> content, of what is no weight, configuration or tokenizer.
-    files: dict[str, str | bytes] = {"README.md": model_card(model, record, to.name, form)}
+    files: dict[str, str | bytes] = {"README.md": model_card(model, record, to.name, form, dtype)}
     files |= further_files
     if form == "onnx":
         files["onnx/model.onnx"] = to_onnx(model)

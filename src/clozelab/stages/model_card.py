@@ -28,7 +28,7 @@ PIPELINES = {
 NOT_RECORDED = "Not recorded: no run of clozelab made this model."
 
 
-def model_card(model: Model, record: Record | None, name: str, form: str) -> str:
+def model_card(model: Model, record: Record | None, name: str, form: str, dtype: str) -> str:
     """The text of a model's card; without a record it tells what the model's folder knows."""
     from clozelab.report.page import templates
 
@@ -40,6 +40,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str) -> str
     context["encoder"] = model.encoder.config
     context["num_parameters"] = sum(weight.numel() for weight in model.encoder.parameters())
     context["provenance"] = model.provenance
+    context["dtype"] = dtype
     # Of these transformers has no class.
     has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
     is_foreign_type = str(model.config.get("model_type")).startswith("clozelab_")
