@@ -49,7 +49,8 @@ in to=FOLDER: ARM-seed-1 and so on.
                                 length (pip install 'clozelab[export]')
   format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of
                                 its last layer (as it was trained, else mean)
-  dtype=float16                 weights of half the size, for a release
+  dtype=float16                 weights of half the size, for a release; or
+                                bfloat16
   batch_order=true              and batch_order.safetensors: which instances each
                                 step of the pre-training read
   checkpoint=true               the encoder as the run's newest checkpoint has
