@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -79,6 +81,32 @@ def test_a_record_is_surely_above_the_one_before(
     )
     assert above.pvalue > 0.01
     assert "no record" in capsys.readouterr().out
+
+
+def test_a_run_of_another_experiment_counts_with_its_minutes(
+    root: Path, record: Callable[..., int], tmp_path: Path
+) -> None:
+    for seed in range(1, 6):
+        place = root / f"pretrain/ltr/seed-{seed}"
+        other = root.parents[1] / f"figure5_training_steps/demo/pretrain/ltr/seed-{seed}"
+        shutil.copytree(place, other)
+        trained = json.loads((other / "run.json").read_text())
+        shared = {
+            "run": os.path.relpath(other, place),
+            "fingerprint": trained["fingerprint"],
+            "weights": encoder_fingerprint(other / "encoder"),
+        }
+        shutil.rmtree(place / "encoder")
+        (place / "encoder").symlink_to(other / "encoder")
+        (place / "run.json").write_text(json.dumps(trained | {"shared": shared}))
+    assert record("ltr", "--add") == 0
+    (attempt,) = read_attempts(tmp_path / "records.csv")
+    assert attempt.device_minutes == 12.0
+
+    # Trained anew over there, it is not what was scored.
+    (other / "encoder" / "config.json").write_text("{}")
+    (other / "encoder" / "checksums.json").write_text("{}")
+    assert record("ltr") == 1
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,6 @@ def require_own_training(runs: Iterable[Record]) -> None:
                     f"{run.place} began with, or learnt from, given weights ({name}): their minutes"
                     " and their text are not counted"
                 )
-        if run.shared:
-            raise ValueError(f"{run.place} speaks for {run.shared.run}: try that run's experiment")
         if run.sessions > 1:
             raise ValueError(f"{run.place} was stopped on its way: train it in one go")
         if run.config["trainer"]["accelerator"] not in ("cpu", "gpu"):
