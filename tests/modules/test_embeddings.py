@@ -89,9 +89,8 @@ def test_loss_and_gradients_are_sentence_transformers(
         pooling,
         "BertModel",
     )
-    write(
-        tmp_path / "st", model, None, form="sentence_transformers", pooling="auto", has_head=False
-    )
+    words = {"form": "sentence_transformers", "pooling": "auto", "dtype": "float32"}
+    write(tmp_path / "st", model, None, {}, has_head=False, **words)
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
     features = []
     for side in (0, 1):
@@ -155,9 +154,11 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
         tmp_path / "st",
         read_model(tmp_path / "m"),
         None,
+        {},
         form="sentence_transformers",
         pooling="mean",
         has_head=False,
+        dtype="float32",
     )
     assert (
         sentence_vectors(tmp_path / "m").pooling == "cls"

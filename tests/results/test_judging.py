@@ -13,10 +13,11 @@ from tests.results.words import forecast, judgement_note, missing_in, read_claim
 from tests.screens import Screens
 
 from clozelab.analysis.contrasts import Contrast
+from clozelab.analysis.schema import Row
 from clozelab.analysis.scores import Origin
 from clozelab.analysis.statistics import FINETUNING_SEEDS
 from clozelab.analysis.verdicts import Judgement, Verdict, judge
-from clozelab.report.problems import problems
+from clozelab.report.problems import inconsistencies, problems
 from clozelab.report.wording import summarise
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -458,6 +459,48 @@ def test_seeds_with_one_encoder_are_copies(
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
     copies = "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder"
     assert contrast_of(one).obstacles.duplicates == copies
+
+
+def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    """A claim about it is judged by how the other row's seeds and its fine-tunings vary."""
+    root = make_runs({("mlm", "mrpc"): 72.0})
+    for number, seed in enumerate((1, 2, 3)):
+        for tuning in (1, 2):
+            writers.finetune(root, "given", "mrpc", (seed, tuning), 80.0 + 0.2 * number)
+    for path in root.glob("finetune/*/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"] |= {"initialisation": "pretrained"}
+        seed = state["config"]["pretrain_seed"]
+        encoder = f"of seed {seed}"
+        if state["config"]["row"] == "given":
+            encoder = "given"
+        path.write_text(json.dumps(state | {"inputs": {"encoder": encoder}}))
+    line = {"row": "given", "label": "Given", "arm": None, "cells": [None] * 4}
+    claim = read_claim(
+        {"text": "t", "direction": "higher", "compare": ["given", "mlm", "MRPC"], "id": "ahead"}
+    )
+
+    def judge_given(**row: Any) -> Judgement:
+        rows = (*experiment.rows, Row(**(line | row)))
+        changed = experiment.model_copy(update={"rows": rows, "claims": (claim,)})
+        (judgement,) = judged(changed, root)["ahead"]
+        return judgement
+
+    copies = judge_given()
+    assert copies.verdict == Verdict.INCONCLUSIVE
+    assert "one and the same encoder" in contrast_of(copies).obstacles.duplicates
+    fixed = judge_given(fixed_encoder=True)
+    assert fixed.verdict == Verdict.HOLDS and not contrast_of(fixed).obstacles.duplicates
+    note = "Given is one encoder: its seeds are of fine-tuning alone"
+    assert contrast_of(fixed).context.cells == (note,)
+    rows = (*experiment.rows, Row(**(line | {"fixed_encoder": True})))
+    lines = inconsistencies(experiment.model_copy(update={"rows": rows}), find(root))
+    assert not any("one and the same encoder" in line for line in lines)
+    assert any("one and the same" in line for line in inconsistencies(experiment, find(root)))
+    with pytest.raises(ValueError, match="fixed_encoder is of a row whose encoder is given"):
+        Row(**(line | {"fixed_encoder": True, "arm": "ltr"}))
 
 
 def test_a_difference_without_spread_waits_for_one_more_seed(

@@ -518,6 +518,9 @@ def _duplicates(table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequenc
     """Which pre-training seeds of a row began from one and the same encoder; empty for none."""
     texts: dict[str, None] = {}
     for term, cell in zip(terms, cells, strict=True):
+        # Of one given encoder nobody expects another thing.
+        if table.spec.row(term.row).fixed_encoder:
+            continue
         for part in cell.parts:
             shared = shared_encoder(part.runs.values())
             if shared:
@@ -573,6 +576,9 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
         label = table.spec.label(row)
+        is_shared = any(shared_encoder(part.runs.values()) for part in cell.parts)
+        if is_shared and table.spec.row(row).fixed_encoder:
+            cautions.append(f"{label} is one encoder: its seeds are of fine-tuning alone")
         if cell.missing:
             cautions.append(f"{len(cell.missing)} run(s) of {label} missing")
         if cell.num_collapsed:

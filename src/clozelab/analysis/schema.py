@@ -178,8 +178,16 @@ class Row(Entry):
     """a list with a number, or null, for each column"""
     floor: str | None = None
     """the row of the same head without pre-training"""
+    fixed_encoder: bool = False
+    """true: all its seeds fine-tune one given encoder, and claims are about that one"""
     delta: dict[str, Any] = Field(default={}, alias="set")
     """a mapping of settings, such as {epochs: 3}"""
+
+    @model_validator(mode="after")
+    def _is_given(self) -> Self:
+        if self.fixed_encoder and self.arm is not None:
+            raise ValueError("fixed_encoder is of a row whose encoder is given: leave its arm out")
+        return self
 
 
 # -- claims ----------------------------------------------------------------------------------------

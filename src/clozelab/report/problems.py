@@ -156,8 +156,9 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
         lines += _different_versions(name, [run for run in complete if run.stage == stage])
 
     scored = [run for run in complete if run.stage != "pretrain"]
+    fixed = {row.name for row in experiment.rows if row.fixed_encoder}
     for row, group in group_by(scored, lambda run: run.name).items():
-        lines += _encoders_of_row(row, group)
+        lines += _encoders_of_row(row, group, may_share=row in fixed)
     return [*lines, *_began_too_early(runs.pretrain, scored)]
 
 
@@ -194,7 +195,7 @@ def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
     return [f"{stage} runs were made with different {some(texts, '; ')}"] if texts else []
 
 
-def _encoders_of_row(row: str, runs: Sequence[Record]) -> Iterator[str]:
+def _encoders_of_row(row: str, runs: Sequence[Record], *, may_share: bool) -> Iterator[str]:
     """A pre-training seed that stands for several encoders, or an encoder for several seeds."""
     trained = [run for run in runs if encoder_of(run)]
     by_point = group_by(
@@ -207,7 +208,7 @@ def _encoders_of_row(row: str, runs: Sequence[Record]) -> Iterator[str]:
                 f"{row}, pre-training seed {seed}: its runs began with {count} different encoders"
             )
     shared = shared_encoder(scored_run(run) for run in runs)
-    if shared:
+    if shared and not may_share:
         yield f"{row}: {shared}"
 
 
