@@ -495,6 +495,17 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
     assert fixed.verdict == Verdict.HOLDS and not contrast_of(fixed).obstacles.duplicates
     note = "Given is one encoder: its seeds are of fine-tuning alone"
     assert contrast_of(fixed).context.cells == (note,)
+    # One of its seeds fine-tuned another encoder.
+    (other, *_) = root.glob("finetune/given/pretrain-seed-3/*/*/run.json")
+    state = json.loads(other.read_text())
+    other.write_text(json.dumps(state | {"inputs": {"encoder": "another"}}))
+    mixed = judge_given(fixed_encoder=True)
+    assert mixed.verdict == Verdict.NOT_COMPARABLE
+    reason = contrast_of(mixed).obstacles.incomparability
+    assert reason is not None
+    assert reason.text == "Given says fixed_encoder, and its runs began with 2 encoders"
+    other.write_text(json.dumps(state))
+
     rows = (*experiment.rows, Row(**(line | {"fixed_encoder": True})))
     lines = inconsistencies(experiment.model_copy(update={"rows": rows}), find(root))
     assert not any("one and the same encoder" in line for line in lines)

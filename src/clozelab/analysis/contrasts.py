@@ -17,7 +17,7 @@ from typing import NamedTuple
 from clozelab.analysis.comparability import Reason, find_incomparability, provenance
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import listed
-from clozelab.analysis.schema import PERCENT, SequentialDesign
+from clozelab.analysis.schema import PERCENT, Row, SequentialDesign
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.statistics import (
     PRETRAINING_SEEDS,
@@ -441,10 +441,25 @@ def _incomparability(
         reason = find_incomparability(pair) if pair else None
         if reason is not None:
             return reason
+    for term, cell in zip(terms, cells, strict=True):
+        reason = _several_encoders(table.spec.row(term.row), cell)
+        if reason is not None:
+            return reason
     contexts = {run.is_causal for run in _runs_behind(cells)} - {None}
     if len(contexts) > 1:
         return Reason("other context", "one is asked from the left, one from both sides")
     return None
+
+
+def _several_encoders(row: Row, cell: Cell) -> Reason | None:
+    """A row that says it has one given encoder, and whose runs began with others, too."""
+    count = len({run.encoder for run in _runs_behind([cell])})
+    if not row.fixed_encoder or count <= 1:
+        return None
+    return Reason(
+        "several encoders",
+        f"{row.label} says fixed_encoder, and its runs began with {count} encoders",
+    )
 
 
 def _other_scores(columns: Sequence[DataColumn]) -> Reason | None:
@@ -576,8 +591,7 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
         label = table.spec.label(row)
-        is_shared = any(shared_encoder(part.runs.values()) for part in cell.parts)
-        if is_shared and table.spec.row(row).fixed_encoder:
+        if table.spec.row(row).fixed_encoder:
             cautions.append(f"{label} is one encoder: its seeds are of fine-tuning alone")
         if cell.missing:
             cautions.append(f"{len(cell.missing)} run(s) of {label} missing")
