@@ -463,6 +463,40 @@ def test_a_verb_that_opens_an_experiment_refuses(table5: Path, verb: str) -> Non
     assert f"error: {table5}/row/mlm.yaml: encoder_arm is 'mlmm'" in done.stderr
 
 
+RATES = """\
+columns: [mnli, {name: Probe, from: evaluate, task: probe, metric: validation/accuracy}]
+arms:
+  mlm: {objective: mlm}
+sweeps:
+  finetune: {task: mnli, learning_rate: 1.0e-3}
+rows:
+  - {row: given, arm: null, set: {learning_rate: 1.0e-4}}
+  - {row: mlm, arm: mlm}
+claims:
+  - {text: t, compare: [given, mlm, mnli], direction: higher}
+"""
+
+
+def test_rows_that_would_not_be_compared_are_refused_before_any_run(tmp_path: Path) -> None:
+    folder = write(tmp_path, RATES)
+    sentence = "given is fine-tuned with learning_rate 0.0001 and mlm with 0.001"
+    with pytest.raises(ValueError, match=sentence):
+        load_experiment(folder)
+    fine = (
+        # It is meant; it is the same; it is no number; nothing is fine-tuned.
+        ("claims:", "differ_in: [learning_rate]\nclaims:"),
+        ("1.0e-4", "1.0e-3"),
+        ("1.0e-4", '"${task.learning_rate}"'),
+        (", learning_rate: 1.0e-3", ""),
+        ("mlm, mnli]", "mlm, Probe]"),
+        ("learning_rate: 1.0e-4", "head: bilstm"),
+    )
+    for old, new in fine:
+        write(tmp_path, RATES)
+        edit(folder / "paper.yaml", old, new)
+        assert len(load_experiment(folder).claims) == 1
+
+
 def test_what_is_left_open_is_no_slip(table5: Path) -> None:
     """An interpolated arm, a glob, a group of the experiment's own, a set that no task here reads,
     a module's score.

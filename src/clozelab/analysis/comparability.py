@@ -18,24 +18,13 @@ from typing import NamedTuple
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough, some
-from clozelab.analysis.schema import RATE_KEYS
+from clozelab.analysis.schema import PROTOCOL, RATE_KEYS
 from clozelab.analysis.statistics import Seeds
 
 # how far amounts of two arms may be apart, as a share of the larger one
 TOLERANCE = 0.02
 # what `differ_in` says where rows may be of other versions of the code
 CODE = "code"
-# of fine-tuning: no row's subject unless differ_in says so
-PROTOCOL = (
-    "epochs",
-    "evaluations_per_epoch",
-    "global_batch_size",
-    "gradient_clip_norm",
-    "learning_rate",
-    "max_train_examples",
-    "optimizer",
-    "schedule",
-)
 NO_VALUE = "none"
 
 Facts = Mapping[str, str]

@@ -29,6 +29,17 @@ from pydantic import (
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
+# of fine-tuning: no row's subject unless differ_in says so
+PROTOCOL = (
+    "epochs",
+    "evaluations_per_epoch",
+    "global_batch_size",
+    "gradient_clip_norm",
+    "learning_rate",
+    "max_train_examples",
+    "optimizer",
+    "schedule",
+)
 # the learning rate of a fine-tuning, and the optimizer's, which repeats it
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 ALL_COLUMNS = "all"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
 from clozelab.analysis.schema import (
     ALL_COLUMNS,
+    PROTOCOL,
     RATE_KEYS,
     BaseClaim,
     Claim,
@@ -159,6 +160,32 @@ class Experiment(TableSpec):
                     " they cannot be subtracted"
                 )
         self._check_size(claim, where)
+        # A measure trains nothing, and a fact is of pre-training.
+        is_tuned = claim.column == ALL_COLUMNS
+        if not is_tuned:
+            compared = self.column(claim.column)
+            is_tuned = bool(compared.task) and not compared.is_measured
+        if is_tuned:
+            self._check_protocol(claim, where)
+
+    def _check_protocol(self, claim: BaseClaim, where: str) -> None:
+        """Rows that a claim compares are fine-tuned alike, as far as the file says in numbers.
+
+        What it does not say is the scale's, and is looked at in the runs.
+        """
+        for key in sorted(set(PROTOCOL) - self.free_keys):
+            row_of: dict[float, str] = {}
+            for name in claim.all_rows:
+                value = self.row(name).delta.get(key, self.sweeps.finetune.get(key))
+                if isinstance(value, int | float):
+                    row_of.setdefault(float(value), name)
+            if len(row_of) > 1:
+                (first, row), (second, other), *_ = row_of.items()
+                raise ValueError(
+                    f"{where}: {row} is fine-tuned with {key} {first:g} and {other} with"
+                    f" {second:g}, so their runs would not be compared: give both the same, or say"
+                    f" differ_in: [{key}]"
+                )
 
     def _check_size(self, claim: BaseClaim, where: str) -> None:
         """The claim's size is the difference of the printed cells, where all are printed."""
