@@ -75,10 +75,9 @@ def main(args: ParsedArgs) -> int:
         to = Path(args.values["to"])
         refuse_to_replace(to)
     check_choices(args.values)
-    if len(args.names) == 1:
-        print(export_model(args.names[0], to, args.values))
-        return 0
-    folders = folders_below(to, args.names)
+    folders: dict[str, Path | None] = {args.names[0]: to}
+    if len(args.names) > 1:
+        folders = {**folders_below(to, args.names)}
     # Whatever is wrong with one of them is said before the first is written.
     files = {name: order_files(name, args.values) for name in folders}
     for name, folder in folders.items():
@@ -114,15 +113,9 @@ def folders_below(to: Path | None, names: Sequence[str]) -> dict[str, Path]:
 
 
 def export_model(
-    name: str,
-    to: Path | None,
-    values: Mapping[str, str],
-    files: Mapping[str, bytes] | None = None,
+    name: str, to: Path | None, values: Mapping[str, str], files: Mapping[str, bytes]
 ) -> Path:
-    """Write one model by the verb's `values`; returns its folder.
-
-    `files` are what order_files makes, where that has been done.
-    """
+    """Write one model by the verb's `values`, with what order_files made; returns its folder."""
     path = Path(name)
     form = values.get("format", FORMATS[0])
     record = find_record(path)
@@ -147,8 +140,6 @@ def export_model(
     has_head = values.get("head") != "false" and form != "sentence_transformers"
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
-    if files is None:
-        files = order_files(name, values)
     model = read_model(source)
     write(to, model, record, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
