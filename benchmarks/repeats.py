@@ -19,10 +19,13 @@ from functools import cache
 from pathlib import Path
 
 from clozelab.analysis.schema import BaseClaim
+from clozelab.analysis.verdict_codes import Verdict as Code
+from clozelab.analysis.verdict_codes import read_verdict
+from clozelab.report.verdict_looks import LABELS, label_of
 from clozelab.results.experiment import find_experiment, load_experiment
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-DECIDED = ("holds", "contradicted")
+DECIDED = (LABELS[Code.HOLDS], LABELS[Code.CONTRADICTED])
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,20 @@ def read_page(folder: Path) -> list[Verdict]:
                     seeds=seeds,
                     text=row["text"],
                     judged_on=row["judged_on"],
-                    verdict=row["verdict"],
+                    verdict=_label(row),
                     difference=row["ours"],
                     interval=row["interval"],
                 )
             )
     return verdicts
+
+
+def _label(row: dict[str, str]) -> str:
+    """The verdict of a line as a reader sees it; older pages have no column `exploratory`."""
+    code, is_exploratory = read_verdict(row["verdict"])
+    if row.get("exploratory") == "True":
+        is_exploratory = True
+    return label_of(code, is_exploratory=is_exploratory)
 
 
 def read_runs(folder: Path) -> tuple[str, frozenset[str]]:

@@ -6,7 +6,8 @@ from tests.results.words import read_claim
 
 from clozelab.analysis.schema import SequentialDesign
 from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import judge
 from clozelab.report import wording
 
 WOBBLE = (1.0, -1.2, 0.4, -0.3, 0.2)

@@ -16,7 +16,7 @@ import pytest
 from tests.planning.workers import OF_THIS_MACHINE
 from tests.screens import Screens
 
-from clozelab.analysis.verdicts import Verdict
+from clozelab.analysis.verdict_codes import Verdict
 from clozelab.planning.choice import (
     Allocation,
     Effect,

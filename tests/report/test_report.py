@@ -19,14 +19,15 @@ from rich.console import Console
 from tests.screens import Screens
 
 from clozelab.analysis.phrases import rough
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.report import verdict_looks
 from clozelab.report.page import CellView
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
-from clozelab.report.wording import verdict_label
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
-from clozelab.stages.report import print_page
+from clozelab.stages.report import print_page, verdict_table
 from clozelab.text.formatting import duration, signed
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
@@ -101,11 +102,35 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     assert names == {"report.md", "report.html", "results.csv", "claims.csv"} | plots
     with (report.folder / "claims.csv").open(newline="") as file:
         claims = list(csv.DictReader(file))
-    assert [one["verdict"] for one in claims] == [verdict_label(one) for one in report.judgements]
+    assert [one["verdict"] for one in claims] == [one.verdict for one in report.judgements]
+    assert {one["exploratory"] for one in claims} == {"False"}
     pages = texts(report)
     for sentence in ON_BOTH_PAGES:
         assert sentence in pages["report.md"]
         assert sentence in pages["report.html"]
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_renamed_verdict_keeps_its_colours_and_its_code(
+    make_runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0})
+    before = texts(written(root))["report.html"]
+    monkeypatch.setitem(verdict_looks.LABELS, Verdict.HOLDS, "stands")
+    report = written(root)
+    after = texts(report)["report.html"]
+
+    # The only difference is the label: classes, colours and marks are those of the code.
+    assert '<span class="badge holds">holds</span>' in before
+    assert '<span class="badge holds">stands</span>' in after
+    for rule in (".holds { color: var(--holds); }", "--holds: #00694d;", "--holds: #4cc9a0;"):
+        assert rule in before and rule in after
+    judgement = next(one for one in report.judgements if one.verdict is Verdict.HOLDS)
+    terminal = verdict_table(report.page.judged.claims)
+    labels = {cell.plain.partition("\n")[0]: cell.style for cell in terminal.columns[0].cells}
+    assert labels["stands"] == "green" and "holds" not in labels
+    with (report.folder / "claims.csv").open(newline="") as file:
+        assert judgement.verdict in {line["verdict"] for line in csv.DictReader(file)}
 
 
 @pytest.mark.usefixtures("without_plots")

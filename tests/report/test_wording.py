@@ -11,12 +11,14 @@ from tests.results.words import read_claim
 from clozelab.analysis.comparability import Reason
 from clozelab.analysis.contrasts import Context, Contrast, ContrastTerm, Obstacles
 from clozelab.analysis.crossover import Crossover
+from clozelab.analysis.history import Breach, BreachKind
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.schema import Column, SequentialDesign
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
-from clozelab.analysis.verdicts import Forecast, Judgement, Verdict
-from clozelab.report import wording
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Forecast, Judgement
+from clozelab.report import verdict_looks, wording
 
 NO_RUN = Reason("no run", "no complete run of LTR")
 
@@ -63,8 +65,30 @@ def test_a_forecast_says_what_more_seeds_take() -> None:
 
 
 def test_what_makes_a_verdict_exploratory_and_bars_its_size_is_said() -> None:
-    judged = judgement(CONTRAST, breaches=("claimed late",), size_obstacle="direction only")
-    assert wording.judgement_note(judged) == "claimed late; direction only"
+    breach = Breach(BreachKind.CLAIMED_LATE, "2026-01-01")
+    judged = judgement(CONTRAST, breaches=(breach,), size_obstacle="direction only")
+    late = "claimed after a look at its numbers (2026-01-01)"
+    assert wording.judgement_note(judged) == f"{late}; direction only"
+
+
+@pytest.mark.parametrize(
+    ("stored", "label"),
+    [
+        ("one_seed", "inconclusive (one seed)"),
+        ("inconclusive (one seed)", "inconclusive (one seed)"),  # of an earlier version
+        ("holds (exploratory)", "holds"),
+        ("", "another claim"),
+        ("a word of nobody", "a word of nobody"),
+    ],
+)
+def test_a_verdict_of_the_log_is_shown_by_its_label(stored: str, label: str) -> None:
+    breach = Breach(BreachKind.SEEDS_ADDED, "2026-01-01", "1 2", stored)
+    assert wording.breach_text(breach).endswith(f"after a look at 1 2 (2026-01-01: {label})")
+
+
+def test_every_verdict_has_a_label_and_colours_and_labels_differ() -> None:
+    assert set(verdict_looks.LABELS) == set(verdict_looks.COLOURS) == set(Verdict)
+    assert len(set(verdict_looks.LABELS.values())) == len(Verdict)
 
 
 CAUTIONS = [

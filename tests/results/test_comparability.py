@@ -19,7 +19,8 @@ from tests.results.words import (
 from tests.screens import Screens
 
 from clozelab.analysis.comparability import Reason
-from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.launch import sweep
 from clozelab.report.problems import inconsistencies, problems
 from clozelab.results.evidence import derived_settings, treatment_factors

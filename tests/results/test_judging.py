@@ -16,7 +16,8 @@ from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.schema import Row
 from clozelab.analysis.scores import Origin
 from clozelab.analysis.statistics import FINETUNING_SEEDS
-from clozelab.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report.problems import inconsistencies, problems
 from clozelab.report.wording import summarise
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment

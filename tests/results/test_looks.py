@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
-from tests.results.words import verdict_label
+from tests.results.words import judgement_note, verdict_label
 
-from clozelab.analysis.history import ANALYSIS_LOG
-from clozelab.analysis.verdicts import Judgement, Verdict, run_interim_analysis
+from clozelab.analysis.history import ANALYSIS_LOG, Breach, BreachKind
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.report.render import Report, write_latex, write_report
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.stages.report import print_page
@@ -86,7 +87,7 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
     assert [*direction] == [*place] == ["ltr_hurts_mrpc"] and [*margin] == ["near"]
     look, *_ = noted(root)
     for breaches in (*direction.values(), *margin.values()):
-        assert breaches == (f"claimed after a look at its numbers ({look['time'][:10]})",)
+        assert breaches == (Breach(BreachKind.CLAIMED_LATE, look["time"][:10]),)
     # a name is no claim
     nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")
     path.write_text(nameless)
@@ -133,9 +134,12 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
     second = written(root)
     assert claim(second).verdict == Verdict.HOLDS and claim(second).is_exploratory
     assert verdict_label(claim(second)) == "holds (exploratory)"
+    day = look["time"][:10]
     assert claim(second).breaches == (
-        f"seeds were added after a look at 1 2 3/1 2 ({look['time'][:10]}: holds)",
+        Breach(BreachKind.SEEDS_ADDED, day, "1 2 3/1 2", Verdict.HOLDS),
     )
+    note = judgement_note(claim(second))
+    assert f"seeds were added after a look at 1 2 3/1 2 ({day}: holds)" in note
     assert second.page.overview.analyses.startswith("2 (")
     console = Console(width=160, file=io.StringIO())
     print_page(second.page, console)

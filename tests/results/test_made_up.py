@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 from tests.results.words import incomparability_of, role_of
 
+from clozelab.analysis.history import Breach, BreachKind
+from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import (
     Judgement,
-    Verdict,
     detectable_difference,
     judge,
     run_interim_analysis,
 )
 from clozelab.planning.choice import power_study
+from clozelab.report.wording import breach_text
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
@@ -160,7 +162,10 @@ def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None
     (found,) = run_interim_analysis(table, tmp_path).judgements
     assert found.is_exploratory
     (breach,) = found.breaches
-    assert breach == ("seeds were added after a look at unknown seeds (unreadable: another claim)")
+    assert breach == Breach(BreachKind.SEEDS_ADDED, "unreadable", "unknown seeds")
+    assert breach_text(breach) == (
+        "seeds were added after a look at unknown seeds (unreadable: another claim)"
+    )
 
 
 def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
@@ -410,7 +415,8 @@ def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
     assert ruled.verdict == Verdict.INCONCLUSIVE
     assert free.is_exploratory
     (breach,) = free.breaches
-    assert breach.startswith("the stopping rule was changed after a look at 1 2 3 4/")
+    assert breach.kind is BreachKind.RULE_CHANGED and breach.seeds.startswith("1 2 3 4/")
+    assert breach_text(breach).startswith("the stopping rule was changed after a look at 1 2 3 4/")
     (again,) = run_interim_analysis(table, root).judgements
     assert again.is_exploratory
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.results.words import forecast, missing_in, why_barred, why_not
 
-from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import judge
 from clozelab.report.claims import claim_views
 from clozelab.report.problems import problems
 from clozelab.results.adhoc import infer_table

@@ -13,7 +13,8 @@ from scipy import stats
 from tests.results.words import forecast, judgement_note
 from tests.screens import Screens
 
-from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement
 from clozelab.results.experiment import Experiment
 
 FILE = importlib.util.spec_from_file_location(
@@ -126,7 +127,7 @@ def test_what_nothing_was_measured_for_stops_no_other(experiments: dict[int, Exp
     differences = np.array([[np.nan] * 4, *[[4.0, 5.0, 6.0, 5.0]] * 4])
     records = [one for one in simulation.records(differences, 4) if one.name not in ("a0", "b0")]
     found = simulation.judge_records(experiments[2], records)
-    assert [one.verdict for one in found] == ["not comparable", *[Verdict.HOLDS] * 4]
+    assert [one.verdict for one in found] == [Verdict.NOT_COMPARABLE, *[Verdict.HOLDS] * 4]
 
 
 @pytest.mark.parametrize("tables", [60, pytest.param(4000, marks=pytest.mark.slow)])

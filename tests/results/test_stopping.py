@@ -14,7 +14,8 @@ from scipy import stats
 from tests.results.words import judgement_note, verdict_label
 
 from clozelab.analysis.statistics import sequential_p
-from clozelab.analysis.verdicts import Forecast, Judgement, Verdict, run_interim_analysis
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Forecast, Judgement, run_interim_analysis
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs

@@ -12,7 +12,8 @@ import pytest
 from tests.results.words import cell_note, incomparability_of, judgement_note, role_of
 
 from clozelab.analysis.scores import Cell
-from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import judge
 from clozelab.launch import sweep
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table

@@ -11,7 +11,8 @@ from scipy import stats
 from tests.screens import Screens
 
 from clozelab.analysis.score_file import make_score_table, read_score_file
-from clozelab.analysis.verdicts import Verdict, judge
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import judge
 from clozelab.cli import main
 from clozelab.results.experiment import read_claims
 

@@ -15,7 +15,8 @@ from tests.screens import Screens
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import estimate
-from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement
 from clozelab.cli import main
 from clozelab.launch.jobs import PlannedJob
 from clozelab.planning.steps import Step

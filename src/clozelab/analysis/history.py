@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 
 from clozelab.analysis.schema import BaseClaim, SequentialDesign
@@ -81,6 +82,28 @@ def statement(claim: BaseClaim) -> str:
 # -- what makes a verdict exploratory ------------------------------------------------------------
 
 
+class BreachKind(StrEnum):
+    """In which way an earlier analysis counts against a verdict."""
+
+    CLAIMED_LATE = "claimed_late"
+    CLAIM_DROPPED = "claim_dropped"
+    SEEDS_ADDED = "seeds_added"
+    RULE_CHANGED = "rule_changed"
+
+
+@dataclass(frozen=True)
+class Breach:
+    """What makes a decided verdict exploratory."""
+
+    kind: BreachKind
+    # of the earlier analysis: YYYY-MM-DD
+    day: str
+    # its seeds, as SeedSet writes them, and its verdict as the log has it; both empty where
+    # nothing depends on them, the verdict also where the claim was another one
+    seeds: str = ""
+    verdict: str = ""
+
+
 @dataclass(frozen=True)
 class History:
     """Earlier analyses, as they count against the claims of now."""
@@ -109,8 +132,8 @@ class History:
             before.append(analysis)
         return cls(analyses, before, rule, [statement(claim) for claim in claims])
 
-    def breaches(self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]) -> list[str]:
-        """What makes a decided verdict on a claim exploratory, in words: dropped claims first.
+    def breaches(self, claim: BaseClaim, judged_on: str, seeds: Mapping[str, str]) -> list[Breach]:
+        """What makes a decided verdict on a claim exploratory: dropped claims first.
 
         `seeds` are those of the claim's tested contrasts.
         """
@@ -119,11 +142,9 @@ class History:
         if first is not None:
             day = first.time[:10]
             if statement(claim) not in first.claims.values():
-                breaches.append(f"claimed after a look at its numbers ({day})")
+                breaches.append(Breach(BreachKind.CLAIMED_LATE, day))
             elif not self._is_as_strict_as(first, claim):
-                breaches.append(
-                    f"a claim that its test allowed for was dropped or moved after a look ({day})"
-                )
+                breaches.append(Breach(BreachKind.CLAIM_DROPPED, day))
         breaches += self._unplanned_analysis(f"{claim.text} ({judged_on})", seeds)
         return breaches
 
@@ -138,18 +159,18 @@ class History:
         then = allowed_for(statement(claim), first.claims.values())
         return then <= allowed_for(statement(claim), self.claims)
 
-    def _unplanned_analysis(self, claim: str, seeds: Mapping[str, str]) -> list[str]:
+    def _unplanned_analysis(self, claim: str, seeds: Mapping[str, str]) -> list[Breach]:
         """The first earlier analysis of these contrasts that the design did not plan."""
         for analysis in self.before:
             for key, present in seeds.items():
                 if analysis.seeds and self._is_planned(analysis, key, present):
                     continue
                 then = analysis.seeds.get(key, "unknown seeds")
-                verdict = analysis.verdicts.get(claim, "another claim")
-                change = "seeds were added"
+                verdict = analysis.verdicts.get(claim, "")
+                kind = BreachKind.SEEDS_ADDED
                 if then == present:
-                    change = "the stopping rule was changed"
-                return [f"{change} after a look at {then} ({analysis.time[:10]}: {verdict})"]
+                    kind = BreachKind.RULE_CHANGED
+                return [Breach(kind, analysis.time[:10], then, verdict)]
         return []
 
     def _is_planned(self, analysis: InterimAnalysis, key: str, present: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from statistics import median
 from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover, find_crossover
 from clozelab.analysis.history import (
+    Breach,
     History,
     InterimAnalysis,
     append_to_log,
@@ -43,26 +43,12 @@ from clozelab.analysis.statistics import (
     Estimate,
     nominal_level,
 )
+from clozelab.analysis.verdict_codes import Verdict
 
 # what a paper's cells are; ours are means
 AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
 # points, of the difference of two arms over pre-training seeds, where no finished run says more
 ASSUMED_SD = 1.0
-
-
-class Verdict(StrEnum):
-    """What our scores say of a claim; the values stand in claims.csv and in the analysis log."""
-
-    HOLDS = "holds"
-    CONTRADICTED = "contradicted"
-    INCONCLUSIVE = "inconclusive"
-    ONE_SEED = "inconclusive (one seed)"
-    BELOW_FLOOR = "inconclusive (below its floor)"
-    NOT_COMPARABLE = "not comparable"
-
-    @property
-    def is_decided(self) -> bool:
-        return self in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ class Judgement:
     # tested contrast, as the analysis log calls it -> its seeds
     seeds: Mapping[str, str] = field(default_factory=dict)
     # what makes the verdict exploratory, where it is decided
-    breaches: tuple[str, ...] = ()
+    breaches: tuple[Breach, ...] = ()
     crossover: Crossover | None = None
 
     @property

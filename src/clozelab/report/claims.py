@@ -17,6 +17,7 @@ from clozelab.analysis.schema import (
 )
 from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
+from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Judgement
 from clozelab.report import wording
 from clozelab.report.summaries import seed_seconds
@@ -62,7 +63,10 @@ class ClaimView:
     # the rows in the order of the claim
     compared: str
     judged_on: str
-    verdict: str
+    verdict: Verdict
+    is_exploratory: bool
+    # the verdict as a reader sees it
+    label: str
     figures: ClaimFigures
     # what would decide it, and the same for a narrow page
     needs: str
@@ -100,7 +104,7 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
     sentence = _sentence(judgement, figures, claimed, note)
     text = claim.text
     compared = _compared(claim, table)
-    verdict = wording.verdict_label(judgement)
+    label = wording.verdict_label(judgement)
     needs = needs_of(judgement, table)
     needs_short = judgement.forecast.short if judgement.forecast else ""
     if judgement.weakest and judgement.weakest.rests_on_collapsed:
@@ -113,7 +117,9 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
         claimed,
         compared,
         judgement.judged_on,
-        verdict,
+        judgement.verdict,
+        judgement.is_exploratory,
+        label,
         figures,
         needs,
         needs_short,

@@ -42,6 +42,7 @@ from clozelab.report.summaries import (
     not_learnt,
     seed_counts,
 )
+from clozelab.report.verdict_looks import COLOURS, LABELS
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
@@ -288,13 +289,15 @@ def build_page(
 @cache
 def templates(*, is_markdown: bool = False) -> Environment:
     """How reports look; what goes into HTML is escaped, and in Markdown what looks like HTML."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader(__package__ or "", "templates"),
         autoescape=lambda name: bool(name and ".html" in name),
         finalize=_without_html if is_markdown else None,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals.update(verdict_colours=COLOURS, verdict_labels=LABELS)
+    return environment
 
 
 def _without_html(value: Json) -> Json:

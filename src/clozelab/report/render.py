@@ -52,7 +52,17 @@ from clozelab.runs.record import NO_UNIT, Record, Score
 from clozelab.text.formatting import DASH, in_units
 from clozelab.text.plain import JsonObject
 
-CLAIM_FIELDS = ("text", "judged_on", "verdict", "ours", "interval", "p", "needs", "note")
+CLAIM_FIELDS = (
+    "text",
+    "judged_on",
+    "verdict",
+    "exploratory",
+    "ours",
+    "interval",
+    "p",
+    "needs",
+    "note",
+)
 RUN_FIELDS = [
     "experiment",
     "scale",
@@ -187,7 +197,7 @@ def write_claims(path: Path, claims: list[ClaimView]) -> None:
         writer.writerow(CLAIM_FIELDS)
         for claim in claims:
             figures = claim.figures
-            texts = [claim.text, claim.judged_on, claim.verdict]
+            texts = [claim.text, claim.judged_on, claim.verdict, claim.is_exploratory]
             texts += [figures.ours, figures.interval, figures.p, claim.needs, claim.note]
             writer.writerow([spreadsheet_text(text) for text in texts])
 

@@ -6,46 +6,47 @@ Nothing decides on these words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 
 from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover
+from clozelab.analysis.history import Breach, BreachKind
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.phrases import rough
 from clozelab.analysis.schema import ALL_COLUMNS
 from clozelab.analysis.statistics import SIGNIFICANCE
-from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement, Verdict
+from clozelab.analysis.verdict_codes import Verdict, read_verdict
+from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
+from clozelab.report.verdict_looks import LABELS, PLURALS, label_of
 from clozelab.results.experiment import Experiment
 from clozelab.text.formatting import duration, interval, signed
-
-EXPLORATORY = " (exploratory)"
 
 
 def verdict_label(judgement: Judgement) -> str:
     """The verdict, and whether it is exploratory."""
-    if judgement.is_exploratory:
-        return f"{judgement.verdict}{EXPLORATORY}"
-    return str(judgement.verdict)
+    return label_of(judgement.verdict, is_exploratory=judgement.is_exploratory)
 
 
 def summarise(judgements: Sequence[Judgement]) -> str:
     """The verdicts counted: "2 hold, 1 contradicted, 3 inconclusive"."""
-    order = []
-    for verdict in Verdict:
-        order += [str(verdict), f"{verdict}{EXPLORATORY}"]
-    return _counted([verdict_label(one) for one in judgements], order) or "no claims"
+    verdicts = [(one.verdict, one.is_exploratory) for one in judgements]
+    return _count_verdicts(verdicts, list(product(Verdict, (False, True)))) or "no claims"
 
 
-def _counted(labels: Sequence[str], order: Sequence[str]) -> str:
-    counts = []
-    for label in order:
-        count = labels.count(label)
-        # "1 holds", "2 hold"; other verdicts have no plural.
-        if count > 1:
-            label = label.replace(Verdict.HOLDS, "hold")
+def _count_verdicts(
+    verdicts: Sequence[tuple[Verdict, bool]], order: Iterable[tuple[Verdict, bool]]
+) -> str:
+    """`2 hold, 1 inconclusive`, of pairs of a verdict and whether it is exploratory."""
+    texts = []
+    for verdict, is_exploratory in order:
+        count = verdicts.count((verdict, is_exploratory))
+        label = label_of(verdict, is_exploratory=is_exploratory)
+        if count > 1 and verdict in PLURALS:
+            label = label.replace(LABELS[verdict], PLURALS[verdict])
         if count:
-            counts.append(f"{count} {label}")
-    return ", ".join(counts)
+            texts.append(f"{count} {label}")
+    return ", ".join(texts)
 
 
 def forecast(judgement: Judgement, seconds_a_seed: float | None) -> str:
@@ -63,7 +64,7 @@ def forecast(judgement: Judgement, seconds_a_seed: float | None) -> str:
 
 def judgement_note(judgement: Judgement) -> str:
     """The reason of a verdict, or what to keep in mind beside it."""
-    notes = list(judgement.breaches)
+    notes = [breach_text(breach) for breach in judgement.breaches]
     if judgement.crossover:
         holds = judgement.verdict is Verdict.HOLDS
         notes.append(crossover_sentence(judgement.crossover, holds=holds))
@@ -74,6 +75,29 @@ def judgement_note(judgement: Judgement) -> str:
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
+def breach_text(breach: Breach) -> str:
+    """What makes a verdict exploratory."""
+    if breach.kind is BreachKind.CLAIMED_LATE:
+        return f"claimed after a look at its numbers ({breach.day})"
+    if breach.kind is BreachKind.CLAIM_DROPPED:
+        return f"a claim that its test allowed for was dropped or moved after a look ({breach.day})"
+    change = "seeds were added"
+    if breach.kind is BreachKind.RULE_CHANGED:
+        change = "the stopping rule was changed"
+    verdict = "another claim"
+    if breach.verdict:
+        verdict = _stored_label(breach.verdict)
+    return f"{change} after a look at {breach.seeds} ({breach.day}: {verdict})"
+
+
+def _stored_label(text: str) -> str:
+    """The label of a verdict as the log has it; the text itself where it is no verdict."""
+    try:
+        return label_of(read_verdict(text).code)
+    except ValueError:
+        return text
+
+
 def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     """Of a claim about all columns: the verdict on each."""
     placed = judgement.placed
@@ -81,7 +105,7 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     columns = []
     for contrast, verdict in zip(placed.contrasts, judgement.verdicts, strict=True):
         if verdict is not Verdict.NOT_COMPARABLE:
-            notes.append(f"{contrast.label}: {verdict}")
+            notes.append(f"{contrast.label}: {label_of(verdict)}")
             columns += [term.column for term in contrast.terms]
     notes += [f"{column.role}: direction only" for column in columns if column.is_other_split]
 
@@ -113,9 +137,9 @@ def _notes_on_dataset(judgement: Judgement) -> list[str]:
         return notes + _why_not_comparable(judgement.placed)
 
     if len(contrasts) > 1:
-        labels = [str(verdict) for verdict in judgement.verdicts]
-        counted = _counted(labels, list(dict.fromkeys(labels)))
-        notes.append(f"of {len(labels)} differences {counted}")
+        verdicts = [(verdict, False) for verdict in judgement.verdicts]
+        counts = _count_verdicts(verdicts, dict.fromkeys(verdicts))
+        notes.append(f"of {len(verdicts)} differences {counts}")
         for contrast in contrasts:
             if contrast.obstacles.missing:
                 notes.append(f"{contrast.label}: {contrast.obstacles.missing.text}")

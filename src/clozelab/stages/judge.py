@@ -11,6 +11,7 @@ from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.scores import ScoreTable
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report import wording
+from clozelab.report.verdict_looks import COLOURS
 from clozelab.results.experiment import read_claims
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import hint
@@ -34,6 +35,7 @@ FIELDS = (
     "claim",
     "judged_on",
     "verdict",
+    "exploratory",
     "difference",
     "low",
     "high",
@@ -42,7 +44,6 @@ FIELDS = (
     "seeds",
     "note",
 )
-STYLES = {"holds": "green", "contradicted": "red"}
 
 
 @verb("judge", HELP, names=(2, 2), keys=("out",))
@@ -102,7 +103,7 @@ def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
 def print_judgement(judgement: Judgement) -> None:
     """Print a claim's verdict, its figures and what to keep in mind, a line each."""
     verdict = wording.verdict_label(judgement)
-    style = STYLES.get(str(judgement.verdict), "default")
+    style = COLOURS[judgement.verdict].terminal
     say(f"{verdict}: {judgement.claim.text} ({judgement.judged_on})", style=style)
     figures = _figures(judgement)
     if figures:
@@ -141,7 +142,8 @@ def _row(judgement: Judgement) -> JsonObject:
     row: JsonObject = {
         "claim": judgement.claim.text,
         "judged_on": judgement.judged_on,
-        "verdict": wording.verdict_label(judgement),
+        "verdict": judgement.verdict,
+        "exploratory": judgement.is_exploratory,
         "p": judgement.p_value,
         "corrected_p": judgement.corrected_p,
         "note": wording.judgement_note(judgement),

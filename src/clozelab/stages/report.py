@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from clozelab.analysis.grouping import group_by
+from clozelab.analysis.verdict_codes import Verdict
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
+from clozelab.report.verdict_looks import COLOURS, LABELS
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.terminal import Heading, ParsedArgs, fitting, make_table, say, verb
 from clozelab.text.formatting import DASH, several
@@ -38,8 +40,7 @@ a row for whatever differs, means over seeds, paired differences.
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the
              package booktabs)"""
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
-STYLES = {"holds": "green", "contradicted": "red", "inconclusive": "yellow", "not": "dim"}
-VERDICT_WIDTH = len("inconclusive")
+VERDICT_WIDTH = len(LABELS[Verdict.INCONCLUSIVE])
 # Of a kind of trouble that small encoders may have in every cell of a row.
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 
@@ -217,7 +218,7 @@ def verdict_table(claims: Iterable[ClaimView]) -> Table:
     table.add_column(min_width=VERDICT_WIDTH, max_width=2 * VERDICT_WIDTH)
     table.add_column(overflow="fold")
     for claim in claims:
-        verdict = Text(claim.verdict, STYLES[claim.verdict.split()[0]])
+        verdict = Text(claim.label, COLOURS[claim.verdict].terminal)
         if claim.needs_short:
             verdict.append(f"\n{claim.needs_short}", "default")
         sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.analysis.verdicts import Judgement, Verdict
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement
 from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_folders
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb

@@ -1,0 +1,58 @@
+"""How each verdict looks: its label, its mark and its colours, on a page and in a terminal.
+
+This is the only place that has them. A label can be changed here and nothing else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clozelab.analysis.verdict_codes import Verdict
+
+EXPLORATORY = " (exploratory)"
+
+
+@dataclass(frozen=True)
+class VerdictColours:
+    """The colours of a verdict."""
+
+    # CSS colours, on a light page and on a dark one
+    light: str
+    dark: str
+    # rich's name of a style
+    terminal: str
+    # the character before the label on a page
+    mark: str
+
+
+LABELS: Mapping[Verdict, str] = {
+    Verdict.HOLDS: "holds",
+    Verdict.CONTRADICTED: "contradicted",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.ONE_SEED: "inconclusive (one seed)",
+    Verdict.BELOW_FLOOR: "inconclusive (below its floor)",
+    Verdict.NOT_COMPARABLE: "not comparable",
+}
+# "2 hold"; the other labels have no plural
+PLURALS: Mapping[Verdict, str] = {Verdict.HOLDS: "hold"}
+
+_OPEN = VerdictColours(light="#7a5b00", dark="#e0bd55", terminal="yellow", mark="?")
+COLOURS: Mapping[Verdict, VerdictColours] = {
+    Verdict.HOLDS: VerdictColours(light="#00694d", dark="#4cc9a0", terminal="green", mark="\u2713"),
+    Verdict.CONTRADICTED: VerdictColours(
+        light="#b3340f", dark="#ff8a66", terminal="red", mark="\u2717"
+    ),
+    Verdict.INCONCLUSIVE: _OPEN,
+    Verdict.ONE_SEED: _OPEN,
+    Verdict.BELOW_FLOOR: _OPEN,
+    Verdict.NOT_COMPARABLE: VerdictColours(
+        light="#5f6570", dark="#a0a6b0", terminal="dim", mark="\u2013"
+    ),
+}
+
+
+def label_of(verdict: Verdict, *, is_exploratory: bool = False) -> str:
+    """The verdict as a reader sees it: "holds (exploratory)"."""
+    label = LABELS[verdict]
+    return f"{label}{EXPLORATORY}" if is_exploratory else label
