@@ -118,7 +118,7 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
 def chosen(
     hours: float, spread: StdDevs, difference: float = 3.0, **more: Any
 ) -> tuple[Allocation, list[Allocation]]:
-    question = PowerQuestion([Effect(difference, 0.0, 2, "task")], [[0]], 1, [])
+    question = PowerQuestion([Effect(difference, (0.0,), 2, "task")], [[0]], 1, [])
     options: dict[str, Any] = {"tuned_seeds": 3, "analyses": None, "may_shorten": True} | more
     found = allocations(
         options.pop("costing", machine()), question, {"task": spread}, 3600.0 * hours, **options

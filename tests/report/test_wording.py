@@ -197,9 +197,13 @@ def test_the_difference_without_collapsed_runs(contrast: Contrast, sentence: str
 def test_why_a_plain_interval_is_not_the_verdict(
     margin: float, primary: bool, gated_by: str, sentence: str
 ) -> None:
-    contrast = replace(CONTRAST, margin=margin)
-    judged = judgement(contrast, weakest=contrast, corrected_p=0.2, num_tests=9, gated_by=gated_by)
+    judged = judgement(CONTRAST, weakest=CONTRAST, corrected_p=0.2, num_tests=9, gated_by=gated_by)
     claim = judged.claim.model_copy(update={"primary": primary})
+    if margin:
+        claim = read_claim(
+            {"text": "t", "rows": ["ltr", "mlm"], "column": "MRPC", "direction": "within"}
+            | {"points": margin, "primary": primary}
+        )
     judged = replace(judged, placed=replace(judged.placed, claim=claim))
     assert wording.judgement_note(judged) == sentence
 

@@ -258,7 +258,7 @@ REFUSED = [
     (
         "decreasing",
         "down",
-        "claims.0.direction is 'down'; it is lower, higher or crosses with compare",
+        "claims.0.direction is 'down'; it is lower, higher, not_lower",
     ),
     (
         "decreasing",
@@ -340,7 +340,7 @@ REFUSED = [
     (
         ORDERED,
         ORDERED.replace("higher", "within"),
-        "claims.4: direction is 'within'; with compare it is lower",
+        "claims.4: direction is 'within'; with compare it is one of lower, higher",
     ),
     (
         ORDERED,

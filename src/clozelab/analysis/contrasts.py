@@ -1,4 +1,4 @@
-"""Contrasts: sums of weighted cells that a test compares with zero, or with a margin.
+"""Contrasts: sums of weighted cells that a test compares with zero, or with the ends of a margin.
 
 The difference of two rows is one, and so is a difference of differences, or the gap of two
 learning curves at a place between their points.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from clozelab.analysis.comparability import Reason, find_incomparability, provenance
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import listed
-from clozelab.analysis.schema import PERCENT, Row, SequentialDesign
+from clozelab.analysis.schema import PERCENT, ZERO, Row, SequentialDesign, negated
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.statistics import (
     PRETRAINING_SEEDS,
@@ -50,28 +50,32 @@ class ContrastKey:
 
     # (weight, row, key of the data set)
     terms: tuple[tuple[float, str, str], ...]
-    # of equivalence; 0: against zero
-    margin: float
+    # the values that it is compared with
+    boundaries: tuple[float, ...]
 
     @classmethod
-    def of(cls, terms: Iterable[tuple[float, str, str]], margin: float) -> ContrastKey:
+    def of(
+        cls, terms: Iterable[tuple[float, str, str]], boundaries: tuple[float, ...]
+    ) -> ContrastKey:
         # a - b and b - a are one test: the smaller way to write it is the key.
         plain = sorted(terms)
-        negated = sorted((-weight, row, key) for weight, row, key in plain)
-        return cls(tuple(min(plain, negated)), margin)
+        opposite = sorted((-weight, row, key) for weight, row, key in plain)
+        if opposite < plain:
+            return cls(tuple(opposite), negated(boundaries))
+        return cls(tuple(plain), boundaries)
 
     def for_history(self) -> str:
         """The text under which the analysis log knows the hypothesis.
 
         The weights between two checkpoints (+0.3 of one, +0.7 of the next) are other ones with
-        every added seed, so there only their sign counts: +0.5 each. The margin does not count:
+        every added seed, so there only their sign counts: +0.5 each. A margin does not count:
         whoever has seen a difference knows which margins hold it.
         """
         terms = []
         for weight, row, key in self.terms:
             sign_only = math.copysign(0.5, weight) if weight % 1 else weight
             terms.append((sign_only, row, key))
-        key_without_weights = ContrastKey.of(terms, 0.0)
+        key_without_weights = ContrastKey.of(terms, ZERO)
         return " ".join(
             f"{weight:+g} {row} on {key}" for weight, row, key in key_without_weights.terms
         )
@@ -131,8 +135,8 @@ class Contrast:
     terms: tuple[ContrastTerm, ...]
     # None where no seed is common to all cells
     difference: Estimate | None
-    # of equivalence: it is tested against the end that is nearer to it; 0: against zero
-    margin: float = 0.0
+    # the values that it is tested against, in ascending order: the one nearest to the mean counts
+    boundaries: tuple[float, ...] = ZERO
     obstacles: Obstacles = Obstacles()
     context: Context = Context()
     # some run behind it gave one answer to everything
@@ -150,7 +154,7 @@ class Contrast:
         terms = []
         for term in self.terms:
             terms.append((term.weight, term.row, term.column.key))
-        return ContrastKey.of(terms, self.margin)
+        return ContrastKey.of(terms, self.boundaries)
 
     @cached_property
     def is_tested(self) -> bool:
@@ -176,8 +180,7 @@ class Contrast:
             return 1.0
         p_values = []
         for estimate in self._with_and_without_collapsed():
-            # Against zero, or the end of the margin that is nearer to the mean.
-            p_value = estimate.p_value(math.copysign(self.margin, estimate.mean))
+            p_value = estimate.p_value(nearest_boundary(estimate.mean, self.boundaries))
             if p_value is not None:
                 p_values.append(p_value)
         return max(p_values, default=None)
@@ -217,10 +220,11 @@ class Contrast:
         """
         candidates = []
         for estimate in self._with_and_without_collapsed():
-            size = abs(estimate.mean)
-            gaps = [size - self.margin]
-            if size < self.margin:
-                gaps = [self.margin - size, self.margin + size]
+            boundaries = [nearest_boundary(estimate.mean, self.boundaries)]
+            # Between two boundaries the test has to exclude both.
+            if self._is_on_low_side(estimate):
+                boundaries = list(self.boundaries)
+            gaps = [abs(estimate.mean - boundary) for boundary in boundaries]
             candidates.append([_in_deviations(gap, estimate.sd) for gap in gaps])
         return min(candidates, key=min, default=[])
 
@@ -239,9 +243,15 @@ class Contrast:
         return [estimate for estimate in estimates if estimate is not None]
 
     def _is_on_low_side(self, estimate: Estimate | None) -> bool:
-        """Whether a mean lies below zero; with a margin, whether it lies inside it."""
+        """Whether a mean lies below the one boundary, or between both."""
         mean = estimate.mean if estimate else math.nan
-        return abs(mean) < self.margin if self.margin else mean < 0.0
+        low, high = self.boundaries[0], self.boundaries[-1]
+        return mean < low if low == high else low < mean < high
+
+
+def nearest_boundary(mean: float, boundaries: Sequence[float]) -> float:
+    """The value that a test compares a mean with: of several the nearest one."""
+    return min(boundaries, key=lambda boundary: abs(mean - boundary))
 
 
 def _in_deviations(gap: float, sd: float | None) -> float:
@@ -294,15 +304,19 @@ def contrast_rows(
     column: DataColumn,
     *,
     label: str = "",
-    margin: float = 0.0,
+    boundaries: tuple[float, ...] = ZERO,
 ) -> Contrast:
     """The difference of two rows on one data set, whether or not a claim is about it."""
     terms = (ContrastTerm(1.0, first, column), ContrastTerm(-1.0, second, column))
-    return make_contrast(table, terms, label=label, margin=margin)
+    return make_contrast(table, terms, label=label, boundaries=boundaries)
 
 
 def make_contrast(
-    table: ScoreTable, terms: tuple[ContrastTerm, ...], *, label: str = "", margin: float = 0.0
+    table: ScoreTable,
+    terms: tuple[ContrastTerm, ...],
+    *,
+    label: str = "",
+    boundaries: tuple[float, ...] = ZERO,
 ) -> Contrast:
     """A contrast with all that is known of its cells."""
     cells = []
@@ -327,7 +341,7 @@ def make_contrast(
         label=label,
         terms=terms,
         difference=difference,
-        margin=margin,
+        boundaries=boundaries,
         obstacles=obstacles,
         context=context,
         has_collapsed=has_collapsed,

@@ -194,7 +194,7 @@ def _begins_with(seeds: str, start: str) -> bool:
 
 
 def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
-    """The claims that a claim's test allows for: each by rows, column and whether it has a margin.
+    """The claims that a claim's test allows for: each by rows, column and kind of margin.
 
     Of a primary claim these are the primary ones before it, and whether there are others. Of any
     other claim they are all claims, and which of them are primary. `claim` is among `claims`.
@@ -211,4 +211,6 @@ def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
 
 def _name_of(entry: Mapping[str, object]) -> str:
     keys = [entry.get(key) for key in ("rows", "column", "against")]
-    return json.dumps([*keys, "points" in entry])
+    # within, not_lower and not_higher of the same rows are three tests.
+    margin = entry["direction"] if "points" in entry else None
+    return json.dumps([*keys, margin])

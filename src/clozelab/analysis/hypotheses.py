@@ -91,7 +91,7 @@ def _row_contrasts(
             rows = f"{table.spec.label(first)} {MINUS} {table.spec.label(second)}"
         label = " on ".join(filter(None, (rows, name)))
         contrasts.append(
-            contrast_rows(table, first, second, dataset, label=label, margin=claim.points)
+            contrast_rows(table, first, second, dataset, label=label, boundaries=claim.boundaries)
         )
     return tuple(contrasts)
 

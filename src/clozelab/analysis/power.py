@@ -60,7 +60,7 @@ def minimum_detectable_difference(sd: float, count: int, confidence: float) -> f
 
 
 def simulate_decided(
-    effects: Sequence[tuple[float, float]],
+    effects: Sequence[tuple[float, tuple[float, ...]]],
     families: Sequence[Sequence[int]],
     seeds: int,
     analyses: tuple[int, int] | None,
@@ -68,8 +68,8 @@ def simulate_decided(
     """[tables, tests]: which tests so many seeds decide, of independent differences.
 
     Args:
-        effects: of each test the true mean and the margin that it is tested against, in standard
-            deviations.
+        effects: of each test the true mean and the boundaries that it is tested against, in
+            standard deviations.
         families: places of tests, each family corrected by Holm's method: those of primary
             claims, which wait for those before them, and last all others, which have
             SECONDARY_SHARE until those are decided.
@@ -95,10 +95,15 @@ def simulate_decided(
 
 
 def _simulated_p_values(
-    effects: Sequence[tuple[float, float]], seeds: int, analyses: tuple[int, int] | None
+    effects: Sequence[tuple[float, tuple[float, ...]]],
+    seeds: int,
+    analyses: tuple[int, int] | None,
 ) -> NDArray[np.float64]:
     """[tables, tests]: p of each test, under interim analyses with the price of all of them."""
-    shift, margin = np.transpose(np.asarray(effects, dtype=np.float64))
+    shift = np.array([mean for mean, _ in effects])
+    # One boundary is the lowest and the highest.
+    low = np.array([boundaries[0] for _, boundaries in effects])
+    high = np.array([boundaries[-1] for _, boundaries in effects])
     # [seeds, tables, tests]
     values = np.random.default_rng(0).normal(size=(seeds, SIMULATED, len(effects))) + shift
     first, most = analyses if analyses else (seeds, seeds)
@@ -106,8 +111,10 @@ def _simulated_p_values(
     for count in range(first, min(seeds, most) + 1):
         mean = values[:count].mean(axis=0)
         sd = values[:count].std(axis=0, ddof=1)
-        size = np.abs(mean - np.copysign(margin, mean)) * np.sqrt(count) / sd
-        p_values = np.minimum(p_values, 2.0 * special.stdtr(count - 1, -size))
+        # The boundary that is nearest to the mean counts, as in a contrast.
+        distance = np.minimum(np.abs(mean - low), np.abs(mean - high))
+        statistic = distance * np.sqrt(count) / sd
+        p_values = np.minimum(p_values, 2.0 * special.stdtr(count - 1, -statistic))
     if most > first:
         drawn = smallest_p_values(first, most)
         p_values = (1.0 + np.searchsorted(drawn, p_values, side="right")) / DRAWN

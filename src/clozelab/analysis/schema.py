@@ -1,11 +1,12 @@
 """What a table is about: columns, rows, claims and sequential design, as paper.yaml has them.
 
 Each is a model that refuses what it cannot mean. docs/claims.md shows every key. Of claims there
-are five kinds; which one an entry is follows from `direction` and `against`:
+are six kinds; which one an entry is follows from `direction` and `against`:
 
     {compare: [bert, gpt, QNLI], direction: higher}             OrderClaim
     {rows: [tiny, small, base], column: QNLI, direction: increasing}      TrendClaim
     {rows: [a, b, c], column: QNLI, direction: within, points: 1.0}       EquivalenceClaim
+    {compare: [tiny, base, QNLI], direction: not_lower, points: 1.0}      NoninferiorityClaim
     {compare: [mlm, ltr, QNLI], direction: crosses}             CrossingClaim
     {compare: [a, b, QNLI], against: [a, b, MRPC], direction: higher}     ContrastClaim
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from itertools import chain, combinations, pairwise
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -45,9 +46,20 @@ RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 ALL_COLUMNS = "all"
 FALLING = ("lower", "decreasing")
 RISING = ("higher", "increasing")
+# of two rows, or of one row and each of several others
+COMPARING = ("lower", "higher", "not_lower", "not_higher", "crosses")
+ORDERING = ("increasing", "decreasing", "within")
+
+# what a difference is compared with where no margin is claimed
+ZERO = (0.0,)
 
 RowPair = tuple[str, str]
 Number = Annotated[float, Strict()]
+
+
+def negated(boundaries: tuple[float, ...]) -> tuple[float, ...]:
+    """The boundaries of the negative difference, in ascending order."""
+    return tuple(-value for value in reversed(boundaries))
 
 
 class Entry(BaseModel):
@@ -210,10 +222,22 @@ class BaseClaim(Entry):
     `direction` is of the number: a perplexity that gets better is lower, or decreasing.
     """
 
+    has_margin: ClassVar[bool] = False
+    """whether it takes `points`"""
+
     text: str
     """the claim as a sentence"""
-    direction: Literal["lower", "higher", "increasing", "decreasing", "within", "crosses"]
-    """lower, higher or crosses with compare; increasing, decreasing or within with rows"""
+    direction: Literal[
+        "lower",
+        "higher",
+        "not_lower",
+        "not_higher",
+        "increasing",
+        "decreasing",
+        "within",
+        "crosses",
+    ]
+    """lower, higher, not_lower, not_higher, crosses; with rows: increasing, decreasing, within"""
     rows: tuple[str, ...]
     """a list of two or more different rows, in the claimed order"""
     column: str
@@ -239,14 +263,14 @@ class BaseClaim(Entry):
             return entry
         direction = entry.get("direction")
         if "compare" not in entry:
-            if direction in ("lower", "higher", "crosses"):
+            if direction in COMPARING:
                 raise ValueError(
                     f"direction is {direction!r}; with rows it is increasing, decreasing or within"
                 )
             return entry
-        if direction in ("increasing", "decreasing", "within"):
+        if direction in ORDERING:
             raise ValueError(
-                f"direction is {direction!r}; with compare it is lower, higher or crosses"
+                f"direction is {direction!r}; with compare it is one of {', '.join(COMPARING)}"
             )
         compare = entry["compare"]
         if not isinstance(compare, list) or len(compare) != 3:
@@ -266,9 +290,10 @@ class BaseClaim(Entry):
                 f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}"
             )
         # Keys that belong to another kind say so, instead of "has no such key".
-        if isinstance(self, EquivalenceClaim) != (self.points > 0):
+        if self.has_margin != (self.points > 0):
             raise ValueError(
-                "points, a number above 0, belongs to direction: within and to no other"
+                "points, a number above 0, belongs to direction: within, not_lower or not_higher"
+                " and to no other"
             )
         is_pair = len(self.rows) == 2 and self.column != ALL_COLUMNS
         is_crossing = isinstance(self, CrossingClaim)
@@ -306,6 +331,11 @@ class BaseClaim(Entry):
         first, *others = self.rows
         return [(first, other) for other in others]
 
+    @property
+    def boundaries(self) -> tuple[float, ...]:
+        """The values that a test compares each difference with, in ascending order."""
+        return ZERO
+
     def is_supported_by(self, mean: float) -> bool:
         """Whether a mean difference lies on the claimed side."""
         if self.direction in FALLING:
@@ -314,8 +344,12 @@ class BaseClaim(Entry):
 
     def hypotheses(self, column: str) -> list[Hashable]:
         """A key for each difference on a column: two claims with one key test the same thing."""
-        # A set: a - b and b - a are one hypothesis.
-        return [(frozenset(pair), column, self.points, self.against) for pair in self.pairs]
+        keys: list[Hashable] = []
+        for first, second in self.pairs:
+            # That a - b is -1 and that b - a is 1 is one hypothesis.
+            boundaries = self.boundaries if first < second else negated(self.boundaries)
+            keys.append((frozenset((first, second)), column, boundaries, self.against))
+        return keys
 
     @property
     def weighted_cells(self) -> list[tuple[float, str, str]]:
@@ -350,12 +384,36 @@ class EquivalenceClaim(BaseClaim):
     take 90 % and 5 %; a claim may be contradicted here, too, so both sides count.
     """
 
+    has_margin = True
+
     @property
     def pairs(self) -> list[RowPair]:
         return list(combinations(self.rows, 2))
 
+    @property
+    def boundaries(self) -> tuple[float, ...]:
+        return (-self.points, self.points)
+
     def is_supported_by(self, mean: float) -> bool:
         return abs(mean) < self.points
+
+
+class NoninferiorityClaim(BaseClaim):
+    """The first row is not lower (or not higher) than another by `points` or more.
+
+    It holds where the whole 95 % interval lies on the claimed side of the margin: a one-sided test
+    at 2.5 %. It is contradicted where the whole interval lies beyond the margin.
+    """
+
+    has_margin = True
+
+    @property
+    def boundaries(self) -> tuple[float, ...]:
+        return (-self.points,) if self.direction == "not_lower" else (self.points,)
+
+    def is_supported_by(self, mean: float) -> bool:
+        (margin,) = self.boundaries
+        return mean > margin if self.direction == "not_lower" else mean < margin
 
 
 class CrossingClaim(BaseClaim):
@@ -363,7 +421,7 @@ class CrossingClaim(BaseClaim):
 
     def hypotheses(self, column: str) -> list[Hashable]:
         at_start = frozenset(("at the first common point", *self.rows))
-        return [*super().hypotheses(column), (at_start, column, self.points, self.against)]
+        return [*super().hypotheses(column), (at_start, column, self.boundaries, self.against)]
 
 
 class ContrastClaim(BaseClaim):
@@ -378,6 +436,8 @@ class ContrastClaim(BaseClaim):
 
 DIRECTIONS: Mapping[str, type[BaseClaim]] = {
     "within": EquivalenceClaim,
+    "not_lower": NoninferiorityClaim,
+    "not_higher": NoninferiorityClaim,
     "crosses": CrossingClaim,
     "increasing": TrendClaim,
     "decreasing": TrendClaim,
@@ -397,6 +457,7 @@ Claim = Annotated[
     Annotated[OrderClaim, Tag("OrderClaim")]
     | Annotated[TrendClaim, Tag("TrendClaim")]
     | Annotated[EquivalenceClaim, Tag("EquivalenceClaim")]
+    | Annotated[NoninferiorityClaim, Tag("NoninferiorityClaim")]
     | Annotated[CrossingClaim, Tag("CrossingClaim")]
     | Annotated[ContrastClaim, Tag("ContrastClaim")],
     Discriminator(_kind_of),

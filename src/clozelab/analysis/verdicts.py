@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from clozelab.analysis.contrasts import Contrast
+from clozelab.analysis.contrasts import Contrast, nearest_boundary
 from clozelab.analysis.crossover import Crossover, find_crossover
 from clozelab.analysis.history import (
     Breach,
@@ -33,7 +33,6 @@ from clozelab.analysis.schema import (
     ALL_COLUMNS,
     PERCENT,
     BaseClaim,
-    EquivalenceClaim,
     SequentialDesign,
 )
 from clozelab.analysis.scores import DataColumn, ScoreTable
@@ -259,19 +258,19 @@ def least_supported_contrast(
         for contrast, verdict in zip(placed.contrasts, verdicts, strict=True)
         if verdict is not Verdict.NOT_COMPARABLE
     ]
-    return max(spoken, key=lambda contrast: _doubt(contrast, placed.claim), default=None)
+    return max(spoken, key=lambda contrast: evidence_rank(contrast, placed.claim), default=None)
 
 
-def _doubt(contrast: Contrast, claim: BaseClaim) -> tuple[float, float]:
-    """From 0, surely as claimed, to 2, surely the other way; then by the size."""
-    size = abs(contrast.difference.mean) if contrast.difference else 0.0
+def evidence_rank(contrast: Contrast, claim: BaseClaim) -> tuple[float, float]:
+    """From 0, surely as claimed, to 2, surely the other way; then by the distance."""
+    distance = 0.0
+    if contrast.difference:
+        mean = contrast.difference.mean
+        distance = abs(mean - nearest_boundary(mean, contrast.boundaries))
     p_value = 1.0 if contrast.p_value is None else contrast.p_value
-    if not supports(contrast, claim):
-        return 2.0 - p_value, size
-    # A large difference supports an order, and speaks against equivalence.
-    if not isinstance(claim, EquivalenceClaim):
-        size = -size
-    return p_value, size
+    if supports(contrast, claim):
+        return p_value, -distance
+    return 2.0 - p_value, distance
 
 
 # -- forecasts -----------------------------------------------------------------------------------
@@ -395,7 +394,7 @@ def find_size_obstacle(placed: ClaimOnDataset, table: ScoreTable) -> str:
     if column.is_pretraining:
         return "our own held-out text: direction only"
     kind = "synthetic" if column.is_synthetic else "stand-in"
-    if isinstance(placed.claim, EquivalenceClaim):
+    if placed.claim.has_margin:
         return f"{kind}: says nothing of the sizes in the paper"
     return f"{kind}: direction only"
 

@@ -23,7 +23,6 @@ from clozelab.analysis.schema import (
     PERCENT,
     BaseClaim,
     Column,
-    EquivalenceClaim,
 )
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
@@ -59,7 +58,7 @@ class Effect(NamedTuple):
     """A difference that claims rest on: a sum of some cells of one task, in points."""
 
     difference: float  # the true one
-    margin: float  # that it is tested against
+    boundaries: tuple[float, ...]  # that it is tested against
     cells: int
     task: str
 
@@ -115,7 +114,8 @@ class PowerQuestion:
             # A difference of two rows has the variance of two cells, so each cell brings half.
             of_cell = deviations.pretraining**2 / 2 + deviations.finetuning**2 / finetune_seeds
             scale = max(MIN_SCALE, float(np.sqrt(effect.cells * of_cell)))
-            effects.append((effect.difference / scale, effect.margin / scale))
+            boundaries = tuple(boundary / scale for boundary in effect.boundaries)
+            effects.append((effect.difference / scale, boundaries))
         # bool [tables, effects]
         decided = simulate_decided(effects, self.families, seeds, analyses)
         decided_claims = []
@@ -188,9 +188,9 @@ def _effect_of(claim: BaseClaim, task: str, difference: float) -> Effect:
     cells = 2
     if claim.against:
         cells = 4  # a difference of differences
-    if isinstance(claim, EquivalenceClaim):
-        return Effect(0.0, claim.points, cells, task)
-    return Effect(difference, 0.0, cells, task)
+    # Rows that are claimed to be alike, or no worse, are taken for equal.
+    mean = 0.0 if claim.has_margin else difference
+    return Effect(mean, claim.boundaries, cells, task)
 
 
 def std_devs_of(tasks: Iterable[str], table: ResultTable | None) -> dict[str, StdDevs]:

@@ -13,6 +13,7 @@ from clozelab.analysis.schema import (
     BaseClaim,
     CrossingClaim,
     EquivalenceClaim,
+    NoninferiorityClaim,
     TrendClaim,
 )
 from clozelab.analysis.scores import DataColumn
@@ -25,7 +26,12 @@ from clozelab.results.table import ResultTable
 from clozelab.text.formatting import interval, probability, signed
 
 POINTS = "points"
-DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
+DIRECTIONS = {
+    "increasing": "rising",
+    "decreasing": "falling",
+    "not_lower": "not lower",
+    "not_higher": "not higher",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class ClaimFigures:
     # which difference it is, where a claim has several
     weakest: str
     # what is drawn -> where it lies on the common axis, in percent of its width: "ours", "paper",
-    # the ends of the interval ("low", "high") and of the margin of equivalence ("least", "most")
+    # the ends of the interval ("low", "high"), and the ends of the band where a claim with a margin
+    # holds ("least", "most")
     marks: Mapping[str, float]
 
 
@@ -143,6 +150,8 @@ def _claimed_size(judgement: Judgement) -> str:
     claim = judgement.claim
     if isinstance(claim, EquivalenceClaim):
         return f"within {claim.points:g}"
+    if isinstance(claim, NoninferiorityClaim):
+        return f"{DIRECTIONS[claim.direction]} by {claim.points:g} or more"
     return DIRECTIONS.get(claim.direction, claim.direction)
 
 
@@ -165,6 +174,10 @@ def _compared(claim: BaseClaim, table: ResultTable) -> str:
     if isinstance(claim, CrossingClaim):
         return f"along the lines up to {first} and {other_labels[0]}"
     each_of = "each of " if len(other_labels) > 1 else ""
+    if isinstance(claim, NoninferiorityClaim):
+        side = DIRECTIONS[claim.direction].removeprefix("not ")
+        others = f"{each_of}{', '.join(other_labels)}"
+        return f"{first} less than {claim.points:g} {side} than {others}"
     text = f"{first} against {each_of}{', '.join(other_labels)}"
     if claim.against is None:
         return text
@@ -245,12 +258,22 @@ def axis_half_width(judgements: Sequence[Judgement]) -> float:
     return max(1.0, min(widest, 2.0 * max(means, default=0.0)))
 
 
+def _supported_band(claim: BaseClaim, axis: float) -> dict[str, float]:
+    """Where a claim with a margin holds; with one boundary up to the end of the axis."""
+    least, most = claim.boundaries[0], claim.boundaries[-1]
+    if least == most and claim.is_supported_by(axis):
+        most = axis
+    elif least == most:
+        least = -axis
+    return {"least": least, "most": most}
+
+
 def _axis_marks(judgement: Judgement, axis: float) -> dict[str, float]:
     """What there is to draw of a claim; `axis` is half the width of the axis in points."""
     points = {"paper": judgement.paper_size}
-    margin = judgement.claim.points
-    if margin:
-        points |= {"least": -margin, "most": margin}
+    claim = judgement.claim
+    if claim.has_margin:
+        points |= _supported_band(claim, axis)
     difference = judgement.difference
     if difference:
         points |= {"ours": difference.mean, "low": difference.low, "high": difference.high}

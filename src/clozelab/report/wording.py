@@ -168,7 +168,7 @@ def _plain_interval_excludes(judgement: Judgement) -> str:
     # Only where the plain test finds something and the corrected one does not.
     if not weakest.p_value < SIGNIFICANCE <= corrected:
         return ""
-    excluded = "the margin" if weakest.margin else "zero"
+    excluded = "the margin" if judgement.claim.has_margin else "zero"
     is_primary = judgement.claim.primary
     test = f"the test corrected for {judgement.num_tests} differences does not"
     if is_primary:
