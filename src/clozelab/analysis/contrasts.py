@@ -20,6 +20,7 @@ from clozelab.analysis.phrases import listed
 from clozelab.analysis.schema import PERCENT, Row, SequentialDesign
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.statistics import (
+    FINETUNING_SEEDS,
     PRETRAINING_SEEDS,
     Estimate,
     Scores,
@@ -139,6 +140,8 @@ class Contrast:
     has_collapsed: bool = False
     # the difference over the runs that did not, where some did
     without_collapsed: Estimate | None = None
+    # each of its rows is one given encoder: fine-tunings are the replications
+    has_fixed_encoders: bool = False
     # that all of its cells have: "1 2 3/1 2"
     seeds: str = ""
     design: SequentialDesign | None = None
@@ -154,14 +157,22 @@ class Contrast:
 
     @cached_property
     def is_tested(self) -> bool:
-        """Whether there is an interval over pre-training seeds that may decide something."""
+        """Whether there is an interval over replications that may decide something."""
         obstacles = self.obstacles
         if self.difference is None or not obstacles.is_comparable:
             return False
         if obstacles.every_run_collapsed or obstacles.duplicates:
             return False
-        has_basis = self.difference.basis == PRETRAINING_SEEDS
-        return has_basis and not self.difference.has_no_spread
+        return self.has_replications(self.difference) and not self.difference.has_no_spread
+
+    def has_replications(self, estimate: Estimate) -> bool:
+        """Whether an interval is over what a verdict may rest on.
+
+        That is pre-training seeds; between given encoders, of which there is one each, fine-tunings.
+        """
+        if self.has_fixed_encoders:
+            return estimate.basis == FINETUNING_SEEDS
+        return estimate.basis == PRETRAINING_SEEDS
 
     @cached_property
     def p_value(self) -> float | None:
@@ -230,7 +241,7 @@ class Contrast:
         if self.difference is None or not self.has_collapsed:
             return False
         others = self.without_collapsed
-        if others is None or others.basis != PRETRAINING_SEEDS or others.has_no_spread:
+        if others is None or not self.has_replications(others) or others.has_no_spread:
             return True
         return self._is_on_low_side(self.difference) != self._is_on_low_side(others)
 
@@ -310,7 +321,8 @@ def make_contrast(
         cells.append(table.cells[term.row, term.column.key])
     paired = _paired_cells(terms, cells)
     has_collapsed = any(cell.num_collapsed for cell in cells)
-    difference, without_collapsed = _estimates(terms, paired)
+    has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)
+    difference, without_collapsed = _estimates(terms, paired, has_fixed_encoders)
     obstacles = Obstacles(
         incomparability=_incomparability(table, terms, cells),
         missing=_missing(table, terms, paired, difference),
@@ -332,6 +344,7 @@ def make_contrast(
         context=context,
         has_collapsed=has_collapsed,
         without_collapsed=without_collapsed if has_collapsed else None,
+        has_fixed_encoders=has_fixed_encoders,
         seeds=seeds_in_words(_common_seeds(paired)),
     )
     design = table.spec.stopping
@@ -379,16 +392,20 @@ def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, 
 
 
 def _estimates(
-    terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+    terms: Sequence[ContrastTerm], cells: Sequence[Cell], has_fixed_encoders: bool
 ) -> tuple[Estimate | None, Estimate | None]:
     """(the difference, the same without collapsed runs)."""
-    with_all = _difference(terms, [cell.scores for cell in cells])
-    return with_all, _difference(terms, [cell.healthy for cell in cells])
+    with_all = _difference(terms, [cell.scores for cell in cells], has_fixed_encoders)
+    healthy = [cell.healthy for cell in cells]
+    return with_all, _difference(terms, healthy, has_fixed_encoders)
 
 
-def _difference(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> Estimate | None:
+def _difference(
+    terms: Sequence[ContrastTerm], scores: Sequence[Scores], has_fixed_encoders: bool
+) -> Estimate | None:
     weights = [term.weight for term in terms]
-    difference = estimate_contrast(list(zip(weights, scores, strict=True)))
+    weighted = list(zip(weights, scores, strict=True))
+    difference = estimate_contrast(weighted, of_one_encoder=has_fixed_encoders)
     if difference is None or not difference.has_no_spread:
         return difference
     resolution = _resolution_at_ceiling(terms, scores)
@@ -619,7 +636,9 @@ def _interim(
                     healthy=_of_seeds(cell.healthy, first_seeds),
                 )
             )
-        difference, without_collapsed = _estimates(contrast.terms, of_seeds)
+        difference, without_collapsed = _estimates(
+            contrast.terms, of_seeds, contrast.has_fixed_encoders
+        )
         if not contrast.has_collapsed:
             without_collapsed = None
         analyses.append(

@@ -32,7 +32,7 @@ from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.redaction import redacted_words
 from clozelab.schema import PretrainConfig
 from clozelab.targets import validate_config_security
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
@@ -191,8 +191,9 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     """Give each job a name of what it differs in, where nothing else names its folder.
 
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and
-    predict_prob-0.3, a fine-tuning rows. An experiment names its arms and rows itself, and a key
-    that run_dir contains needs no other name.
+    predict_prob-0.3, a fine-tuning rows; with arm=short they are short+predict_prob-0.15 and
+    short+predict_prob-0.3. An experiment names its arms and rows itself, and a key that run_dir
+    contains needs no other name.
     """
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")
@@ -201,10 +202,7 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     if group is None:
         return plain
     words_by_key = _words_by_key(plain)
-    is_named = (
-        group in master.of_hydra("runtime.choices") or {group, MEASURED} & words_by_key.keys()
-    )
-    if is_named:
+    if group in master.of_hydra("runtime.choices") or MEASURED in words_by_key:
         return plain
 
     # Keys with several values that the folder's name does not contain as `${key}`.
@@ -214,12 +212,17 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
         for key, words in words_by_key.items()
         if len(words) > 1 and f"${{{key}}}" not in run_dir and f"${{{key}.name}}" not in run_dir
     ]
-    if not set(telling) - NAMED_BY:
+    has_own_name = group in words_by_key
+    if not telling or (not has_own_name and set(telling) <= NAMED_BY):
         return plain
     named = []
     for job in plain:
         telling_words = [word for word in job if key_of(word) in telling]
-        named.append((*job, f"{group}={_name(telling_words, telling)}"))
+        names = [_name(telling_words, telling)]
+        if has_own_name:
+            names.insert(0, values_of(job)[group])
+        others = [word for word in job if key_of(word) != group]
+        named.append((*others, f"{group}={'+'.join(names)}"))
     return named
 
 

@@ -98,6 +98,8 @@ def main(cfg: EvaluateConfig, composed: Composed) -> None:
         run.record(
             cache=used_folders(), precision=job.hardware.precision, threads=torch.get_num_threads()
         )
+        folder = Path(str(cfg.encoder))
+        run.record(encoder=factory.encoder_facts(folder, folders.read_config(folder)))
         evaluate(job, run)
 
 
