@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
@@ -118,6 +119,8 @@ class Context:
     provenance: str = ""
     # rows below their floor, unless the contrast is the difference from that floor
     below_floor: str = ""
+    # rows that are one given encoder, and what to do where that leaves too few pairs of seeds
+    encoders: tuple[str, ...] = ()
     # cells that lack runs, or have collapsed ones
     cells: tuple[str, ...] = ()
 
@@ -168,7 +171,7 @@ class Contrast:
     def has_replications(self, estimate: Estimate) -> bool:
         """Whether an interval is over what a verdict may rest on.
 
-        That is pre-training seeds; between given encoders, of which there is one each, fine-tunings.
+        That is pre-training seeds; between given encoders, one a row, it is fine-tuning seeds.
         """
         if self.has_fixed_encoders:
             return estimate.basis == FINETUNING_SEEDS
@@ -333,6 +336,7 @@ def make_contrast(
         text_lengths=_text_lengths(cells),
         provenance=_provenance(table, terms),
         below_floor=_below_floor(table, terms),
+        encoders=_fixed_encoders(table, terms, paired),
         cells=_cell_cautions(table, terms),
     )
     contrast = Contrast(
@@ -608,8 +612,6 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
         label = table.spec.label(row)
-        if table.spec.row(row).fixed_encoder:
-            cautions.append(f"{label} is one encoder: its seeds are of fine-tuning alone")
         if cell.missing:
             cautions.append(f"{len(cell.missing)} run(s) of {label} missing")
         if cell.num_collapsed:
@@ -617,6 +619,25 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
         if cell.is_collapsed:
             cautions.append(f"every run of {label} collapsed: it has measured nothing")
     return tuple(cautions)
+
+
+def _fixed_encoders(
+    table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+) -> tuple[str, ...]:
+    """Which rows are one given encoder, and which seeds it lacks to be paired with another row."""
+    fixed: dict[str, None] = {}
+    several: dict[str, None] = {}
+    for term, cell in zip(terms, cells, strict=True):
+        label = table.spec.label(term.row)
+        if table.spec.row(term.row).fixed_encoder:
+            fixed[label] = None
+        elif len({pretrain_seed for pretrain_seed, _ in cell.scores}) > 1:
+            several[label] = None
+    texts = [f"{label} is one encoder: its seeds are of fine-tuning alone" for label in fixed]
+    if len({pretrain_seed for pretrain_seed, _ in _common_seeds(cells)}) < 2:
+        for label, other in product(fixed, several):
+            texts.append(f"give {label} the pretrain_seed= of {other}, so that they are pairs")
+    return tuple(texts)
 
 
 def _interim(

@@ -205,22 +205,24 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     if group in master.of_hydra("runtime.choices") or MEASURED in words_by_key:
         return plain
 
-    # Keys with several values that the folder's name does not contain as `${key}`.
-    run_dir = str(master.unresolved["run_dir"])
+    # Keys with several values that neither the folder's name nor a name that is given contains as
+    # `${key}`.
+    given_names = words_by_key.get(group, set())
+    texts = " ".join([str(master.unresolved["run_dir"]), *given_names])
     telling = [
         key
         for key, words in words_by_key.items()
-        if len(words) > 1 and f"${{{key}}}" not in run_dir and f"${{{key}.name}}" not in run_dir
+        if len(words) > 1 and key != group and f"${{{key}}}" not in texts
     ]
-    has_own_name = group in words_by_key
-    if not telling or (not has_own_name and set(telling) <= NAMED_BY):
+    telling = [key for key in telling if f"${{{key}.name}}" not in texts]
+    if not telling or (not given_names and set(telling) <= NAMED_BY):
         return plain
     named = []
     for job in plain:
         telling_words = [word for word in job if key_of(word) in telling]
         names = [_name(telling_words, telling)]
-        if has_own_name:
-            names.insert(0, values_of(job)[group])
+        if given_names:
+            names.insert(0, values_of(job)[group].strip("'\""))
         others = [word for word in job if key_of(word) != group]
         named.append((*others, f"{group}={'+'.join(names)}"))
     return named

@@ -382,7 +382,9 @@ def _setup(table: ResultTable) -> str:
 
 
 def _given_encoders(table: ResultTable) -> list[str]:
-    """`given encoder (minilm): 6 layers of 384, 22.7 M parameters`, for each size that is given."""
+    """`given encoder: 6 layers of 384, 22.7 M parameters` for each size, with its rows if others
+    have another.
+    """
     rows_of_size: dict[str, dict[str, None]] = {}
     for run in (*table.runs.finetune, *table.runs.evaluate):
         encoder = run.facts.get("encoder", {})
@@ -391,8 +393,9 @@ def _given_encoders(table: ResultTable) -> list[str]:
             rows_of_size.setdefault(size, {})[table.experiment.label(run.name)] = None
     phrases = []
     for size, rows in rows_of_size.items():
-        encoders = "given encoder" if len(rows) == 1 else "given encoders"
-        phrases.append(f"{encoders} ({', '.join(rows)}): {size}")
+        is_of_all = len(rows) == len(table.rows)
+        named = "" if is_of_all else f" ({'; '.join(rows)})"
+        phrases.append(f"given encoder{named}: {size}")
     return phrases
 
 

@@ -110,7 +110,8 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
     if has_learnt_nothing(run):
         return f"{NOTHING}{text}"
     if fresh_heads(run) and _is_without_context(run):
-        text += f"; the given encoder had no {listed(fresh_heads(run))} head, the new one needs more steps"
+        heads = listed(fresh_heads(run))
+        text += f"; the given encoder had no trained {heads} head, the new one needs more steps"
     return text
 
 

@@ -248,7 +248,7 @@ class Record(BaseModel, extra="forbid"):
 
     @property
     def encoder_shape(self) -> ReadOnlyJson:
-        """The configuration of a pre-trained encoder, or the size of the one that a run begins with.
+        """The shape of a pre-trained encoder, or of the one that a run begins with.
 
         Empty for a record that says nothing of it.
         """
