@@ -14,8 +14,10 @@ import scipy.stats
 from tests.screens import Screens
 
 from clozelab.analysis.schema import Column
+from clozelab.analysis.statistics import FINETUNING_SEEDS
 from clozelab.report.claims import differences
 from clozelab.report.problems import problems
+from clozelab.report.summaries import seed_counts
 from clozelab.results.adhoc import infer_table
 from clozelab.results.table import ResultTable
 from clozelab.runs.find import find
@@ -336,6 +338,18 @@ def test_two_given_encoders_are_judged_by_their_fine_tunings(
     capsys.readouterr()
 
 
+def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+    """Also where `pretrain_seed=1,2,3` has made its fine-tunings."""
+    seeds = {"further": "pretrain_seed", "public": "pretrain_seed"}
+    scores = {"further": FURTHER, "public": PUBLIC}
+    write_tunings(tmp_path, writers, scores, {"further": "", "public": ""}, **seeds)
+    table = infer_table(find(tmp_path))
+    assert table.usual_basis == FINETUNING_SEEDS
+    (difference,) = differences(table)
+    assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
+    assert seed_counts(table) == "4 fine-tuning seeds (1/1, 2/1, 3/1, 4/1)"
+
+
 def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
     tmp_path: Path, writers: Any
 ) -> None:
@@ -402,3 +416,38 @@ def test_each_swept_setting_makes_a_row(tmp_path: Path, writers: Any) -> None:
     }
     # Seeds alone make no rows.
     assert [line[0] for line in results(runs.records[:3])] == ["public"]
+
+
+def test_the_page_has_the_shape_of_the_encoder_that_was_trained_further(
+    tmp_path: Path, writers: Any
+) -> None:
+    """Not that of the scale, which its configuration has; and its new head is named as that."""
+    encoder = {"scale": "", "num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12}
+    facts = {
+        "encoder": encoder | {"parameters": 22_713_216},
+        "parameters": 22_713_216,
+        "fresh_heads": ["lm"],
+        "unigram_loss": 6.0,
+        "validation/loss": 6.1,
+    }
+    writers.pretrain(tmp_path, "further", 1, known=facts)
+    (run,) = find(tmp_path).pretrain
+    assert run.config["model"]["num_hidden_layers"] == 2
+    assert run.encoder_shape["num_hidden_layers"] == 6
+    assert main([str(tmp_path)]) == 0
+    page = " ".join((tmp_path / "report/report.md").read_text().split())
+    assert "6 layers of 384, 22.7 M parameters" in page and "2 layers of 128" not in page
+    assert "L6 H384, 22.7 M" in page
+    assert "its given encoder had no trained lm head, and the new one needs more steps" in page
+    assert "learnt next to nothing" not in page
+
+
+def test_an_older_record_has_its_shape_in_its_folder(tmp_path: Path, writers: Any) -> None:
+    writers.pretrain(tmp_path, "further", 1)
+    (run,) = find(tmp_path).pretrain
+    assert run.encoder_shape["num_hidden_layers"] == 2
+    run.inputs["encoder"] = "weights"
+    assert run.encoder_shape == {}
+    (run.folder / "encoder").mkdir()
+    (run.folder / "encoder/config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 384}')
+    assert run.encoder_shape["hidden_size"] == 384

@@ -404,21 +404,23 @@ def _parallelism(runs: Iterable[Record]) -> float:
 
 
 def seed_counts(table: ResultTable) -> str:
-    """`3 pre-training seeds (1, 2, 3), 1 fine-tuning seed (1)`; empty for none."""
-    finetune_seeds = set()
-    for run in table.runs.finetune:
-        if run.name in table.rows:
-            finetune_seeds.add(run.seed)
-    stages = {
+    """`3 pre-training seeds (1, 2, 3), 1 fine-tuning seed (1)`; empty for none.
+
+    Where every row is one given encoder a pair of both seeds is a fine-tuning's: `2 fine-tuning
+    seeds (1/1, 2/1)`.
+    """
+    tuned = [run for run in table.runs.finetune if run.name in table.rows]
+    seeds_of_stage: dict[str, Sequence[int | str]] = {
         "pre-training": table.pretrain_seeds,
-        "fine-tuning": sorted(finetune_seeds),
+        "fine-tuning": sorted({run.seed for run in tuned}),
     }
-    if len(table.pretrain_seeds) == 1 and all(row.fixed_encoder for row in table.experiment.rows):
-        # Given encoders have no pre-training seed; a run's own is a default.
-        del stages["pre-training"]
+    if all(row.fixed_encoder for row in table.experiment.rows):
+        del seeds_of_stage["pre-training"]
+        if len({run.pretrain_seed for run in tuned}) > 1:
+            seeds_of_stage["fine-tuning"] = sorted({run.seeds for run in tuned})
     counts = [
         f"{several(len(seeds), f'{stage} seed')} ({', '.join(map(str, seeds))})"
-        for stage, seeds in stages.items()
+        for stage, seeds in seeds_of_stage.items()
         if seeds
     ]
     return ", ".join(counts)
