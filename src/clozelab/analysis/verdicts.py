@@ -299,9 +299,7 @@ def find_forecast(
     """How many seeds would decide an undecided claim; None where seeds are not what
     is lacking.
     """
-    seeds = "pre-training seeds"
-    if all(contrast.has_fixed_encoders for contrast in placed.contrasts):
-        seeds = "fine-tuning seeds"
+    seeds = _replications(placed)
     if verdict is Verdict.ONE_SEED:
         return Forecast(f"needs 2 or more {seeds}", "", additional_seeds=1)
     open_contrasts = _open_contrasts(placed, verdicts)
@@ -331,6 +329,13 @@ def find_forecast(
     if gate:
         text += f"; with fewer once '{gate}' is decided"
     return Forecast(text, f"~{count} seeds", count - present, count)
+
+
+def _replications(placed: ClaimOnDataset) -> str:
+    """The seeds that a claim's differences are over; of given encoders, those of fine-tuning."""
+    if all(contrast.has_fixed_encoders for contrast in placed.contrasts):
+        return "fine-tuning seeds"
+    return "pre-training seeds"
 
 
 def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list[Contrast]:

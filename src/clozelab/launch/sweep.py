@@ -10,7 +10,7 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -205,27 +205,31 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     if group in master.of_hydra("runtime.choices") or MEASURED in words_by_key:
         return plain
 
-    # Keys with several values that neither the folder's name nor a name that is given contains as
-    # `${key}`.
-    given_names = words_by_key.get(group, set())
-    texts = " ".join([str(master.unresolved["run_dir"]), *given_names])
-    telling = [
-        key
-        for key, words in words_by_key.items()
-        if len(words) > 1 and key != group and f"${{{key}}}" not in texts
-    ]
-    telling = [key for key in telling if f"${{{key}.name}}" not in texts]
+    # What is said of the name: row=public, or row=${task.name}.
+    given_names = words_by_key.pop(group, set())
+    telling = _telling_keys(words_by_key, [str(master.unresolved["run_dir"]), *given_names])
     if not telling or (not given_names and set(telling) <= NAMED_BY):
         return plain
     named = []
     for job in plain:
-        telling_words = [word for word in job if key_of(word) in telling]
-        names = [_name(telling_words, telling)]
+        words = [word for word in job if key_of(word) != group]
+        name = _name([word for word in words if key_of(word) in telling], telling)
         if given_names:
-            names.insert(0, values_of(job)[group].strip("'\""))
-        others = [word for word in job if key_of(word) != group]
-        named.append((*others, f"{group}={'+'.join(names)}"))
+            given_name = values_of(job)[group].strip("'\"")
+            name = f"{given_name}+{name}"
+        named.append((*words, f"{group}={name}"))
     return named
+
+
+def _telling_keys(words_by_key: Mapping[str, set[str]], names: Sequence[str]) -> list[str]:
+    """The keys with several values that no name or folder contains as `${key}`."""
+    contained = " ".join(names)
+    telling = []
+    for key, words in words_by_key.items():
+        is_contained = f"${{{key}}}" in contained or f"${{{key}.name}}" in contained
+        if len(words) > 1 and not is_contained:
+            telling.append(key)
+    return telling
 
 
 def _words_by_key(jobs: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:

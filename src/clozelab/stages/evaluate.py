@@ -388,10 +388,15 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
                 f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
                 " says: give their number"
             )
+        family = family_for(folders.read_config(folder))
+        if head_name == "lm" and not folders.has_head(family, head_name, head, stored):
+            raise ValueError(
+                f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
+                f" one first (clozelab pretrain objective=mlm encoder={folder})"
+            )
         try:
             folders.load_head(folder, head_name, head, stored)
             if head_name == "lm":
-                family = family_for(folders.read_config(folder))
                 family.require_masks(folders.read_config_dict(folder))
         except ValueError as problem:
             maker = "fine-tuning that kept its model, on a task of this kind"
