@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -120,7 +121,7 @@ def of_scale(value: Json, *, _root_: DictConfig) -> Json:
 
     It is None for an encoder that is given: its recipe is not the scale's.
     """
-    return None if _begins_with_given(_root_) else value
+    return value if _given_encoder(_root_) is None else None
 
 
 def in_family_range(
@@ -130,20 +131,24 @@ def in_family_range(
 
     For a given encoder it is moved into the range that is usual for the encoder's family.
     """
-    if not _begins_with_given(_root_):
+    folder = _given_encoder(_root_)
+    if folder is None:
         return rate
     try:
-        model_type = read_json(Path(_root_.encoder) / "config.json")["model_type"]
+        model_type = read_json(folder / "config.json")["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         return rate  # no config.json of this layout: it is read, or refused, elsewhere
     low, high = ranges.get(model_type, (rate, rate))
     return min(max(rate, low), high)
 
 
-def _begins_with_given(root: DictConfig) -> bool:
-    """Whether a stage's configuration names an encoder that its scale has not pre-trained."""
-    encoder = root.encoder
-    return encoder is not None and is_given(encoder, root.scale.name)
+def _given_encoder(root: DictConfig) -> Path | None:
+    """The encoder that a stage's configuration names; None for one that its scale pre-trains."""
+    if root.encoder is None:
+        return None
+    # `_environment_of_names` may have put a variable's name in the place of its value.
+    folder = re.sub(r"\(env (\w+)\)", lambda name: os.environ.get(name[1], ""), root.encoder)
+    return Path(folder) if is_given(folder, root.scale.name) else None
 
 
 def total_steps(phases: Sequence[ReadOnlyJson]) -> int:

@@ -84,6 +84,17 @@ def test_a_given_encoder_takes_the_tasks_recipe(tmp_path: Path) -> None:
     assert recipe(f"encoder={given}", "initialisation=random") == TASK
 
 
+def test_a_folder_that_the_environment_names_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the recipe is recorded as numbers: it is the same wherever the folder lies."""
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    make_encoder(tmp_path / "given")
+    config = composed("finetune", ["scale=own", "task=sst2", "encoder=${oc.env:PLACE}/given"])
+    assert [config.get(key) for key in RECIPE] == TASK
+    assert [config.recorded[key] for key in RECIPE] == TASK
+
+
 def test_an_encoder_of_the_scale_keeps_the_scales_recipe(tmp_path: Path) -> None:
     runs = [f"runs_dir={tmp_path}", "encoder_arm=mlm"]
     before = composed("finetune", ["scale=own", "task=sst2", *runs])

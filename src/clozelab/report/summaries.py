@@ -418,9 +418,9 @@ def seed_counts(table: ResultTable) -> str:
         del seeds_of_stage["pre-training"]
         if len({run.pretrain_seed for run in tuned}) > 1:
             seeds_of_stage["fine-tuning"] = sorted({run.seeds for run in tuned})
-    counts = [
-        f"{several(len(seeds), f'{stage} seed')} ({', '.join(map(str, seeds))})"
-        for stage, seeds in seeds_of_stage.items()
-        if seeds
-    ]
+    counts = []
+    for stage, seeds in seeds_of_stage.items():
+        if seeds:
+            listed_seeds = ", ".join(map(str, seeds))
+            counts.append(f"{several(len(seeds), f'{stage} seed')} ({listed_seeds})")
     return ", ".join(counts)

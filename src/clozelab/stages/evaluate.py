@@ -381,18 +381,18 @@ def _build_task_module(
 
 def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
     stored = folders.read_tensors(folder)
+    family = family_for(folders.read_config(folder))
+    if "lm" in heads and not folders.has_head(family, "lm", heads["lm"], stored):
+        raise ValueError(
+            f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
+            f" one first (clozelab pretrain objective=mlm encoder={folder})"
+        )
     for head_name, head in heads.items():
         num_stored = sum(name.startswith("bilstm.") for name in stored)
         if head_name == "bilstm" and num_stored > len(head.state_dict()):
             raise ValueError(
                 f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
                 " says: give their number"
-            )
-        family = family_for(folders.read_config(folder))
-        if head_name == "lm" and not folders.has_head(family, head_name, head, stored):
-            raise ValueError(
-                f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
-                f" one first (clozelab pretrain objective=mlm encoder={folder})"
             )
         try:
             folders.load_head(folder, head_name, head, stored)
