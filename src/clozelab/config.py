@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,6 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from clozelab.runs.identity import CONDITIONAL_KEYS, flatten
+from clozelab.runs.origin import is_given
 from clozelab.runs.redaction import digested, redacted
 from clozelab.schema import (
     IDENTITY,
@@ -114,6 +116,41 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson])
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 
 
+def of_scale(value: Json, *, _root_: DictConfig) -> Json:
+    """`${of_scale:${scale.finetune.epochs}}`: a setting for encoders that this scale pre-trains.
+
+    It is None for an encoder that is given: its recipe is not the scale's.
+    """
+    return value if _given_encoder(_root_) is None else None
+
+
+def in_family_range(
+    rate: float, ranges: Mapping[str, Sequence[float]], *, _root_: DictConfig
+) -> float:
+    """`${in_family_range:${task.learning_rate},${family_learning_rates}}`: a task's learning rate.
+
+    For a given encoder it is moved into the range that is usual for the encoder's family.
+    """
+    folder = _given_encoder(_root_)
+    if folder is None:
+        return rate
+    try:
+        model_type = read_json(folder / "config.json")["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return rate  # no config.json of this layout: it is read, or refused, elsewhere
+    low, high = ranges.get(model_type, (rate, rate))
+    return min(max(rate, low), high)
+
+
+def _given_encoder(root: DictConfig) -> Path | None:
+    """The encoder that a stage's configuration names; None for one that its scale pre-trains."""
+    if root.encoder is None:
+        return None
+    # `_environment_of_names` may have put a variable's name in the place of its value.
+    folder = re.sub(r"\(env (\w+)\)", lambda name: os.environ.get(name[1], ""), root.encoder)
+    return Path(folder) if is_given(folder, root.scale.name) else None
+
+
 def total_steps(phases: Sequence[ReadOnlyJson]) -> int:
     """Return the optimizer steps of all phases."""
     return sum(int(phase["steps"]) for phase in phases)
@@ -143,6 +180,8 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
     scaled,
     scaled_phases,
     encoder_place,
+    of_scale,
+    in_family_range,
 )
 """Known to configurations by their own names (hydra_compat.register)."""
 

@@ -423,6 +423,8 @@ class PretrainConfig(TrainingConfig):
     # a folder to go on from, instead of fresh weights; its shape counts, and what it holds is among
     # the inputs
     encoder: Annotated[str | None, NEUTRAL] = MISSING
+    # of AdamW for an encoder that no run of this scale has pre-trained
+    given_learning_rate: Annotated[Positive, NEUTRAL] = MISSING
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -509,6 +511,8 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     head: Annotated[str, one_of("linear", "bilstm")] = MISSING
     task: TaskConfig = field(default_factory=TaskConfig)
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
+    # of given encoders: model_type -> the lowest and the highest one that a task's is moved to
+    family_learning_rates: Annotated[dict[str, list[float]], NEUTRAL] = MISSING
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING

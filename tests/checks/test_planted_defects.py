@@ -659,6 +659,11 @@ def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Mak
     assert found.figure.startswith(f"100 steps, {rough(arm.tokens)} tokens, ")
     assert f"(about {rough(arm.tokens_to_plateau)} tokens)" in found.what
 
+    # Weights that were given have left it behind.
+    given = replace(arm, settings={**arm.settings, "encoder": "minilm"})
+    assert given.tokens_to_plateau == 0.0
+    assert not caught(replace(subject, arms=[given]), warning=True)
+
 
 def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = replace(make("task", tokenizer), trained_length=16)

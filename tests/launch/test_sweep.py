@@ -22,8 +22,9 @@ from clozelab.hydra_compat import FileConfigSource, MergingOnce
 from clozelab.launch.application import run_application
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.sweep import GatedLoader, Sweep, compose, make_loader
+from clozelab.launch.sweep import GatedLoader, Sweep, compose, make_loader, named_jobs
 from clozelab.schema import SCHEMAS
+from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 LISTING = "create_defaults_list"
@@ -289,3 +290,61 @@ def test_a_key_twice_in_a_job_is_refused(screen: Screens) -> None:
     sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm", "++seed=1,2,3")
     with screen.refuses(ValueError):
         _ = sweep.jobs
+
+
+@pytest.mark.parametrize(
+    ("stage", "words", "names"),
+    [
+        ("finetune", ["learning_rate=5e-5,2e-4"], ["learning_rate-5e_05", "learning_rate-0.0002"]),
+        (
+            "finetune",
+            ["row=public", "learning_rate=5e-5,2e-4", "seed=1"],
+            ["public+learning_rate-5e_05", "public+learning_rate-0.0002"],
+        ),
+        (
+            "finetune",
+            ["row=public,ours", "epochs=1,2"],
+            ["public+epochs-1", "public+epochs-2", "ours+epochs-1", "ours+epochs-2"],
+        ),
+        # Two encoders by one name.
+        ("finetune", ["row=r", "encoder=a,b"], ["r+encoder-a", "r+encoder-b"]),
+        # Seeds and tasks have their own places in the folder's name.
+        ("finetune", ["row=public", "seed=1,2", "task=mrpc,sst2"], ["public"] * 4),
+        (
+            "pretrain",
+            ["arm=short", "objective=mlm,ltr"],
+            ["short+mlm", "short+ltr"],
+        ),
+        ("pretrain", ["objective=mlm,ltr"], ["mlm", "ltr"]),
+    ],
+)
+def test_jobs_that_differ_have_names_that_differ(
+    stage: str, words: list[str], names: list[str]
+) -> None:
+    sweep = Sweep(stage, words)
+    key = "arm" if stage == "pretrain" else "row"
+    composed = [sweep.composer.compose(job) for job in sweep.jobs]
+    assert [job.get(key) for job in composed] == names
+    assert len({job.get("run_dir") for job in composed}) == len(composed)
+
+
+@pytest.mark.parametrize(
+    ("words", "swept"),
+    [
+        (["row=lr-${learning_rate}"], "learning_rate"),
+        (["row=r", "run_dir=x/${learning_rate}"], "learning_rate"),
+        (["row=r", "run_dir=x/${task.name}"], "task"),
+    ],
+)
+def test_a_name_or_a_folder_that_tells_jobs_apart_is_left_alone(
+    words: list[str], swept: str
+) -> None:
+    master = compose("finetune", words, sweep=True)
+    values = {"learning_rate": ("1e-3", "2e-3"), "task": ("mrpc", "sst2")}[swept]
+    jobs = [(*words, f"{swept}={value}") for value in values]
+    assert named_jobs(jobs, master) == jobs
+    # Another key that differs is in neither.
+    more = [(*job, f"epochs={number}") for number in (1, 2) for job in jobs]
+    assert all(
+        key_of(job[-1]) == "row" and "+epochs-" in job[-1] for job in named_jobs(more, master)
+    )

@@ -163,7 +163,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "an encoder without the head is refused",
         an_encoder_without_the_head_is_refused,
         ValueError,
-        r"bare: tensor cls.* is missing; my_pairs asks what a model predicts",
+        r"bare has no trained lm head, and my_pairs asks what it predicts: train one first",
     ),
     (
         "a column says its measure and its score: a column from evaluate has",

@@ -495,7 +495,7 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
     fixed = judge_given(fixed_encoder=True)
     assert fixed.verdict == Verdict.HOLDS and not contrast_of(fixed).obstacles.duplicates
     note = "Given is one encoder: its seeds are of fine-tuning alone"
-    assert contrast_of(fixed).context.cells == (note,)
+    assert contrast_of(fixed).context.encoders == (note,)
     # One of its seeds fine-tuned another encoder.
     (other, *_) = root.glob("finetune/given/pretrain-seed-3/*/*/run.json")
     state = json.loads(other.read_text())

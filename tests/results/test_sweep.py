@@ -8,16 +8,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
 from tests.screens import Screens
 
 from clozelab.analysis.schema import Column
+from clozelab.analysis.statistics import FINETUNING_SEEDS
 from clozelab.report.claims import differences
 from clozelab.report.problems import problems
+from clozelab.report.summaries import seed_counts
 from clozelab.results.adhoc import infer_table
 from clozelab.results.table import ResultTable
 from clozelab.runs.find import find
+from clozelab.runs.outcome import results
 from clozelab.stages.report import main
+from clozelab.text.formatting import signed
 
 
 def say(root: Path, pattern: str, *overrides: str) -> None:
@@ -268,3 +274,180 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
         ValueError, match="no run; give the folder of a sweep's runs, or the name of an experiment"
     ):
         main([str(tmp_path)])
+
+
+# -- given encoders --------------------------------------------------------------------------------
+
+
+def write_tunings(
+    root: Path, writers: Any, scores: dict[str, list[float]], encoders: dict[str, str], **seeds: str
+) -> None:
+    """Fine-tunings of a row by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
+
+    `encoders`: row -> the scale that has pre-trained its encoder, "" for a given one. `seeds`: row
+    -> "pretrain_seed" where that is what its runs differ in.
+    """
+    for row, values in scores.items():
+        for number, score in enumerate(values, start=1):
+            pair = (number, 1) if seeds.get(row) == "pretrain_seed" else (1, number)
+            config = {"initialisation": "pretrained", "encoder_arm": "mlm_nsp"}
+            writers.finetune(root, row, "mrpc", pair, score, config=config)
+            path = root / f"finetune/{row}/pretrain-seed-{pair[0]}/mrpc/seed-{pair[1]}/run.json"
+            run = json.loads(path.read_text())
+            run["inputs"] = {"encoder": f"weights of {row}"}
+            if encoders[row] == "own" and seeds.get(row) == "pretrain_seed":
+                run["inputs"] = {"encoder": f"weights of {row}, seed {number}"}
+            run["facts"]["encoder"] = {
+                "scale": encoders[row],
+                "num_hidden_layers": 6,
+                "hidden_size": 384,
+                "num_attention_heads": 12,
+                "parameters": 22_713_216,
+            }
+            run["overrides"] = [f"encoder=weights/{row}", f"row={row}", f"seed={number}"]
+            path.write_text(json.dumps(run))
+
+
+FURTHER = [80.0, 81.5, 81.0, 82.5]
+PUBLIC = [78.0, 79.0, 77.5, 79.5]
+
+
+def test_two_given_encoders_are_judged_by_their_fine_tunings(
+    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Student's t over fine-tuning seeds, as scipy has it; and the page says what that is about."""
+    write_tunings(
+        tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
+    )
+    table = infer_table(find(tmp_path))
+    assert all(row.fixed_encoder for row in table.experiment.rows)
+    (difference,) = differences(table)
+    expected = scipy.stats.ttest_rel(PUBLIC, FURTHER)
+    ends = expected.confidence_interval(0.95)
+    assert difference.ours == signed(float(np.mean(PUBLIC) - np.mean(FURTHER)), 1)
+    assert difference.interval == f"[{signed(ends.low, 1)}, {signed(ends.high, 1)}]"
+    assert difference.p == f"p = {expected.pvalue:.3f}"
+    for row in ("further", "public"):
+        assert f"{row} is one encoder: its seeds are of fine-tuning alone" in difference.note
+
+    assert main([str(tmp_path)]) == 0
+    page = " ".join((tmp_path / "report/report.md").read_text().split())
+    assert "given encoder: 6 layers of 384, 22.7 M parameters" in page
+    assert "4 fine-tuning seeds (1, 2, 3, 4)" in page and "1 pre-training seed" not in page
+    assert "a verdict is about these encoders" in page
+    capsys.readouterr()
+
+
+def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+    """Also where `pretrain_seed=1,2,3` has made its fine-tunings."""
+    seeds = {"further": "pretrain_seed", "public": "pretrain_seed"}
+    scores = {"further": FURTHER, "public": PUBLIC}
+    write_tunings(tmp_path, writers, scores, {"further": "", "public": ""}, **seeds)
+    table = infer_table(find(tmp_path))
+    assert table.usual_basis == FINETUNING_SEEDS
+    (difference,) = differences(table)
+    assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
+    assert seed_counts(table) == "4 fine-tuning seeds (1/1, 2/1, 3/1, 4/1)"
+
+
+def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
+    tmp_path: Path, writers: Any
+) -> None:
+    """Another pre-training seed of its recipe would give another encoder."""
+    write_tunings(
+        tmp_path, writers, {"ours": FURTHER, "public": PUBLIC}, {"ours": "own", "public": ""}
+    )
+    (difference,) = differences(infer_table(find(tmp_path)))
+    assert difference.p == "" and "over fine-tuning seeds only" in difference.note
+    (named,) = differences(infer_table(find(tmp_path), ["ours"]))
+    assert named.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
+    assert main([str(tmp_path), "fixed_encoder=ours"]) == 0
+    with pytest.raises(ValueError, match="fixed_encoder=our: no such row; did you mean 'ours'"):
+        infer_table(find(tmp_path), ["our"])
+    with pytest.raises(ValueError, match="takes report_dir=, fixed_encoder=ROW and --latex"):
+        main([str(tmp_path), "seed=1"])
+
+
+def test_a_given_encoder_beside_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+    """With the other row's pre-training seeds they are pairs; without them one pair is left."""
+    scores = {"ours": FURTHER, "public": PUBLIC}
+    scales = {"ours": "own", "public": ""}
+    both = tmp_path / "both"
+    write_tunings(both, writers, scores, scales, ours="pretrain_seed", public="pretrain_seed")
+    (difference,) = differences(infer_table(find(both)))
+    assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
+    one = tmp_path / "one"
+    write_tunings(one, writers, scores, scales, ours="pretrain_seed")
+    (difference,) = differences(infer_table(find(one)))
+    assert difference.p == ""
+    assert "give public the pretrain_seed= of ours" in difference.note
+
+
+def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, writers: Any) -> None:
+    write_tunings(
+        tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
+    )
+    path = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2/run.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"inputs": {"encoder": "another"}}))
+    table = infer_table(find(tmp_path))
+    assert [row.fixed_encoder for row in table.experiment.rows] == [True, False]
+    (difference,) = differences(table)
+    assert difference.p == ""
+    assert any("began with 2 different encoders" in line for line in problems(table)["Unequal"])
+
+
+def test_each_swept_setting_makes_a_row(tmp_path: Path, writers: Any) -> None:
+    """Also where run_dir= has put runs of one name apart, and in the sweep's own table."""
+    for rate, score in (("5e-5", 70.0), ("2e-4", 80.0)):
+        for seed in (1, 2, 3):
+            config = {"learning_rate": float(rate)}
+            writers.finetune(
+                tmp_path / rate, "public", "mrpc", (1, seed), score + seed, config=config
+            )
+        say(tmp_path, f"{rate}/*/*/*/*/*", "row=public", f"learning_rate={rate}", "encoder=public")
+    runs = find(tmp_path)
+    expected = {"learning_rate=5e-5": [72.0], "learning_rate=2e-4": [82.0]}
+    assert rows_of(infer_table(runs)) == expected
+    lines = {line[0]: line[2:4] for line in results(runs.records)}
+    assert lines == {
+        "public, learning_rate=5e-5": ["3", "72.0"],
+        "public, learning_rate=2e-4": ["3", "82.0"],
+    }
+    # Seeds alone make no rows.
+    assert [line[0] for line in results(runs.records[:3])] == ["public"]
+
+
+def test_the_page_has_the_shape_of_the_encoder_that_was_trained_further(
+    tmp_path: Path, writers: Any
+) -> None:
+    """Not that of the scale, which its configuration has; and its new head is named as that."""
+    encoder = {"scale": "", "num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12}
+    facts = {
+        "encoder": encoder | {"parameters": 22_713_216},
+        "parameters": 22_713_216,
+        "fresh_heads": ["lm"],
+        "unigram_loss": 6.0,
+        "validation/loss": 6.1,
+    }
+    writers.pretrain(tmp_path, "further", 1, known=facts)
+    (run,) = find(tmp_path).pretrain
+    assert run.config["model"]["num_hidden_layers"] == 2
+    assert run.encoder_shape["num_hidden_layers"] == 6
+    assert main([str(tmp_path)]) == 0
+    page = " ".join((tmp_path / "report/report.md").read_text().split())
+    assert "6 layers of 384, 22.7 M parameters" in page and "2 layers of 128" not in page
+    assert "L6 H384, 22.7 M" in page
+    assert "its given encoder had no trained lm head, and the new one needs more steps" in page
+    assert "learnt next to nothing" not in page
+
+
+def test_an_older_record_has_its_shape_in_its_folder(tmp_path: Path, writers: Any) -> None:
+    writers.pretrain(tmp_path, "further", 1)
+    (run,) = find(tmp_path).pretrain
+    assert run.encoder_shape["num_hidden_layers"] == 2
+    run.inputs["encoder"] = "weights"
+    assert run.encoder_shape == {}
+    (run.folder / "encoder").mkdir()
+    (run.folder / "encoder/config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 384}')
+    assert run.encoder_shape["hidden_size"] == 384

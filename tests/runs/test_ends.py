@@ -114,6 +114,22 @@ def test_what_a_run_is_called_is_no_verdict_on_it(root: Path) -> None:
     assert not has_learnt_nothing(nothing)
 
 
+def test_a_new_head_on_given_weights_is_not_their_encoder(root: Path, writers: Any) -> None:
+    facts = {"unigram_loss": 6.32, "validation/loss": 6.35, "fresh_heads": ["lm"]}
+    writers.pretrain(root, "further", 1, known=facts)
+    (run,) = [run for run in find(root).pretrain if run.name == "further"]
+    assert not has_learnt_nothing(run)
+    words = "the given encoder had no trained lm head, the new one needs more steps"
+    assert score_in_context(run) == f"6.35 nats, word frequencies give 6.32; {words}"
+    assert any(line.startswith("next: clozelab finetune") for line in ending(run))
+    # A head that has learnt needs no words, and an encoder that came with its head has learnt
+    # nothing.
+    run.facts |= {"validation/loss": 4.0}
+    assert words not in score_in_context(run)
+    run.facts |= {"validation/loss": 6.35, "fresh_heads": []}
+    assert has_learnt_nothing(run)
+
+
 def test_seeds_that_learnt_nothing_are_said_once(root: Path, writers: Any) -> None:
     facts = {"unigram_loss": 6.32, "validation/loss": 6.35}
     writers.pretrain(root, "mlm", 2, known=facts)

@@ -31,6 +31,7 @@ from clozelab.datamodules import files
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs import code, inputs
 from clozelab.runs.code import code_of_results
+from clozelab.runs.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.runs.store import RunConflictError
 from clozelab.stages.archive import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -807,3 +808,46 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
     assert "hub" not in read(plain, "run.json")["config"]["task"]
     with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
         finetune("hub=true", "task.hub.revision=null", name="moving")
+
+
+def begun(folder: Path, scale: str) -> Path:
+    """A folder with the record of a pre-training at a scale."""
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"stage": "pretrain", "scale": scale}))
+    return folder
+
+
+def test_the_log_says_the_recipe_and_why(
+    finetune: Callable[..., Path], world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    words = ["task=sst2", "epochs=1", "learning_rate=5e-5"]
+    run = finetune(*words)
+    log = caplog.text
+    assert "learning rate 5e-05, " in log and "epochs=1 of batches of 8" in log
+    assert "is a given encoder: learning_rate=0.001 epochs=2 global_batch_size=16 of" in log
+    assert "steps are few at learning rate 5e-05: epochs=" in log
+    encoder = json.loads((run / "run.json").read_text())["facts"]["encoder"]
+    config = json.loads((world / "encoder/config.json").read_text())
+    assert encoder["scale"] == GIVEN
+    for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
+        assert encoder[key] == config[key]
+
+    # Its model is no encoder of the scale either.
+    assert scale_of_encoder(run / "model") == GIVEN
+    # The same weights in the run that this scale has pre-trained: nothing to explain.
+    caplog.clear()
+    own = begun(tmp_path / "own", "demo") / "encoder"
+    own.symlink_to(world / "encoder")
+    assert is_given(own, "demo")  # a link out of the run leads elsewhere
+    own.unlink()
+    own.mkdir()
+    for path in (world / "encoder").iterdir():
+        (own / path.name).write_bytes(path.read_bytes())
+    finetune(*words, f"encoder={own}", name="second")
+    assert "given encoder" not in caplog.text and "steps are few" not in caplog.text
+    # Of another scale: which one is said.
+    caplog.clear()
+    begun(tmp_path / "own", "laptop")
+    finetune(*words, f"encoder={own}", name="third")
+    assert "was pre-trained at scale=laptop: say that" in caplog.text

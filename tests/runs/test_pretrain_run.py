@@ -541,6 +541,8 @@ def test_a_longformers_global_tokens_begin_alike_also_after_a_second_training(
     changes = LONGFORMER | {"phases": phases}
     run_here(workplace, tmp_path / "run", **changes)
     run_here(workplace, tmp_path / "on", encoder=tmp_path / "run" / "encoder", **changes)
+    facts = json.loads((tmp_path / "on/run.json").read_text())["facts"]
+    assert facts["encoder"]["scale"] == "demo" and facts["fresh_heads"] == []
     first, second = tensors(tmp_path / "run"), tensors(tmp_path / "on")
     names = [name for name in second if ".query_global." in name]
     assert names

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from clozelab.analysis.phrases import listed
 from clozelab.analysis.schema import PERCENT, ZERO, Row, SequentialDesign, negated
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.statistics import (
+    FINETUNING_SEEDS,
     PRETRAINING_SEEDS,
     Estimate,
     Scores,
@@ -121,6 +123,8 @@ class Context:
     provenance: str = ""
     # rows below their floor, unless the contrast is the difference from that floor
     below_floor: str = ""
+    # rows that are one given encoder, and what to do where that leaves too few pairs of seeds
+    encoders: tuple[str, ...] = ()
     # cells that lack runs, or have collapsed ones
     cells: tuple[str, ...] = ()
 
@@ -143,6 +147,8 @@ class Contrast:
     has_collapsed: bool = False
     # the difference over the runs that did not, where some did
     without_collapsed: Estimate | None = None
+    # each of its rows is one given encoder: fine-tunings are the replications
+    has_fixed_encoders: bool = False
     # that all of its cells have: "1 2 3/1 2"
     seeds: str = ""
     design: SequentialDesign | None = None
@@ -158,14 +164,22 @@ class Contrast:
 
     @cached_property
     def is_tested(self) -> bool:
-        """Whether there is an interval over pre-training seeds that may decide something."""
+        """Whether there is an interval over replications that may decide something."""
         obstacles = self.obstacles
         if self.difference is None or not obstacles.is_comparable:
             return False
         if obstacles.every_run_collapsed or obstacles.duplicates:
             return False
-        has_basis = self.difference.basis == PRETRAINING_SEEDS
-        return has_basis and not self.difference.has_no_spread
+        return self.has_replications(self.difference) and not self.difference.has_no_spread
+
+    def has_replications(self, estimate: Estimate) -> bool:
+        """Whether an interval is over what a verdict may rest on.
+
+        That is pre-training seeds; between given encoders, one a row, it is fine-tuning seeds.
+        """
+        if self.has_fixed_encoders:
+            return estimate.basis == FINETUNING_SEEDS
+        return estimate.basis == PRETRAINING_SEEDS
 
     @cached_property
     def p_value(self) -> float | None:
@@ -234,7 +248,7 @@ class Contrast:
         if self.difference is None or not self.has_collapsed:
             return False
         others = self.without_collapsed
-        if others is None or others.basis != PRETRAINING_SEEDS or others.has_no_spread:
+        if others is None or not self.has_replications(others) or others.has_no_spread:
             return True
         return self._is_on_low_side(self.difference) != self._is_on_low_side(others)
 
@@ -324,7 +338,8 @@ def make_contrast(
         cells.append(table.cells[term.row, term.column.key])
     paired = _paired_cells(terms, cells)
     has_collapsed = any(cell.num_collapsed for cell in cells)
-    difference, without_collapsed = _estimates(terms, paired)
+    has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)
+    difference, without_collapsed = _estimates(terms, paired, has_fixed_encoders)
     obstacles = Obstacles(
         incomparability=_incomparability(table, terms, cells),
         missing=_missing(table, terms, paired, difference),
@@ -335,6 +350,7 @@ def make_contrast(
         text_lengths=_text_lengths(cells),
         provenance=_provenance(table, terms),
         below_floor=_below_floor(table, terms),
+        encoders=_fixed_encoders(table, terms, paired),
         cells=_cell_cautions(table, terms),
     )
     contrast = Contrast(
@@ -346,6 +362,7 @@ def make_contrast(
         context=context,
         has_collapsed=has_collapsed,
         without_collapsed=without_collapsed if has_collapsed else None,
+        has_fixed_encoders=has_fixed_encoders,
         seeds=seeds_in_words(_common_seeds(paired)),
     )
     design = table.spec.stopping
@@ -393,16 +410,20 @@ def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, 
 
 
 def _estimates(
-    terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+    terms: Sequence[ContrastTerm], cells: Sequence[Cell], has_fixed_encoders: bool
 ) -> tuple[Estimate | None, Estimate | None]:
     """(the difference, the same without collapsed runs)."""
-    with_all = _difference(terms, [cell.scores for cell in cells])
-    return with_all, _difference(terms, [cell.healthy for cell in cells])
+    with_all = _difference(terms, [cell.scores for cell in cells], has_fixed_encoders)
+    healthy = [cell.healthy for cell in cells]
+    return with_all, _difference(terms, healthy, has_fixed_encoders)
 
 
-def _difference(terms: Sequence[ContrastTerm], scores: Sequence[Scores]) -> Estimate | None:
+def _difference(
+    terms: Sequence[ContrastTerm], scores: Sequence[Scores], has_fixed_encoders: bool
+) -> Estimate | None:
     weights = [term.weight for term in terms]
-    difference = estimate_contrast(list(zip(weights, scores, strict=True)))
+    weighted = list(zip(weights, scores, strict=True))
+    difference = estimate_contrast(weighted, of_one_encoder=has_fixed_encoders)
     if difference is None or not difference.has_no_spread:
         return difference
     resolution = _resolution_at_ceiling(terms, scores)
@@ -605,8 +626,6 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
         label = table.spec.label(row)
-        if table.spec.row(row).fixed_encoder:
-            cautions.append(f"{label} is one encoder: its seeds are of fine-tuning alone")
         if cell.missing:
             cautions.append(f"{len(cell.missing)} run(s) of {label} missing")
         if cell.num_collapsed:
@@ -614,6 +633,25 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
         if cell.is_collapsed:
             cautions.append(f"every run of {label} collapsed: it has measured nothing")
     return tuple(cautions)
+
+
+def _fixed_encoders(
+    table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
+) -> tuple[str, ...]:
+    """Which rows are one given encoder, and which seeds it lacks to be paired with another row."""
+    fixed: dict[str, None] = {}
+    several: dict[str, None] = {}
+    for term, cell in zip(terms, cells, strict=True):
+        label = table.spec.label(term.row)
+        if table.spec.row(term.row).fixed_encoder:
+            fixed[label] = None
+        elif len({pretrain_seed for pretrain_seed, _ in cell.scores}) > 1:
+            several[label] = None
+    texts = [f"{label} is one encoder: its seeds are of fine-tuning alone" for label in fixed]
+    if len({pretrain_seed for pretrain_seed, _ in _common_seeds(cells)}) < 2:
+        for label, other in product(fixed, several):
+            texts.append(f"give {label} the pretrain_seed= of {other}, so that they are pairs")
+    return tuple(texts)
 
 
 def _interim(
@@ -633,7 +671,9 @@ def _interim(
                     healthy=_of_seeds(cell.healthy, first_seeds),
                 )
             )
-        difference, without_collapsed = _estimates(contrast.terms, of_seeds)
+        difference, without_collapsed = _estimates(
+            contrast.terms, of_seeds, contrast.has_fixed_encoders
+        )
         if not contrast.has_collapsed:
             without_collapsed = None
         analyses.append(

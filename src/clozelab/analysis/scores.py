@@ -163,10 +163,14 @@ class Cell:
     groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()
     # complete runs that have no such score
     num_unscored: int = 0
+    # all its runs fine-tune one given encoder, whatever their pre-training seeds are called
+    is_of_one_encoder: bool = False
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        return estimate(self.scores) if self.scores else None
+        if not self.scores:
+            return None
+        return estimate(self.scores, of_one_encoder=self.is_of_one_encoder)
 
     @property
     def num_collapsed(self) -> int:
@@ -176,7 +180,7 @@ class Cell:
     def without_collapsed(self) -> Estimate | None:
         """Only where some runs, and not all, have collapsed."""
         if self.num_collapsed and self.healthy:
-            return estimate(self.healthy)
+            return estimate(self.healthy, of_one_encoder=self.is_of_one_encoder)
         return None
 
     @property

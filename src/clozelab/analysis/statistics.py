@@ -94,16 +94,17 @@ class Estimate:
         return float(2.0 * special.stdtr(self.count - 1, -statistic))
 
 
-def estimate(scores: Scores) -> Estimate:
+def estimate(scores: Scores, *, of_one_encoder: bool = False) -> Estimate:
     """Mean and Student's interval of one cell.
 
-    Every pre-training seed weighs the same, however many runs it has. ValueError: no score.
+    Every pre-training seed weighs the same, however many runs it has. All runs of one given encoder
+    (`of_one_encoder`) are fine-tunings of it, whatever their seeds. ValueError: no score.
     """
     groups = defaultdict(list)
     for (pretrain_seed, _), score in sorted(scores.items()):
         groups[pretrain_seed].append(score)
 
-    if len(groups) >= 2:
+    if len(groups) >= 2 and not of_one_encoder:
         values = [float(np.mean(group)) for group in groups.values()]
         basis = PRETRAINING_SEEDS
     else:
@@ -118,6 +119,7 @@ def estimate(scores: Scores) -> Estimate:
     sd = float(np.std(values, ddof=1))
     half_width = t_quantile(len(values), CONFIDENCE) * sd / math.sqrt(len(values))
     group_sizes = {len(group) for group in groups.values()}
+    is_balanced = len(group_sizes) == 1 or of_one_encoder
     return Estimate(
         mean=mean,
         low=mean - half_width,
@@ -125,16 +127,18 @@ def estimate(scores: Scores) -> Estimate:
         count=len(values),
         basis=basis,
         sd=sd,
-        is_balanced=len(group_sizes) == 1,
+        is_balanced=is_balanced,
         values=tuple(values),
     )
 
 
-def estimate_contrast(terms: Sequence[tuple[float, Scores]]) -> Estimate | None:
+def estimate_contrast(
+    terms: Sequence[tuple[float, Scores]], *, of_one_encoder: bool = False
+) -> Estimate | None:
     """The sum of weight x score over the terms, paired by seed; None without a common seed.
 
     With two or more common pre-training seeds it is over their means over the common fine-tuning
-    seeds, else over fine-tuning seeds.
+    seeds, else over fine-tuning seeds. `of_one_encoder`: each term is of one given encoder.
     """
     _, first_scores = terms[0]
     common = set(first_scores)
@@ -146,7 +150,7 @@ def estimate_contrast(terms: Sequence[tuple[float, Scores]]) -> Estimate | None:
     sums = {}
     for seeds in sorted(common):
         sums[seeds] = sum(weight * scores[seeds] for weight, scores in terms)
-    return estimate(sums)
+    return estimate(sums, of_one_encoder=of_one_encoder)
 
 
 @lru_cache(maxsize=256)

@@ -37,7 +37,6 @@ from clozelab.analysis.schema import (
 )
 from clozelab.analysis.scores import DataColumn, ScoreTable
 from clozelab.analysis.statistics import (
-    PRETRAINING_SEEDS,
     SIGNIFICANCE,
     Estimate,
     nominal_level,
@@ -209,7 +208,7 @@ def contrast_verdict(contrast: Contrast, claim: BaseClaim, corrected_p: float | 
     """The verdict on one contrast of a claim, by its p-value after the table's correction."""
     if contrast.difference is None or not contrast.obstacles.is_comparable:
         return Verdict.NOT_COMPARABLE
-    if contrast.difference.basis != PRETRAINING_SEEDS:
+    if not contrast.has_replications(contrast.difference):
         return Verdict.ONE_SEED
     is_significant = corrected_p is not None and corrected_p < SIGNIFICANCE
     # What is not tested is open, however small its spread: a row that answers the same whatever it
@@ -282,11 +281,12 @@ def find_forecast(
     verdict: Verdict,
     correction: Correction,
 ) -> Forecast | None:
-    """How many pre-training seeds would decide an undecided claim; None where seeds are not what
+    """How many seeds would decide an undecided claim; None where seeds are not what
     is lacking.
     """
+    seeds = _replications(placed)
     if verdict is Verdict.ONE_SEED:
-        return Forecast("needs 2 or more pre-training seeds", "", additional_seeds=1)
+        return Forecast(f"needs 2 or more {seeds}", "", additional_seeds=1)
     open_contrasts = _open_contrasts(placed, verdicts)
     if verdict is not Verdict.INCONCLUSIVE or not open_contrasts:
         return None
@@ -294,7 +294,7 @@ def find_forecast(
     design = placed.contrasts[0].design
     present = max(contrast.difference.count for contrast in open_contrasts if contrast.difference)
     if design and not all(contrast.interim for contrast in open_contrasts):
-        text = f"the first look is at {design.first} pre-training seeds"
+        text = f"the first look is at {design.first} {seeds}"
         return Forecast(text, "waits", design.first - present)
     gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
     gate = next(filter(None, gates), "")
@@ -308,14 +308,19 @@ def find_forecast(
     count = max(needed, 1 + present)
     if count > most:
         # Seeds after a design's last analysis are none that it could still use.
-        text = f"more than {most} pre-training seeds at this difference and spread"
+        text = f"more than {most} {seeds} at this difference and spread"
         return Forecast(text, f">{most} seeds", max(0, most - present))
-    text = (
-        f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
-    )
+    text = f"with {count} {seeds} 4 of 5 repetitions decide, at this difference and spread"
     if gate:
         text += f"; with fewer once '{gate}' is decided"
     return Forecast(text, f"~{count} seeds", count - present, count)
+
+
+def _replications(placed: ClaimOnDataset) -> str:
+    """The seeds that a claim's differences are over; of given encoders, those of fine-tuning."""
+    if all(contrast.has_fixed_encoders for contrast in placed.contrasts):
+        return "fine-tuning seeds"
+    return "pre-training seeds"
 
 
 def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list[Contrast]:

@@ -271,6 +271,10 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
         root = self.sweep_dir.parent
+        folders = [str(record.folder.absolute()) for record in records]
+        if not Path(os.path.commonpath([*folders, root.absolute()])).samefile(root):
+            # run_dir= has put them elsewhere.
+            root = Path(os.path.relpath(os.path.commonpath(folders)))
         options = configuration_options(self.master)
         # An experiment with claims: its folder is what `report` takes. Its runs are in
         # runs_dir/EXPERIMENT/SCALE.

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.redaction import redacted_words
 from clozelab.schema import PretrainConfig
 from clozelab.targets import validate_config_security
-from clozelab.text.did_you_mean import key_of
+from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
@@ -191,8 +191,9 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     """Give each job a name of what it differs in, where nothing else names its folder.
 
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and
-    predict_prob-0.3, a fine-tuning rows. An experiment names its arms and rows itself, and a key
-    that run_dir contains needs no other name.
+    predict_prob-0.3, a fine-tuning rows; with arm=short they are short+predict_prob-0.15 and
+    short+predict_prob-0.3. An experiment names its arms and rows itself, and a key that run_dir
+    contains needs no other name.
     """
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")
@@ -201,26 +202,36 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     if group is None:
         return plain
     words_by_key = _words_by_key(plain)
-    is_named = (
-        group in master.of_hydra("runtime.choices") or {group, MEASURED} & words_by_key.keys()
-    )
-    if is_named:
+    if group in master.of_hydra("runtime.choices") or MEASURED in words_by_key:
         return plain
 
-    # Keys with several values that the folder's name does not contain as `${key}`.
-    run_dir = str(master.unresolved["run_dir"])
-    telling = [
-        key
-        for key, words in words_by_key.items()
-        if len(words) > 1 and f"${{{key}}}" not in run_dir and f"${{{key}.name}}" not in run_dir
-    ]
-    if not set(telling) - NAMED_BY:
+    # What is said of the name: row=public, or row=${task.name}.
+    given_names = words_by_key.pop(group, set())
+    telling = _telling_keys(words_by_key, [str(master.unresolved["run_dir"]), *given_names])
+    if not telling or (not given_names and set(telling) <= NAMED_BY):
         return plain
-    named = []
-    for job in plain:
-        telling_words = [word for word in job if key_of(word) in telling]
-        named.append((*job, f"{group}={_name(telling_words, telling)}"))
-    return named
+    return [_with_name(job, group, telling) for job in plain]
+
+
+def _with_name(job: tuple[str, ...], group: str, telling: Sequence[str]) -> tuple[str, ...]:
+    """A job's words with a name of the telling ones, behind the name that is said."""
+    words = [word for word in job if key_of(word) != group]
+    name = _name([word for word in words if key_of(word) in telling], telling)
+    given_name = values_of(job).get(group)
+    if given_name is not None:
+        name = "{}+{}".format(given_name.strip("'\""), name)
+    return (*words, f"{group}={name}")
+
+
+def _telling_keys(words_by_key: Mapping[str, set[str]], names: Sequence[str]) -> list[str]:
+    """The keys with several values that no name or folder contains as `${key}`."""
+    contained = " ".join(names)
+    telling = []
+    for key, words in words_by_key.items():
+        is_contained = f"${{{key}}}" in contained or f"${{{key}.name}}" in contained
+        if len(words) > 1 and not is_contained:
+            telling.append(key)
+    return telling
 
 
 def _words_by_key(jobs: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:

@@ -105,6 +105,8 @@ class PretrainingModule(TrainingModule):
         super().__init__(**common)
         self.automatic_optimization = False
         self.model = PretrainingModel(encoder, objectives)
+        # of the encoder, where its other weights are given
+        self.fresh_heads: list[str] = []
         # Known once a training begins.
         self.world_size = 1
         # Sharded over ranks (FSDP), a rank has a part of each weight until they are gathered.

@@ -326,8 +326,10 @@ class Arm(Shape):
     def tokens_to_plateau(self) -> float:
         """After how many tokens it knows more than frequencies, by rule of thumb.
 
-        With Muon it takes half of them.
+        With Muon it takes half of them. An encoder that begins with given weights knows more.
         """
+        if self.settings.get("encoder") is not None:
+            return 0.0
         tokens = plateau_tokens(
             vocab_size=self.config.vocab_size,
             first_seq_length=self.phases[0]["seq_length"],

@@ -17,6 +17,7 @@ from itertools import chain, product
 from jinja2 import Environment, PackageLoader
 
 from clozelab.analysis.history import InterimAnalysis
+from clozelab.analysis.phrases import rough
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
@@ -45,6 +46,7 @@ from clozelab.report.summaries import (
 from clozelab.report.verdict_looks import COLOURS, LABELS
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
+from clozelab.runs.origin import GIVEN
 from clozelab.runs.record import Record
 from clozelab.text.formatting import (
     DASH,
@@ -376,17 +378,33 @@ def _setup(table: ResultTable) -> str:
         f"{parameters} parameters" if parameters else DASH,
         f"{tokens} tokens a pre-training run" if tokens else DASH,
         distinct(f"corpus {name}" for name in corpora),
+        *_given_encoders(table),
         seed_counts(table),
     ]
     return ", ".join(phrase for phrase in phrases if phrase != DASH)
 
 
+def _given_encoders(table: ResultTable) -> list[str]:
+    """`given encoder: 6 layers of 384, 22.7 M parameters` for each size, with its rows if others
+    have another.
+    """
+    rows_of_size: dict[str, dict[str, None]] = {}
+    for run in (*table.runs.finetune, *table.runs.evaluate):
+        encoder = run.facts.get("encoder", {})
+        if run.name in table.rows and encoder.get("scale") == GIVEN:
+            size = f"{_layers([run])}, {rough(encoder['parameters'])} parameters"
+            rows_of_size.setdefault(size, {})[table.experiment.label(run.name)] = None
+    phrases = []
+    for size, rows in rows_of_size.items():
+        is_of_all = len(rows) == len(table.rows)
+        named = "" if is_of_all else f" ({'; '.join(rows)})"
+        phrases.append(f"given encoder{named}: {size}")
+    return phrases
+
+
 def _layers(runs: Sequence[Record]) -> str:
     """`2 layers of 128`, `2 to 8 layers of 64 to 128`; a dash where no run has a model."""
-    models = []
-    for run in runs:
-        if run.config.get("model"):
-            models.append(run.config["model"])
+    models = [run.encoder_shape for run in runs if run.encoder_shape]
     if not models:
         return DASH
     layers = span((model["num_hidden_layers"] for model in models), str)
@@ -463,6 +481,7 @@ def _interval(table: ResultTable) -> str:
         basis=table.usual_basis,
         num_seeds=_num_seeds(table),
         is_finetuned=bool(table.runs.finetune),
+        has_fixed_encoders=all(row.fixed_encoder for row in table.experiment.rows),
     )[0]
 
 

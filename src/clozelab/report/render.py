@@ -145,12 +145,12 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
     return write_table(build_table(experiment, runs), folder, scale=scale)
 
 
-def write_sweep_report(root: Path, folder: Path) -> Report:
+def write_sweep_report(root: Path, folder: Path, fixed_rows: Sequence[str] = ()) -> Report:
     """Write the report of any sweep's runs, without an experiment.
 
-    There is a row for whatever differs between them.
+    There is a row for whatever differs between them; each of `fixed_rows` has one encoder.
     """
-    table = infer_table(find(root))
+    table = infer_table(find(root), fixed_rows)
     scales = {run.scale for run in table.runs.runs if run.scale}
     return write_table(table, folder, scale=", ".join(sorted(scales)))
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from itertools import chain, product
 
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import listed, rough
 from clozelab.analysis.schema import Row
 from clozelab.results.table import ResultTable
-from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, same_fraction
+from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, fresh_heads, same_fraction
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, several
 from clozelab.text.plain import Json
@@ -106,7 +106,7 @@ def _own_size(row: Row, table: ResultTable) -> str:
     """`L=3, H=64, A=2` of the encoder that a row takes; empty where no run says so."""
     arm = str(row.arm or row.delta.get("encoder_arm"))
     runs = table.complete("pretrain", arm)
-    model = runs[0].config["model"] if runs else {}
+    model = runs[0].encoder_shape if runs else {}
     sizes = [f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model]
     return ", ".join(sizes)
 
@@ -213,8 +213,10 @@ def _arm_summary(label: str, runs: Sequence[Record]) -> ArmSummary:
 
 def _encoder_size(run: Record) -> str:
     """`L2 H128, 1.53 M`: rows are named as in the paper, whatever the scale makes of them."""
-    model = run.config["model"]
+    model = run.encoder_shape
     parameters = run.facts.get("parameters")
+    if not model:
+        return DASH
     size = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
     return f"{size}, {rough(parameters)}" if parameters else size
 
@@ -294,10 +296,14 @@ def _without_context(arm: str, label: str, table: ResultTable) -> NotLearnt | No
     copied = ""
     if any(same_fraction(run) for run in runs):
         copied = ", and copying what masking leaves in place"
+    lack = "its encoder has learnt next to nothing of context"
+    # A given encoder may know more than its head.
+    if runs and all(map(fresh_heads, runs)):
+        heads = listed(fresh_heads(runs[0]))
+        lack = f"its given encoder had no trained {heads} head, and the new one needs more steps"
     text = (
         f"{label}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context"
-        f" (each token's frequency{copied}): its encoder has learnt next to nothing of"
-        " context"
+        f" (each token's frequency{copied}): {lack}"
     )
     return NotLearnt(text, [{arm}])
 
@@ -398,18 +404,23 @@ def _parallelism(runs: Iterable[Record]) -> float:
 
 
 def seed_counts(table: ResultTable) -> str:
-    """`3 pre-training seeds (1, 2, 3), 1 fine-tuning seed (1)`; empty for none."""
-    finetune_seeds = set()
-    for run in table.runs.finetune:
-        if run.name in table.rows:
-            finetune_seeds.add(run.seed)
-    stages = {
+    """`3 pre-training seeds (1, 2, 3), 1 fine-tuning seed (1)`; empty for none.
+
+    Where every row is one given encoder a pair of both seeds is a fine-tuning's: `2 fine-tuning
+    seeds (1/1, 2/1)`.
+    """
+    tuned = [run for run in table.runs.finetune if run.name in table.rows]
+    seeds_of_stage: dict[str, Sequence[int | str]] = {
         "pre-training": table.pretrain_seeds,
-        "fine-tuning": sorted(finetune_seeds),
+        "fine-tuning": sorted({run.seed for run in tuned}),
     }
-    counts = [
-        f"{several(len(seeds), f'{stage} seed')} ({', '.join(map(str, seeds))})"
-        for stage, seeds in stages.items()
-        if seeds
-    ]
+    if all(row.fixed_encoder for row in table.experiment.rows):
+        del seeds_of_stage["pre-training"]
+        if len({run.pretrain_seed for run in tuned}) > 1:
+            seeds_of_stage["fine-tuning"] = sorted({run.seeds for run in tuned})
+    counts = []
+    for stage, seeds in seeds_of_stage.items():
+        if seeds:
+            listed_seeds = ", ".join(map(str, seeds))
+            counts.append(f"{several(len(seeds), f'{stage} seed')} ({listed_seeds})")
     return ", ".join(counts)

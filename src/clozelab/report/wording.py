@@ -184,7 +184,7 @@ def _plain_interval_excludes(judgement: Judgement) -> str:
 
 
 def _cautions(contrast: Contrast) -> list[str]:
-    notes = list(contrast.context.cells)
+    notes = [*contrast.context.encoders, *contrast.context.cells]
     difference = contrast.difference
     design = contrast.design
     obstacles = contrast.obstacles
@@ -236,7 +236,8 @@ def contrast_notes(contrast: Contrast) -> list[str]:
     reason = contrast.obstacles.incomparability
     context = contrast.context
     notes = [reason.text] if reason else []
-    notes += [contrast.obstacles.duplicates, context.text_lengths, context.provenance]
+    notes += [*context.encoders, contrast.obstacles.duplicates]
+    notes += [context.text_lengths, context.provenance]
     return [*notes, context.below_floor]
 
 

@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from clozelab.analysis.comparability import is_within
 from clozelab.analysis.contrasts import LOSS_FIGURES
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.schema import Column, Row
-from clozelab.results.evidence import NAMES, settings
+from clozelab.results.evidence import NAMES, encoder_of, is_pretrained, settings
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
+from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import flatten
+from clozelab.runs.origin import GIVEN
 from clozelab.runs.record import Record
-from clozelab.text.did_you_mean import values_of
+from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject
 
-# what overrides say that makes no other row: seeds, columns, places and machines
-NO_DIFFERENCE = (
-    "seed",
-    "pretrain_seed",
-    "task",
-    "measure",
-    "hydra",
-    "trainer",
-    "logger",
-    "hub",
-    "share_runs",
-    "reuse",
-    "runs_dir",
-    "run_dir",
-    "data_dir",
-    "cache_dir",
-    "encoder",
-    "keep_model",
-    "predict_test",
-)
 # held-out figures that a table of pre-trainings shows
 FIGURES = (*LOSS_FIGURES, "validation/nsp_accuracy", "validation/nsp_accuracy_one_source")
 
 
-def infer_table(runs: Runs) -> ResultTable:
+def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     """The table of a folder's runs: of pre-training where there are no others.
 
-    ValueError: there is no run.
+    Args:
+        runs: all below the folder.
+        fixed_rows: rows with one encoder each, whose seeds are of fine-tuning alone. Rows of a
+            given encoder are so by themselves.
+
+    Raises:
+        ValueError: there is no run, or no such row.
     """
     recorded = [
         run for run in runs.records if run.fingerprint and run.config.get("seed") is not None
@@ -64,8 +51,10 @@ def infer_table(runs: Runs) -> ResultTable:
     short = _short_names(keys)
     named = _named_by_values(row_runs, short, "row" if tuned else "arm")
     experiment = _infer_experiment(runs.root, named, list(short.values()))
+    experiment = _with_fixed_encoders(experiment, named, fixed_rows)
     # Whatever the rows are named by is what they are about.
-    swept = [*(_differing(overrides_of(row_runs)) or keys), *_differing(overrides_of(pretrained))]
+    swept = differing_keys(overrides_of(row_runs)) or keys
+    swept += differing_keys(overrides_of(pretrained))
     experiment = experiment.model_copy(update={"differ_in": tuple(swept)})
     table = build_table(experiment, replace(runs, records=[*pretrained, *named]))
     # Nobody has asked for more than was begun, and what has not ended is told of by itself.
@@ -91,6 +80,29 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
         rows=tuple(rows.values()),
         matched_by="none",
     )
+
+
+def _with_fixed_encoders(
+    experiment: Experiment, runs: Sequence[Record], fixed_rows: Collection[str]
+) -> Experiment:
+    """The experiment in which rows of one given encoder, and those that are named, are fixed.
+
+    An encoder that was pre-trained here from fresh weights is one of several that its recipe may
+    give: its row is fixed only by name.
+    """
+    runs_of_row = group_by(runs, lambda run: run.name)
+    for name in fixed_rows:
+        if name not in runs_of_row:
+            raise ValueError(f"fixed_encoder={name}: no such row; {hint(name, runs_of_row)}")
+    rows = []
+    for row in experiment.rows:
+        of_row = runs_of_row[row.name]
+        origins = {run.facts.get("encoder", {}).get("scale") for run in of_row}
+        is_given = len(set(map(encoder_of, of_row))) == 1 and origins == {GIVEN}
+        if row.name in fixed_rows or (is_given and all(map(is_pretrained, of_row))):
+            row = row.model_copy(update={"arm": None, "fixed_encoder": True})
+        rows.append(row)
+    return experiment.model_copy(update={"rows": tuple(rows)})
 
 
 def _row_keys(runs: Sequence[Record]) -> list[str]:
@@ -159,15 +171,6 @@ def _figure_columns(runs: Sequence[Record]) -> list[JsonObject]:
     return columns
 
 
-def overrides_of(runs: Sequence[Record]) -> list[dict[str, str]]:
-    """Of each run the overrides that may set it apart."""
-    overrides = []
-    for run in runs:
-        values = values_of(run.overrides)
-        overrides.append({key: values[key] for key in values if not is_within(key, NO_DIFFERENCE)})
-    return overrides
-
-
 def _varying(runs: Sequence[Record]) -> list[str]:
     """The keys that the runs' overrides say differently; else their names, else their settings."""
     names = [_names_of(run) for run in runs]
@@ -175,7 +178,7 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     by_task = group_by(runs, lambda run: run.task).values()
     settings_by_task = [list(map(settings, group)) for group in by_task]
     for groups in ([overrides_of(runs)], [names], settings_by_task):
-        keys = list(dict.fromkeys(chain.from_iterable(map(_differing, groups))))
+        keys = list(dict.fromkeys(chain.from_iterable(map(differing_keys, groups))))
         if keys:
             return _without_names(keys, list(chain.from_iterable(groups)))
     return []
@@ -202,13 +205,3 @@ def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, object]
     for mapping in values:
         combinations.add(tuple(map(mapping.get, keys)))
     return len(combinations)
-
-
-def _differing(values: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys that some of the mappings have otherwise, or lack."""
-    differing = []
-    for key in dict.fromkeys(chain.from_iterable(values)):
-        different = {mapping.get(key) for mapping in values}
-        if len(different) > 1:
-            differing.append(key)
-    return differing

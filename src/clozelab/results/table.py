@@ -337,7 +337,8 @@ class _Arrangement:
         if column.is_measured:
             seeds = {run.seed for run in self.task_runs if run.task == column.task}
         expected = product(self.pretrain_seeds, sorted(seeds))
-        return _cell(best_runs, column.metric, expected, note)
+        cell = _cell(best_runs, column.metric, expected, note)
+        return replace(cell, is_of_one_encoder=self.experiment.row(row).fixed_encoder)
 
     def _add_facts(self, column: Column) -> None:
         """A fact of the rows' pre-training; held-out text is ours, so it stands beside the
@@ -513,6 +514,7 @@ def _mean_cell(parts: Sequence[Cell]) -> Cell:
         scores=scores,
         healthy={seeds: scores[seeds] for seeds in healthy},
         missing=tuple(sorted(seen - set(common))),
+        is_of_one_encoder=all(part.is_of_one_encoder for part in parts),
     )
 
 

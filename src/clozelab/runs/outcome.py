@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter, itemgetter
 
 from clozelab.analysis.grouping import group_by
+from clozelab.analysis.phrases import listed
+from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import PERCENT, Record
 from clozelab.text.formatting import DASH
 
@@ -62,6 +64,15 @@ def skill_score(run: Record) -> float:
 
 def has_learnt_nothing(run: Record) -> bool:
     """Whether a pre-training is no better than what takes no context, as far as it says both."""
+    return _is_without_context(run) and not fresh_heads(run)
+
+
+def fresh_heads(run: Record) -> list[str]:
+    """Return the heads that began with fresh weights on a given encoder, which may know more."""
+    return list(run.facts.get("fresh_heads", ()))
+
+
+def _is_without_context(run: Record) -> bool:
     if RTD_ACCURACY in run.facts:
         return skill_score(run) <= LEARNT_SKILL
     losses = _losses(run)
@@ -98,6 +109,9 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
         return _baselines_in_words(run)
     if has_learnt_nothing(run):
         return f"{NOTHING}{text}"
+    if fresh_heads(run) and _is_without_context(run):
+        heads = listed(fresh_heads(run))
+        text += f"; the given encoder had no trained {heads} head, the new one needs more steps"
     return text
 
 
@@ -142,7 +156,7 @@ def results(records: Iterable[Record]) -> list[list[str]]:
     A line has: name, task, number of finished runs, mean score, what that stands beside.
     """
     lines = []
-    for (name, task), runs in group_by(records, attrgetter("name", "task")).items():
+    for name, task, runs in _alike(records):
         scores = [run.score for run in runs if run.score is not None]
         mean = statistics.fmean(scores) if scores else None
         # The loss itself is a run's own. What it stands beside is the same for all, also where some
@@ -156,6 +170,22 @@ def results(records: Iterable[Record]) -> list[list[str]]:
         text = verdict + "; ".join(filter(None, contexts))
         lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), text])
     return lines
+
+
+def _alike(records: Iterable[Record]) -> Iterator[tuple[str, str, list[Record]]]:
+    """Yield (name, task, runs) of runs that differ in seeds alone.
+
+    Where runs of one name differ in more, as in `learning_rate=5e-5,2e-4`, the name says in what.
+    """
+    for (name, task), runs in group_by(records, attrgetter("name", "task")).items():
+        overrides = overrides_of(runs)
+        keys = differing_keys(overrides)
+        runs_by_name: dict[str, list[Record]] = {}
+        for run, values in zip(runs, overrides, strict=True):
+            settings = [f"{key}={values.get(key, 'default')}" for key in keys]
+            runs_by_name.setdefault(", ".join([name, *settings]), []).append(run)
+        for full_name, same in runs_by_name.items():
+            yield full_name, task, same
 
 
 def ending(run: Record) -> list[str]:

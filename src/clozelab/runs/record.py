@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from clozelab.corpus.files import write_whole
 from clozelab.runs.identity import identity_of
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
 RUN_FILE = "run.json"
@@ -245,6 +245,24 @@ class Record(BaseModel, extra="forbid"):
     def machine(self) -> str:
         """The name of the machine that it ended on."""
         return self.process.host if self.process else ""
+
+    @property
+    def encoder_shape(self) -> ReadOnlyJson:
+        """The shape of a pre-trained encoder, or of the one that a run begins with.
+
+        Empty for a record that says nothing of it.
+        """
+        begun_with: ReadOnlyJson = self.facts.get("encoder", {})
+        if begun_with or self.stage != "pretrain":
+            return begun_with
+        if "encoder" not in self.inputs:
+            return self.config.get("model", {})
+        # An older record: its configuration has the scale's shape, and its folder the true one.
+        with suppress(OSError, ValueError):
+            saved: ReadOnlyJson = read_json(self.folder / "encoder" / "config.json")
+            if "num_hidden_layers" in saved:
+                return saved
+        return {}
 
     @property
     def learning_rate(self) -> float | None:

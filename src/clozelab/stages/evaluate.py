@@ -98,6 +98,8 @@ def main(cfg: EvaluateConfig, composed: Composed) -> None:
         run.record(
             cache=used_folders(), precision=job.hardware.precision, threads=torch.get_num_threads()
         )
+        folder = Path(str(cfg.encoder))
+        run.record(encoder=factory.encoder_facts(folder, folders.read_config(folder)))
         evaluate(job, run)
 
 
@@ -379,6 +381,12 @@ def _build_task_module(
 
 def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
     stored = folders.read_tensors(folder)
+    family = family_for(folders.read_config(folder))
+    if "lm" in heads and not folders.has_head(family, "lm", heads["lm"], stored):
+        raise ValueError(
+            f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
+            f" one first (clozelab pretrain objective=mlm encoder={folder})"
+        )
     for head_name, head in heads.items():
         num_stored = sum(name.startswith("bilstm.") for name in stored)
         if head_name == "bilstm" and num_stored > len(head.state_dict()):
@@ -389,7 +397,6 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
         try:
             folders.load_head(folder, head_name, head, stored)
             if head_name == "lm":
-                family = family_for(folders.read_config(folder))
                 family.require_masks(folders.read_config_dict(folder))
         except ValueError as problem:
             maker = "fine-tuning that kept its model, on a task of this kind"

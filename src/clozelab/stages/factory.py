@@ -20,8 +20,11 @@ from clozelab.config import Composed, kept_step, total_steps
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import parameter_count
 from clozelab.report.tracked import tracked_job
 from clozelab.runs.inputs import require_encoder
+from clozelab.runs.origin import scale_of_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
@@ -157,6 +160,17 @@ def check_fraction(folder: Path, fraction: float) -> None:
             f" is {step / steps:.3g} of its run; {fraction:g} would be step"
             f" {kept_step(fraction, steps)}, which keep_encoders has to name"
         )
+
+
+def encoder_facts(folder: Path, config: EncoderConfig) -> JsonObject:
+    """What a record says of the encoder that a run begins with: where it is from, and its size."""
+    return {
+        "scale": scale_of_encoder(folder),
+        "num_hidden_layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": config.num_attention_heads,
+        "parameters": parameter_count(config),
+    }
 
 
 # Trackers, callbacks, Trainer

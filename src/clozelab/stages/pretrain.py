@@ -38,6 +38,7 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
+from clozelab.runs.origin import is_given
 from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
@@ -140,6 +141,8 @@ def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
     # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")
     log_passes(data, corpus)
+    if cfg.encoder is not None:
+        log_learning_rate(cfg)
     return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep)
 
 
@@ -270,6 +273,20 @@ def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
     log.log(level, "%s", sentence)
 
 
+def log_learning_rate(cfg: PretrainConfig) -> None:
+    """Say at which learning rate a given encoder is trained further."""
+    encoder = Path(str(cfg.encoder))
+    learning_rate = cfg.optimizer.get("learning_rate")
+    of_scale = cfg.scale.pretrain.learning_rate
+    reason = ""
+    if is_given(encoder, cfg.scale.name) and learning_rate != of_scale:
+        reason = (
+            f": {encoder} is a given encoder, and {of_scale:g} of scale={cfg.scale.name} is for"
+            " fresh weights"
+        )
+    log.info("learning rate %s%s", learning_rate, reason)
+
+
 def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
     """Train from the newest checkpoint to the end, save the encoder, complete the run."""
     cfg = job.cfg
@@ -277,6 +294,10 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
     choose_micro_batch_and_compile(job, run, module)
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     run.record(precision=job.hardware.precision, threads=torch.get_num_threads(), **facts)
+    if cfg.encoder is not None:
+        folder = Path(cfg.encoder)
+        begun_with = factory.encoder_facts(folder, module.model.encoder.config)
+        run.record(encoder=begun_with, fresh_heads=module.fresh_heads)
     # What is kept on the way is written as the last one is.
     save = partial(save_encoder, job, run, module, tokenizer)
     callbacks = factory.build_callbacks(
@@ -380,7 +401,7 @@ def build_module(
     callbacks = [PositionGrowth(growth)]
     module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
     if cfg.encoder is not None:
-        _load_given_heads(module.model, Path(cfg.encoder))
+        module.fresh_heads = _load_given_heads(module.model, Path(cfg.encoder))
     return module
 
 
@@ -465,16 +486,17 @@ def encoder_tokenizer(
     return corpus.tokenizer.with_token_types("one")
 
 
-def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
-    """Load the heads that a given encoder's folder has.
+def _load_given_heads(model: PretrainingModel, folder: Path) -> list[str]:
+    """Load the heads that a given encoder's folder has; return those of the encoder that it lacks.
 
     A further model (generator) and its heads come from the folder of its name beside it.
     """
+    fresh_heads: list[str] = []
     embedding = model.encoder.embeddings.word_embeddings
     table = embedding.table().detach().clone()
     for name, with_heads in model.named_models.items():
         if name == "encoder":
-            _load_heads(with_heads, folder, name)
+            fresh_heads = _load_heads(with_heads, folder, name)
             continue
         if not with_heads.is_trained:
             continue
@@ -485,9 +507,11 @@ def _load_given_heads(model: PretrainingModel, folder: Path) -> None:
     # The generator that it is a difference to may have become another.
     if isinstance(embedding, DeltaEmbedding):
         embedding.set_table(table)
+    return fresh_heads
 
 
-def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
+def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> list[str]:
+    """Load a model's heads from its folder; return those that start from fresh weights."""
     # A further model's folder may be missing: an encoder alone is a valid beginning.
     stored: Collection[str] = ()
     family = family_for(model.encoder.config)
@@ -501,6 +525,7 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
             " they are left out",
             folder,
         )
+    fresh_heads = []
     for head_name, head in model.heads.items():
         if folders.has_head(family, head_name, head, stored):
             folders.load_head(folder, head_name, head)
@@ -511,6 +536,8 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> None:
             head_name,
             model_name,
         )
+        fresh_heads.append(head_name)
+    return fresh_heads
 
 
 # What its record and folders say of it

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER]
         [report_dir=FOLDER] [logger=wandb] [--latex]
-clozelab report FOLDER [report_dir=FOLDER] [--latex]
+clozelab report FOLDER [report_dir=FOLDER] [fixed_encoder=ROW] [--latex]
 
 Judges an experiment from its run folders: report.html, report.md, plots and
 results.csv. With logger=wandb they also go to Weights & Biases, as an artifact.
 Of a FOLDER with any sweep's runs it makes the same page without an experiment:
-a row for whatever differs, means over seeds, paired differences.
+a row for whatever differs, means over seeds, paired differences. Rows of one
+given encoder have seeds of fine-tuning alone; fixed_encoder=ROW says so of
+another row.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the
              package booktabs)"""
@@ -62,14 +64,18 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     folder = Path(name)
     if not folder.is_dir() or (folder / "paper.yaml").is_file():
         return judge(open_experiment(name), overrides, target=target)
-    if overrides:
-        raise ValueError(
-            f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone"
-        )
+    fixed_rows: list[str] = []
+    for word in overrides:
+        key, _, value = word.partition("=")
+        if key != "fixed_encoder":
+            raise ValueError(
+                f"{word}: the report of a folder takes report_dir=, fixed_encoder=ROW and --latex"
+            )
+        fixed_rows.append(value)
     # With matplotlib and scipy, which a wrong name need not wait for.
     from clozelab.report.render import write_sweep_report
 
-    report = write_sweep_report(folder, Path(target or folder / "report"))
+    report = write_sweep_report(folder, Path(target or folder / "report"), fixed_rows)
     show(report)
     return report
 

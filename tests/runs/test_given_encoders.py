@@ -1,0 +1,155 @@
+"""An encoder that no run of a scale has pre-trained is fine-tuned by the task's own recipe; the
+scale's is for its own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.composing import composed
+
+from clozelab.runs.identity import identity_of
+from clozelab.runs.origin import GIVEN, is_given, scale_of_encoder
+
+RECIPE = ("learning_rate", "epochs", "global_batch_size")
+OWN = [1e-3, 3, 16]  # of scale=own
+TASK = [3e-5, 3, 32]  # of the paper's tasks
+
+
+def make_encoder(folder: Path, model_type: str = "bert") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    return folder
+
+
+def make_run(folder: Path, scale: str, begun_with: str | None = None, **record: Any) -> Path:
+    """A run's folder with an encoder; `begun_with`: the scale that its record says of its start."""
+    facts = {} if begun_with is None else {"encoder": {"scale": begun_with}}
+    folder.mkdir(parents=True, exist_ok=True)
+    run = {"stage": "pretrain", "scale": scale, "facts": facts} | record
+    (folder / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+def recipe(*words: str) -> list[float]:
+    config = composed("finetune", ["scale=own", "task=sst2", *words])
+    return [config.get(key) for key in RECIPE]
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "scale"),
+    [
+        ("elsewhere", None, GIVEN),
+        ("run/encoder", {"scale": "own"}, "own"),
+        ("run/encoders/step-5", {"scale": "own"}, "own"),
+        ("run/model", {"scale": "own", "stage": "finetune"}, "own"),
+        ("run/encoder", {"scale": "demo"}, "demo"),
+        ("run/encoder", {"scale": "own", "begun_with": GIVEN}, GIVEN),
+        ("run/encoder", {"scale": "laptop", "begun_with": "own"}, "own"),
+        ("run/encoder", None, GIVEN),
+        # Somebody has put a public encoder into a run's folder.
+        ("run/public", {"scale": "own"}, GIVEN),
+        ("run/encoder/public", {"scale": "own"}, GIVEN),
+    ],
+)
+def test_where_weights_come_from(
+    name: str, record: dict[str, str] | None, scale: str, tmp_path: Path
+) -> None:
+    folder = make_encoder(tmp_path / name)
+    if record is not None:
+        make_run(tmp_path / "run", **record)
+    assert scale_of_encoder(folder) == scale
+    assert is_given(folder, "own") is (scale != "own")
+    # A link to it is the same encoder.
+    (tmp_path / "link").symlink_to(folder)
+    assert scale_of_encoder(tmp_path / "link") == scale
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1]", '{"facts": null}'])
+def test_a_damaged_record_says_nothing_of_an_encoder(damaged: str, tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path / "run/encoder")
+    (tmp_path / "run/run.json").write_text(damaged)
+    assert scale_of_encoder(folder) == GIVEN
+
+
+def test_a_given_encoder_takes_the_tasks_recipe(tmp_path: Path) -> None:
+    given = make_encoder(tmp_path / "given")
+    assert recipe(f"encoder={given}") == TASK
+    # What is said counts.
+    assert recipe(f"encoder={given}", "learning_rate=2e-4", "epochs=7") == [2e-4, 7, 32]
+    # Fresh weights of its shape, its floor, are trained alike.
+    assert recipe(f"encoder={given}", "initialisation=random") == TASK
+
+
+def test_a_folder_that_the_environment_names_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the recipe is recorded as numbers: it is the same wherever the folder lies."""
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    make_encoder(tmp_path / "given")
+    config = composed("finetune", ["scale=own", "task=sst2", "encoder=${oc.env:PLACE}/given"])
+    assert [config.get(key) for key in RECIPE] == TASK
+    assert [config.recorded[key] for key in RECIPE] == TASK
+
+
+def test_an_encoder_of_the_scale_keeps_the_scales_recipe(tmp_path: Path) -> None:
+    runs = [f"runs_dir={tmp_path}", "encoder_arm=mlm"]
+    before = composed("finetune", ["scale=own", "task=sst2", *runs])
+    folder = tmp_path / "adhoc/own/pretrain/mlm/seed-1"
+    make_run(folder, "own")
+    encoder = make_encoder(folder / "encoder")
+    after = composed("finetune", ["scale=own", "task=sst2", *runs])
+    named = composed("finetune", ["scale=own", "task=sst2", *runs, f"encoder={encoder}"])
+    for config in (before, after, named):
+        assert [config.get(key) for key in RECIPE] == OWN
+        assert identity_of(config.recorded) == identity_of(before.recorded)
+    # The same run trained further from weights that were given: an arm, and a folder by name.
+    make_run(folder, "own", begun_with=GIVEN)
+    assert recipe(*runs) == recipe(f"encoder={encoder}") == TASK
+    # Another scale's run.
+    make_run(folder, "demo")
+    assert recipe(f"encoder={encoder}") == TASK
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "learning_rate"),
+    [
+        ("bert", "sst2", 3e-5),
+        ("bert", "pos_ewt", 5e-5),
+        ("roberta", "pos_ewt", 3e-5),
+        ("roberta", "sst2", 3e-5),
+        ("electra", "sst2", 1e-4),
+        ("deberta-v2", "squad_v1", 3e-5),
+        ("modernbert", "pos_ewt", 5e-5),
+        ("never_heard_of", "sst2", 3e-5),
+        # A task of a frozen encoder has a recipe of its own.
+        ("electra", "ner_features_conll2003", 1e-3),
+    ],
+)
+def test_the_range_of_its_family(
+    model_type: str, task: str, learning_rate: float, tmp_path: Path
+) -> None:
+    given = make_encoder(tmp_path / "given", model_type)
+    words = [f"encoder={given}", f"task={task}"]
+    assert composed("finetune", ["scale=own", *words]).get("learning_rate") == learning_rate
+    assert composed("finetune", ["scale=paper", *words]).get("learning_rate") == learning_rate
+    # An encoder of the scale keeps what the scale, or else the task, says.
+    own = make_encoder(make_run(tmp_path / "run", "paper") / "encoder", model_type)
+    config = composed("finetune", ["scale=paper", f"task={task}", f"encoder={own}"])
+    assert config.get("learning_rate") == config.get("task.learning_rate")
+
+
+def test_a_given_encoder_is_trained_further_by_adamw_alone(tmp_path: Path) -> None:
+    keys = ("optimizer.learning_rate", "optimizer.matrix_learning_rate")
+
+    def rates(*words: str) -> list[float]:
+        config = composed("pretrain", ["scale=own", "objective=mlm", *words])
+        return [config.get(key) for key in keys]
+
+    assert rates() == [1.5e-3, 0.01]
+    assert rates(f"encoder={make_encoder(tmp_path / 'given')}") == [1e-4, None]
+    own = make_encoder(make_run(tmp_path / "run", "own") / "encoder")
+    assert rates(f"encoder={own}") == [1.5e-3, 0.01]
