@@ -472,7 +472,8 @@ class TaskAlwaysConfig(Frozen):
 # test files are read only where they are to be predicted
 TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
-PARTS_OF_DATA = {
+PARTS_OF_DATA: dict[str, Meaning | Added] = {
+    "positive_label": Added(was=None),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
     "test_files": TEST,

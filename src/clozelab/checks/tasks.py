@@ -129,10 +129,10 @@ def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
         "list numeric labels in rising order",
     )
     binary = Case(
-        "f1" in task.metrics and len(names) > 2,
+        "f1" in task.metrics and task.preview.kind.positive_label is None,
         ERROR,
-        "f1 is of two classes alone",
-        "choose another task.metric",
+        "f1 is of one class, and the task does not say which",
+        "name it by task.data.positive_label, or take macro_f1",
     )
     as_stored = Case(
         set(stored) == set(names) and stored != names,

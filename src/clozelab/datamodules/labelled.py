@@ -294,13 +294,14 @@ class LabelledSplit:
     # [N + 1] where each example's windows begin; None: an example is one input
     window_offsets: Ints | None = None
     pooling: str = "mean"  # mean | max: of each logit over a text's windows
+    positive_label: str | None = None  # that F1 is of; None: as label_kinds.py says
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
     def kind(self) -> LabelKind:
-        return kind_of(self.label_names)
+        return kind_of(self.label_names, self.positive_label)
 
     @property
     def num_inputs(self) -> int:
@@ -341,6 +342,7 @@ class LabelledDataModule(FinetuningDataModule):
         id_column: str | None,
         labels: Sequence[str] | None,
         numeric_labels: bool,
+        positive_label: str | bool | int | None,
         extra_validation_files: Mapping[str, str] | None,
         test_id_column: str | None,
         pairs: str,
@@ -362,6 +364,9 @@ class LabelledDataModule(FinetuningDataModule):
         if labels is not None:
             self.labels = [str(label) for label in labels]
         self.numeric_labels = numeric_labels
+        self.positive_label: str | None = None
+        if positive_label is not None:
+            self.positive_label = cell_text(positive_label)
         _check_columns_and_labels(text_columns, self.labels, pairs)
         self.pairs = pairs
         self.window_stride: int | None = None
@@ -380,6 +385,8 @@ class LabelledDataModule(FinetuningDataModule):
             "window_stride": self.window_stride,
             "window_pooling": self.window_pooling,
         }
+        if self.positive_label is not None:
+            remembered["positive_label"] = self.positive_label
         if self.pairs != "apart":
             remembered["texts_per_example"] = len(self.layout.text_columns)
         return remembered
@@ -406,6 +413,7 @@ class LabelledDataModule(FinetuningDataModule):
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, "training", self.labels)
         self._check_classes()
+        assert self.train.kind  # refuses a positive label that is none
         names = self.train.label_names
         extra = {}
         for name, path in self.extra_paths.items():
@@ -490,6 +498,7 @@ class LabelledDataModule(FinetuningDataModule):
             labels=arrays["labels"],
             window_offsets=arrays.get("window_offsets"),
             pooling=self.window_pooling,
+            positive_label=self.positive_label,
             **facts,
         )
 
@@ -589,7 +598,8 @@ class LabelledDataModule(FinetuningDataModule):
     def preview_facts(self, train: Preview) -> JsonObject:
         kind: LabelKind = Number()
         if not self.numeric_labels:
-            kind = Classes(self.labels or sorted(set(train.labels or ())))
+            names = self.labels or sorted(set(train.labels or ()))
+            kind = Classes(names, self.positive_label)
         return {"kind": kind, "aligned": True}
 
     def preview_of(self, path: Path, role: str) -> Preview:

@@ -54,11 +54,8 @@ class SequenceClassification(FineTuning):
         **training: Any,
     ) -> None:
         self.kind = validation.kind
-        num_labels = len(self.kind.names)
-        if "f1" in metrics and num_labels > 2:
-            raise ValueError(
-                f"metrics: f1 is of two classes, and there are {num_labels}; take accuracy"
-            )
+        self.kind.check_metrics(metrics)
+        self.positive_label = self.kind.positive_label
         data = {
             "numeric_labels": not self.kind.names,
             "extra_validation_files": validation.extra,

@@ -35,6 +35,7 @@ from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import sentence_files
+from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
 
@@ -92,6 +93,7 @@ class FineTuning(TrainingModule):
     classifier: nn.Module
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares = True  # whether its scorer's 1 stands for 100 percent
+    positive_label: str | None = None  # of an F1 of one class
     # arguments that a subclass gives, never a configuration
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
 
@@ -421,6 +423,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
     scores = {
         **task,
         "metric": module.metric,
+        "positive_label": module.positive_label,
         "scores": best.scores,
         "best_step": best.step,
         "total_steps": module.total_steps,
@@ -441,7 +444,8 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         )
     summary = []
     for key, value in best.scores.items():
-        summary.append(f"{key.removeprefix('validation/')} {value:.4g}")
+        name = with_class(key.removeprefix("validation/"), module.positive_label)
+        summary.append(f"{name} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
     return scores
 

@@ -49,6 +49,7 @@ class Measurement(LightningModule):
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
     scores_are_shares = True
+    positive_label: str | None = None
     total_steps = 0
     history = ()
     result_files = FineTuning.result_files

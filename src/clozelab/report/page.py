@@ -59,7 +59,12 @@ from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 
 DATA_SETS = "Data sets"
-METRIC_NAMES = {"f1": "F1", "matthews": "Matthews"}
+METRIC_NAMES = {
+    "f1": "F1",
+    "macro f1": "macro F1",
+    "weighted f1": "weighted F1",
+    "matthews": "Matthews",
+}
 SELECTION = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on"
     " the very set that it is scored on, as the paper selects too: a little better than on new"
@@ -79,6 +84,8 @@ class Heading:
     note: str
     metric: str
     unit: str
+    # "F1 of fraud"; empty where the score is of no single class
+    of_class: str
     # "408 examples"; empty where it is not known
     examples: str
     # "1,000 of 3,668"; empty where runs saw all training examples
@@ -532,6 +539,10 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
         name = column.column.name
     plain_metric = column.metric.rpartition("/")[2].replace("_", " ")
     metric = with_direction(METRIC_NAMES.get(plain_metric, plain_metric))
+    of_class = ""
+    if column.positive_label is not None:
+        of_class = f"{metric} of {column.positive_label}"
+        metric = of_class
     trained_on = ""
     if column.trained_on:
         used, available = column.trained_on
@@ -545,6 +556,7 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
         note=_heading_note(column, table),
         metric=metric,
         unit=column.unit,
+        of_class=of_class,
         examples=examples,
         trained_on=trained_on,
         has_paper=column.is_paper and has_numbers,

@@ -119,8 +119,10 @@ def _data_column(
     metric = _shown_metric(run, column, origin)
     baseline = None
     majority = None
+    positive_label = None
     score = run.scores.get(metric)
     if score:
+        positive_label = score.positive_label
         baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
         majority = score.majority
     # The task's title is about its headline score; another one goes by its column's name.
@@ -147,6 +149,7 @@ def _data_column(
         tasks=tasks,
         majority=majority,
         baseline=baseline,
+        positive_label=positive_label,
         num_examples=num_examples,
         num_entities=num_entities,
         trained_on=trained_on,
