@@ -337,6 +337,8 @@ def make_tags(tmp_path: Path) -> Callable[..., TagDataModule]:
         task = {
             "train_file": "train.txt",
             "validation_file": "dev.txt",
+            "validation_fraction": 0.1,
+            "validation_seed": 1,
             "test_files": {"test": "test.txt"},
             "file_format": "columns",
             "word_column": 0,
@@ -475,6 +477,8 @@ def make_features(
             features=features,
             train_file="train.txt",
             validation_file="dev.txt",
+            validation_fraction=0.1,
+            validation_seed=1,
             test_files={"test": "dev.txt"},
             file_format="columns",
             word_column=0,

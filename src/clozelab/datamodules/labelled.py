@@ -57,6 +57,7 @@ from clozelab.datamodules.labels import (
     refuse_one_class,
     warn_of_lacking_classes,
 )
+from clozelab.datamodules.splitting import quantiles_of, text_hashes
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject
@@ -75,6 +76,7 @@ class TextExamples:
     texts: list[tuple[str, ...]] = field(default_factory=list)
     labels: list[str] | None = None  # None: the file has none
     num_bad_rows: int = 0
+    lines: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,10 +87,18 @@ class TextExamples:
             labels = [self.labels[i] for i in index]
         ids = [self.ids[i] for i in index]
         texts = [self.texts[i] for i in index]
-        return TextExamples(ids, texts, labels, self.num_bad_rows)
+        lines = [self.lines[i] for i in index]
+        return TextExamples(ids, texts, labels, self.num_bad_rows, lines)
 
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
+
+    def row_arrays(self) -> Arrays:
+        """What the cache holds of each row, used or not: a hash of its texts, and its line."""
+        return {
+            "row_hashes": text_hashes(self.texts),
+            "row_lines": np.array(self.lines, dtype=np.int64),
+        }
 
     def label_values(self, kind: LabelKind) -> np.ndarray:
         """The labels as numbers; [N] of -1 for a file without labels."""
@@ -156,6 +166,7 @@ class TableFormat:
             name, texts = cells
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)
+            examples.lines.append(line)
         if named_classes is not None:
             named_classes.refuse_two_readings()
         # A label column that is no column of labels, before the rows that are damaged beside it.
@@ -551,23 +562,35 @@ class LabelledDataModule(FinetuningDataModule):
             "num_bad_rows": examples.num_bad_rows,
             "counts": sequences.cut_counts() | counts,
         }
-        return arrays | sequences.arrays(), facts
+        return arrays | examples.row_arrays() | sequences.arrays(), facts
 
     def _read(self, path: Path, role: str, names: Sequence[str] | None = None) -> TextExamples:
-        """The examples of a file, of any label unless `names` are given.
+        """The examples of a file that are for a role, of any label unless `names` are given.
 
         Which of them belong there is for a preview's reader to say.
         """
         layout = self._layout_of(role)
         has_labels = role != "test"
-        if self.numeric_labels:
-            return layout.read(path, has_labels, names=names, expected=NUMBERS)
         expected = CLASSES
-        if names is None and self.labels is not None:
+        if self.numeric_labels:
+            expected = NUMBERS
+        elif names is None and self.labels is not None:
             expected = ANY  # the classes are named: the file's own set is not what is trained on
-        return layout.read(
+        examples = layout.read(
             path, has_labels, names=names, expected=expected, listed=self.labels or ()
         )
+        return self._part_for(path, role, examples)
+
+    def _part_for(self, path: Path, role: str, examples: TextExamples) -> TextExamples:
+        """Those for a role, where validation is held out: rows with one first text together."""
+        if self.held_out is None or examples.labels is None:
+            return examples
+        if self.numeric_labels:
+            strata = quantiles_of(np.array(examples.labels, dtype=np.float64))
+        else:
+            _, strata = np.unique(examples.labels, return_inverse=True)
+        groups = [first for first, *_ in examples.texts]
+        return examples.select(self.rows_of(role, path, groups, strata))
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
@@ -607,7 +630,7 @@ class LabelledDataModule(FinetuningDataModule):
         columns = zip(*examples.texts, strict=True)
         texts = dict(zip(self._layout_of(role).text_columns, columns, strict=True))
         counts = {"damaged rows": examples.num_bad_rows}
-        return Preview(texts, examples.labels, len(examples), counts)
+        return Preview(texts, examples.labels, len(examples), counts, examples.texts)
 
 
 def _check_columns_and_labels(

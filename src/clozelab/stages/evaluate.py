@@ -243,7 +243,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     return data
 
 
-def with_positive_label(task: ReadOnlyJson, cfg: EvaluateConfig, folder: Path) -> ReadOnlyJson:
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
     """The task with the class that F1 was of in the model's training, unless it names another."""
     config = folders.read_config_dict(folder)
     trained = config.get("clozelab", {}).get("positive_label")
@@ -253,7 +253,7 @@ def with_positive_label(task: ReadOnlyJson, cfg: EvaluateConfig, folder: Path) -
     # The file may call it otherwise.
     if cfg.measure.label_names:
         trained = cfg.measure.label_names.get(trained, trained)
-    return dict(task) | {"data": dict(data) | {"positive_label": trained}}
+    return task | {"data": data | {"positive_label": trained}}
 
 
 def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:

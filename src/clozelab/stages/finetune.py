@@ -115,6 +115,7 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if isinstance(data, ContrastiveDataModule):
         data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
     data.setup()
+    data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     # A module that predicts numbers of a range refuses labels outside of it.
     if isinstance(data, LabelledDataModule):
         data.refuse_outside(cfg.task.module.get("number_range"))
