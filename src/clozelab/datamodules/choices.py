@@ -188,6 +188,7 @@ class ChoiceDataModule(FinetuningDataModule):
             ids=arrays["ids"],
             labels=arrays["labels"],
             label_names=self.layout.label_names,
+            read_texts=lambda: self._read(path, role).texts,
             **facts,
         )
 

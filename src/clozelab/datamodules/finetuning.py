@@ -140,8 +140,8 @@ class FinetuningDataModule(LightningDataModule):
 
     Files are named below data_dir; `how_to_get` is said where one is missing. Without a validation
     file `validation_fraction` of the training file is held out, drawn by `validation_seed`.
-    `test_files` (name -> file) are read only to be predicted. `max_seq_length` is cut to what the encoder takes,
-    evaluation batches are cut to `evaluation_tokens`.
+    `test_files` (name -> file) are read only to be predicted. `max_seq_length` is cut to what the
+    encoder takes, evaluation batches are cut to `evaluation_tokens`.
     """
 
     train: Split  # of the same kind as `validation`

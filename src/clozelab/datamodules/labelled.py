@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -305,6 +305,8 @@ class LabelledSplit:
     # [N + 1] where each example's windows begin; None: an example is one input
     window_offsets: Ints | None = None
     pooling: str = "mean"  # mean | max: of each logit over a text's windows
+    # reads the texts of each example anew
+    read_texts: Callable[[], list[tuple[str, ...]]] | None = None
     positive_label: str | None = None  # that F1 is of; None: as label_kinds.py says
 
     def __len__(self) -> int:
@@ -510,6 +512,7 @@ class LabelledDataModule(FinetuningDataModule):
             window_offsets=arrays.get("window_offsets"),
             pooling=self.window_pooling,
             positive_label=self.positive_label,
+            read_texts=lambda: self._read(path, role, names).texts,
             **facts,
         )
 

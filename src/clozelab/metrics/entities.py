@@ -11,8 +11,13 @@ ends are right.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
+
+from clozelab.metrics.classes import ClassScores
 
 OUTSIDE = "O"
 # Other schemes' L(ast), U(nit) and M(iddle) -> E(nd), S(ingle) and I(nside).
@@ -119,6 +124,23 @@ def entity_scores(
         "recall": _share(num_correct, num_expected),
         **tag_scores(predictions, labels),
     }
+
+
+def scores_of_types(
+    predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
+) -> tuple[list[str], ClassScores]:
+    """Return the types that occur, sorted, and the scores of each one's entities."""
+    counts = [Counter[str](), Counter[str](), Counter[str]()]
+    for predicted_tags, label_tags in zip(predictions, labels, strict=True):
+        predicted = set(entities(predicted_tags))
+        expected = set(entities(label_tags))
+        for counter, members in zip(
+            counts, (predicted & expected, expected, predicted), strict=True
+        ):
+            counter.update(entity.type for entity in members)
+    names = sorted(set().union(*counts))
+    arrays = [np.array([counter[name] for name in names], dtype=np.int64) for counter in counts]
+    return names, ClassScores(*arrays)
 
 
 def tag_scores(

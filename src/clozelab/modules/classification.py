@@ -24,6 +24,7 @@ from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder, last_of_directions
 from clozelab.models.layout import Layout
+from clozelab.modules.class_report import ClassReport, error_lines
 from clozelab.modules.finetuning import (
     BatchValues,
     Evaluation,
@@ -113,6 +114,29 @@ class SequenceClassification(FineTuning):
             self.trainer.global_step, scores, main_records, is_collapsed, extra_predictions=records
         )
 
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
+        reports = {}
+        for name, records in self._records_of_splits(best):
+            answers = [record["prediction"] for record in records]
+            labels = [record["label"] for record in records]
+            reports[name] = ClassReport.of(self.kind.names, answers, labels)
+        return reports
+
+    def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
+        files = super().result_files(best)
+        for name, records in self._records_of_splits(best):
+            split = self.validation.extra.get(name, self.validation)
+            if split.read_texts is not None:
+                file = f"errors_{name}.csv" if name else "errors.csv"
+                files[file] = error_lines(records, split.read_texts())
+        return files
+
+    def _records_of_splits(self, best: Evaluation) -> list[tuple[str, list[JsonObject]]]:
+        """(name of a validation split, its records); none of numbers."""
+        if not self.kind.names:
+            return []
+        return [("", best.predictions), *best.extra_predictions.items()]
+
     def prediction_files(
         self, name: str, split: Any, outputs: Sequence[BatchValues]
     ) -> dict[str, Iterable[str]]:
@@ -175,6 +199,10 @@ class MultipleChoice(SequenceClassification):
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
         super().__init__(encoder=encoder, number_range=None, **classification)
         self.put_head("choices")
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:  # noqa: ARG002
+        """None: an ending's place says nothing."""
+        return {}
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, K], from the scores [B * K, 1] of the sequences."""

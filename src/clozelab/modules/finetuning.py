@@ -33,6 +33,7 @@ from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
+from clozelab.modules.class_report import ClassReport
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import sentence_files
 from clozelab.text.formatting import with_class
@@ -189,6 +190,10 @@ class FineTuning(TrainingModule):
         for name, records in best.extra_predictions.items():
             files[f"predictions_{name}.jsonl"] = _json_lines(records)
         return files
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
+        """Name of a validation split ("": the main one) -> where it fails; none of numbers."""
+        return {}
 
     @abstractmethod
     def prediction_files(
@@ -434,7 +439,11 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
     }
     scores["majority_baseline"] = module.baseline()
     scores["collapsed"] = best.is_collapsed
-    for name, lines in module.result_files(best).items():
+    files = module.result_files(best)
+    reports = module.class_reports(best)
+    for name, report in reports.items():
+        files |= report.files(f"_{name}" if name else "")
+    for name, lines in files.items():
         write_whole(folder / name, lines)
     write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
@@ -447,6 +456,8 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         name = with_class(key.removeprefix("validation/"), module.positive_label)
         summary.append(f"{name} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
+    if "" in reports:
+        log.info("where it fails, in percent:\n%s", "\n".join(reports[""].shown_lines()))
     return scores
 
 

@@ -53,6 +53,7 @@ class Measurement(LightningModule):
     total_steps = 0
     history = ()
     result_files = FineTuning.result_files
+    class_reports = FineTuning.class_reports
     require_best = FineTuning.require_best
 
     def __init__(
