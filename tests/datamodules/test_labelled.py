@@ -411,7 +411,6 @@ def make(tmp_path: Path, film_tokenizer: WordPieceTokenizer) -> Callable[..., La
             "labels": ["0", "1"],
             "numeric_labels": False,
             "positive_label": None,
-    "positive_label": None,
             "extra_validation_files": None,
             "validation_fraction": 0.1,
             "validation_seed": 1,

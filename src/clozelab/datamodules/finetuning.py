@@ -281,8 +281,8 @@ class FinetuningDataModule(LightningDataModule):
                 " the training file, and allow_validation_in_training=true trains all the same"
             )
         log.warning(
-            "%s: scores are too good; remove them from one of the files, or say"
-            " allow_validation_in_training=true",
+            "%s, so scores are higher than on new texts: remove them from one of your files"
+            " (benchmarks have some); allow_validation_in_training=true says nothing",
             problem,
         )
 

@@ -58,6 +58,8 @@ from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_cl
 from clozelab.datamodules.splitting import text_hashes
 from clozelab.metrics.entities import (
     OUTSIDE,
+    PLAIN,
+    are_plain,
     entity_scores,
     scheme_of,
     split_tag,
@@ -539,6 +541,12 @@ class TagDataModule(FinetuningDataModule):
                 "the encoder's vocabulary is lower-cased: entities lose the letter case that tells"
                 " them apart"
             )
+        if self.train.counts["tag_scheme"] == PLAIN:
+            log.warning(
+                "%s: its tags are types without B- and I-: neighbouring words of one type are one"
+                " entity, also in scores",
+                self.train_path,
+            )
         if self.document_context and not self.train.counts["has_documents"]:
             log.warning(
                 "%s marks no documents: every sentence is encoded without neighbours",
@@ -637,8 +645,13 @@ class TagDataModule(FinetuningDataModule):
         except ValueError as problem:
             raise ValueError(
                 f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?"
+                " Tags that are classes of their own need task.data.entity_tags=false and"
+                " task.metric=validation/accuracy"
             ) from problem
-        return sentences, [to_iob2(names) for names in tags], scheme
+        names = self.inputs.label_names
+        if names is not None and are_plain(names):
+            return sentences, [[split_tag(tag)[1] or tag for tag in row] for row in tags], scheme
+        return sentences, [to_iob2(row) for row in tags], scheme
 
     def compute_baselines(self) -> Scores:
         """Each word's most frequent tag.

@@ -457,7 +457,9 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         summary.append(f"{name} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
     if "" in reports:
-        log.info("where it fails, in percent:\n%s", "\n".join(reports[""].shown_lines()))
+        names = ", ".join(name for name in files if name.endswith(".csv"))
+        lines = "\n".join(reports[""].shown_lines())
+        log.info("where it fails, in percent (%s in %s):\n%s", names, folder, lines)
     return scores
 
 

@@ -30,6 +30,7 @@ from clozelab.report.claims import (
     differences,
     unit_of,
 )
+from clozelab.report.classes import ClassTable, class_tables
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
@@ -225,6 +226,8 @@ class Page:
     overview: Overview
     table: TableSection
     judged: ClaimSection
+    # where classifications fail
+    classes: list[ClassTable]
     # what pre-training reached, and what no model can be below
     arms: list[ArmSummary]
     bounds: list[str]
@@ -283,6 +286,7 @@ def build_page(
         overview=overview,
         table=_table_section(table, paper_labels),
         judged=judged,
+        classes=class_tables(table),
         arms=arms,
         bounds=bounds,
         costs=costs(table),
@@ -550,6 +554,8 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     examples = ""
     if column.num_examples:
         examples = f"{column.num_examples:,} examples"
+    if column.held_out is not None:
+        examples += f", {100 * column.held_out:g} % of the training file"
     has_ours = has_results or not column.is_paper or not has_numbers
     return Heading(
         name=name,

@@ -138,6 +138,7 @@ def _data_column(
         num_examples = run.facts.get("num_examples")
         num_entities = run.facts.get("num_entities")
     trained_on = _training_share(run)
+    held_out = (run.facts.get("data") or {}).get("held_out") or {}
     tasks = (run.task,)
     return DataColumn(
         heading=heading,
@@ -150,6 +151,7 @@ def _data_column(
         majority=majority,
         baseline=baseline,
         positive_label=positive_label,
+        held_out=held_out.get("fraction"),
         num_examples=num_examples,
         num_entities=num_entities,
         trained_on=trained_on,
