@@ -282,7 +282,7 @@ class FinetuningDataModule(LightningDataModule):
             )
         log.warning(
             "%s, so scores are higher than on new texts: remove them from one of your files"
-            " (benchmarks have some); allow_validation_in_training=true says nothing",
+            " (benchmarks have some); allow_validation_in_training=true silences this",
             problem,
         )
 

@@ -218,7 +218,7 @@ def _spelling_hint(label: str, names: Sequence[str]) -> str:
     """A hint where a known label differs by spaces, or by case alone."""
     for name in names:
         if _without_spaces(name) == _without_spaces(label):
-            return f"; it and {name!r} {_difference(name, label)}"
+            return f", and differs from {name!r} by {_difference(name, label)} alone"
         if name.casefold() == label.casefold():
             return f", and differs from {name!r} by case alone"
     return ""
@@ -232,15 +232,15 @@ def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
     for first, second in _twins(seen, _without_spaces):
         raise ValueError(
             f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
-            f"{_difference(first, second)}: make them one; {instead}"
+            f"differ by {_difference(first, second)} alone: make them one; {instead}"
         )
 
 
 def _difference(first: str, second: str) -> str:
     """In what two labels differ that look alike."""
     if unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second):
-        return "differ by how Unicode writes their accents (NFC and NFD) alone"
-    return "differ by spaces alone"
+        return "how Unicode writes accents (NFC and NFD)"
+    return "spaces"
 
 
 def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
