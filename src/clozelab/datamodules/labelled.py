@@ -505,16 +505,16 @@ class LabelledDataModule(FinetuningDataModule):
         # An oversampled training file has rows twice, and no prediction carries their names.
         if role != "training":
             _refuse_ids_twice(path, arrays["ids"], id_column)
-        return LabelledSplit(
+        split = LabelledSplit(
             sequences=TokenSequences.of(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             window_offsets=arrays.get("window_offsets"),
             pooling=self.window_pooling,
             positive_label=self.positive_label,
-            read_texts=lambda: self._read(path, role, names).texts,
             **facts,
         )
+        return replace(split, read_texts=lambda: self._read(path, role, names).texts)
 
     def _layout_of(self, role: str) -> TableFormat:
         if role == "test":

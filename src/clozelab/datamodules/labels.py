@@ -326,21 +326,10 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
 
 
 def _warn_of_composites(where: str, seen: Mapping[str, Places]) -> None:
-    """Say which classes are several others in one cell: `science;old` beside `science`."""
+    """Say which classes seem to be several labels in one cell."""
     for separator in SEPARATORS:
-        # label -> its parts, "science;old" -> ["science", "old"]
-        parts = {}
-        for label in seen:
-            if separator in label:
-                parts[label] = [part.strip() for part in label.split(separator)]
-        occurrences = Counter(chain(seen, *map(set, parts.values())))
-        # Each part is a class itself, or stands in several such labels.
-        composites = []
-        for label, of_label in parts.items():
-            if all(occurrences[part] > 1 for part in of_label):
-                composites.append(label)
+        composites = _composites(seen, separator)
         if composites:
-            first = composites[0]
             log.warning(
                 "%s: %d of %d classes seem to be several labels with %r between them, such as %r"
                 " (%s): a text has one class here, so write one label in each cell (several labels"
@@ -349,9 +338,22 @@ def _warn_of_composites(where: str, seen: Mapping[str, Places]) -> None:
                 len(composites),
                 len(seen),
                 separator,
-                first,
-                seen[first],
+                composites[0],
+                seen[composites[0]],
             )
+
+
+def _composites(labels: Iterable[str], separator: str) -> list[str]:
+    """The labels of several parts, each a label itself or a part of another: `science;old`."""
+    parts = {}
+    for label in labels:
+        parts[label] = set(map(str.strip, label.split(separator)))
+    occurrences = Counter(chain.from_iterable(parts.values()))
+    composites = []
+    for label, members in parts.items():
+        if len(members) > 1 and min(map(occurrences.__getitem__, members)) > 1:
+            composites.append(label)
+    return composites
 
 
 def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:

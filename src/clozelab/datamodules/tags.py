@@ -65,6 +65,7 @@ from clozelab.metrics.entities import (
     split_tag,
     tag_scores,
     to_iob2,
+    to_plain,
 )
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
@@ -621,6 +622,13 @@ class TagDataModule(FinetuningDataModule):
             groups = [str(document) for document in sentences.documents]
         return self.rows_of(role, path, groups)
 
+    def _examples(self, path: Path, role: str) -> list[tuple[list[str], list[str]]]:
+        """Words and tags of each sentence in use."""
+        sentences, tags, _ = self._read(path)
+        part = self._rows_for(path, role, sentences)
+        rows = [part[i] for i in subset(len(part), self.limit(role))]
+        return [(sentences.words[i], tags[i]) for i in rows]
+
     def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:
         """The labels of a training file: its tags, or of entities O, then B and I of every type."""
         names = set(itertools.chain.from_iterable(tags))
@@ -649,24 +657,19 @@ class TagDataModule(FinetuningDataModule):
                 " task.metric=validation/accuracy"
             ) from problem
         names = self.inputs.label_names
+        convert = to_iob2
+        # A model whose labels are types alone is scored by those.
         if names is not None and are_plain(names):
-            return sentences, [[split_tag(tag)[1] or tag for tag in row] for row in tags], scheme
-        return sentences, [to_iob2(row) for row in tags], scheme
+            convert = to_plain
+        return sentences, list(map(convert, tags)), scheme
 
     def compute_baselines(self) -> Scores:
         """Each word's most frequent tag.
 
         An unknown word is no entity, or has the most frequent tag of all.
         """
-        train, train_tags, _ = self._read(self.train_path)
-        validation, gold_tags, _ = self._read(self.validation_path)
-        part = self._rows_for(self.train_path, "training", train)
-        examples = []
-        for i in subset(len(part), self.limit("training")):
-            examples.append((train.words[part[i]], train_tags[part[i]]))
-        scored = self._rows_for(self.validation_path, "validation", validation)
-        words = [validation.words[i] for i in scored]
-        gold_tags = [gold_tags[i] for i in scored]
+        examples = self._examples(self.train_path, "training")
+        words, gold_tags = zip(*self._examples(self.validation_path, "validation"), strict=True)
         if self.entity_tags:
             unknown = OUTSIDE
             score = entity_scores
@@ -688,7 +691,7 @@ class TagDataModule(FinetuningDataModule):
         tags = sentences.tags or []
         labels = list(itertools.chain.from_iterable(tags[i] for i in part))
         if self.entity_tags:
-            labels = [split_tag(tag)[1] or OUTSIDE for tag in labels]
+            labels = to_plain(labels)
         texts = {"sentence": [" ".join(words) for words in rows]}
         return Preview(texts, labels, len(rows), dict(sentences.counts), rows)
 

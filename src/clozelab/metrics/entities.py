@@ -127,6 +127,11 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return result
 
 
+def to_plain(tags: Sequence[str]) -> list[str]:
+    """Return the type of each tag, without its prefix; O as it is."""
+    return [split_tag(tag)[1] or OUTSIDE for tag in tags]
+
+
 def entity_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
@@ -155,17 +160,20 @@ def scores_of_types(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> tuple[list[str], ClassScores]:
     """Return the types that occur, sorted, and the scores of each one's entities."""
-    counts = [Counter[str](), Counter[str](), Counter[str]()]
+    correct = Counter[str]()
+    of_labels = Counter[str]()
+    of_answers = Counter[str]()
     for predicted_tags, label_tags in zip(predictions, labels, strict=True):
         predicted = set(entities(predicted_tags))
         expected = set(entities(label_tags))
-        for counter, members in zip(
-            counts, (predicted & expected, expected, predicted), strict=True
-        ):
-            counter.update(entity.type for entity in members)
-    names = sorted(set[str]().union(*counts))
-    arrays = [np.array([counter[name] for name in names], dtype=np.int64) for counter in counts]
-    return names, ClassScores(*arrays)
+        correct.update(entity.type for entity in predicted & expected)
+        of_labels.update(entity.type for entity in expected)
+        of_answers.update(entity.type for entity in predicted)
+    names = sorted(of_labels | of_answers)
+    counts = []
+    for counter in (correct, of_labels, of_answers):
+        counts.append(np.array(list(map(counter.__getitem__, names)), dtype=np.int64))
+    return names, ClassScores(*counts)
 
 
 def tag_scores(

@@ -428,7 +428,6 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
     scores = {
         **task,
         "metric": module.metric,
-        "positive_label": module.positive_label,
         "scores": best.scores,
         "best_step": best.step,
         "total_steps": module.total_steps,
@@ -437,6 +436,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         "num_examples": len(best.predictions),
         "num_entities": best.num_entities,
     }
+    scores["positive_label"] = module.positive_label
     scores["majority_baseline"] = module.baseline()
     scores["collapsed"] = best.is_collapsed
     files = module.result_files(best)

@@ -81,7 +81,8 @@ def _class_table(
         classes[name] = [*(f"{share:.1f}" for share in shares), f"{count:,.0f}"]
     matrix = {}
     if counts and len(names) <= MOST_CLASSES:
-        matrix = {label: [counts[label, answer] for answer in names] for label in names}
+        for label in names:
+            matrix[label] = [counts[label, answer] for answer in names]
     totals = Counter[str]()
     for (label, _), count in counts.items():
         totals[label] += count

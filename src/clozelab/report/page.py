@@ -270,6 +270,7 @@ def build_page(
     )
     judged = _claim_section(table, analysed.judgements)
     arms = learnt(table)
+    classes = class_tables(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
     experiment = table.experiment
     about = About(
@@ -286,7 +287,7 @@ def build_page(
         overview=overview,
         table=_table_section(table, paper_labels),
         judged=judged,
-        classes=class_tables(table),
+        classes=classes,
         arms=arms,
         bounds=bounds,
         costs=costs(table),

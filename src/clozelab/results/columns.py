@@ -140,7 +140,7 @@ def _data_column(
     trained_on = _training_share(run)
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
     tasks = (run.task,)
-    return DataColumn(
+    shown = DataColumn(
         heading=heading,
         key=key,
         metric=metric,
@@ -150,12 +150,11 @@ def _data_column(
         tasks=tasks,
         majority=majority,
         baseline=baseline,
-        positive_label=positive_label,
-        held_out=held_out.get("fraction"),
         num_examples=num_examples,
         num_entities=num_entities,
         trained_on=trained_on,
     )
+    return replace(shown, positive_label=positive_label, held_out=held_out.get("fraction"))
 
 
 def _headline(run: Record) -> str:

@@ -199,7 +199,9 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     provenance = folders.read_config_dict(folder).get("clozelab", {})
     label_names = None
     if measure.module is None and task is not None:
-        label_names = label_names_of(cfg, folder)
+        # Questions have answers and no classes, whatever a folder calls its two outputs.
+        if {"label_column", "tag_column"} & set(task["data"]):
+            label_names = label_names_of(cfg, folder)
         trained_on = provenance.get("task", task["name"])
         if trained_on != task["name"]:
             log.warning(
