@@ -272,7 +272,7 @@ class FinetuningDataModule(LightningDataModule):
         problem = (
             f"{overlap.num_seen} of {overlap.num_rows} rows of {self.validation_path} stand in the"
             f" training file {self.train_path} (the first: {self.row_noun}"
-            f" {overlap.validation_line} there is {self.row_noun} {overlap.training_line} here)"
+            f" {overlap.validation_line} is {self.row_noun} {overlap.training_line} of training)"
         )
         if overlap.num_seen == overlap.num_rows:
             raise ValueError(
