@@ -7,8 +7,10 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lightning.pytorch import Trainer
 from sklearn import metrics as theirs
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
@@ -125,6 +127,26 @@ def test_rows_in_both_files(
     caplog.clear()
     train("shared.tsv", name="again")  # from the cache
     assert "2 of 26 rows" in caplog.text
+
+
+def test_a_run_survives_its_validation_file(
+    train: Callable[..., Path],
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write(world / "data/brief.tsv", rows(12, "cat"))
+    fit = Trainer.fit
+
+    def fit_and_change(trainer: Trainer, *words: Any, **more: Any) -> None:
+        fit(trainer, *words, **more)
+        write(world / "data/brief.tsv", rows(11, "cat"))
+
+    monkeypatch.setattr(Trainer, "fit", fit_and_change)
+    run = train("brief.tsv")
+    assert json.loads((run / "run.json").read_text())["status"] == "complete"
+    assert "errors.csv is not written" in caplog.text and not (run / "errors.csv").exists()
+    assert (run / "classes.csv").is_file()
 
 
 def test_one_file_alone(

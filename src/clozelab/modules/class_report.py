@@ -104,7 +104,7 @@ class ClassReport:
 def error_lines(records: Sequence[JsonObject], texts: Sequence[Sequence[str]]) -> list[str]:
     """The lines of errors.csv: every wrong answer with its texts, the surest first.
 
-    `records` [N] have id, label, prediction and logits; `texts` [N].
+    `records` [N] have id, label, prediction and logits; `texts` [N]. ValueError for other numbers.
     """
     errors = []
     for record, of_record in zip(records, texts, strict=True):

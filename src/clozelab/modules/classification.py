@@ -11,6 +11,7 @@ of each.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ from clozelab.modules.finetuning import (
     in_order,
 )
 from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+log = logging.getLogger(__name__)
 
 
 class SequenceClassification(FineTuning):
@@ -126,9 +129,14 @@ class SequenceClassification(FineTuning):
         files = super().result_files(best)
         for name, records in self._records_of_splits(best):
             split = self.validation.extra.get(name, self.validation)
-            if split.read_texts is not None:
-                file = f"errors_{name}.csv" if name else "errors.csv"
+            if split.read_texts is None:
+                continue
+            file = f"errors_{name}.csv" if name else "errors.csv"
+            # The file is read anew; a training of hours is not lost with it.
+            try:
                 files[file] = error_lines(records, split.read_texts())
+            except (OSError, ValueError) as problem:
+                log.warning("%s is not written, since its texts changed: %s", file, problem)
         return files
 
     def _records_of_splits(self, best: Evaluation) -> list[tuple[str, list[JsonObject]]]:

@@ -38,6 +38,7 @@ NO_DIFFERENCE = (
     "cache_dir",
     "encoder",
     "keep_model",
+    "allow_validation_in_training",
     "predict_test",
 )
 # held-out figures that a table of pre-trainings shows
