@@ -507,7 +507,7 @@ tagger_case("tagger_speech", "a tagger of parts of speech", NOUNS, False)
 # Files
 
 
-@CASES.add("finetune", EITHER, "JSON array")
+@CASES.add("finetune", EITHER, "an object a line")
 def json_array(place: Path) -> None:
     """A .json array as the training file."""
     rows = [{"text": text, "label": label} for text, label in TRAIN]

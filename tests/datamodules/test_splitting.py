@@ -20,7 +20,7 @@ def test_overlap_is_a_set_of_texts() -> None:
     train = [("a", "b"), ("ab", ""), ("c", "d"), ("a", "b")]
     validation = [("ab", "x"), ("a", "b"), ("", "ab"), ("c", "d"), ("c", "d")]
     overlap = Overlap.of(
-        text_hashes(train), text_hashes(validation), [2, 3, 4, 5], [10, 11, 12, 13, 14]
+        text_hashes(train), text_hashes(validation), np.arange(2, 6), np.arange(10, 15)
     )
     assert overlap == Overlap(3, 5, validation_line=11, training_line=2)
     assert overlap.is_large

@@ -164,7 +164,6 @@ def open_table(
     if file_format == "auto":
         file_format = table_format(path) or "tsv"
         if file_suffix(path) == ".json":
-            _refuse_json_list(path)
             file_format = "jsonl"
     if file_format == "jsonl":
         return _open_jsonl(path)
@@ -318,22 +317,16 @@ def _open_jsonl(path: Path) -> Table:
     if number == 0:
         raise ValueError(f"{path} has no examples")
     if isinstance(first, str):
-        raise ValueError(f"{path}:{number}: {first}")
+        raise ValueError(
+            f"{path}:{number}: {first}: a file of JSON has an object a line here, and no array"
+            " around them (pandas: to_json(orient='records', lines=True))"
+        )
     return Table(path, list(first), _rows=lambda _, advance: _json_rows(path, advance))
 
 
 def _json_rows(path: Path, advance: Advance) -> Iterator[Row]:
     for number, line in text_lines(path, advance):
         yield number, json_record(line)
-
-
-def _refuse_json_list(path: Path) -> None:
-    _, first = next(iter(text_lines(path)), (0, ""))
-    if (first or "").lstrip().startswith("["):
-        raise ValueError(
-            f"{path} is a JSON array, which cannot be read row by row: write an object a line, as"
-            " pandas' to_json(orient='records', lines=True) does, and call it .jsonl"
-        )
 
 
 def json_record(line: str | None) -> Record:

@@ -355,7 +355,7 @@ class LabelledDataModule(FinetuningDataModule):
         id_column: str | None,
         labels: Sequence[str] | None,
         numeric_labels: bool,
-        positive_label: str | bool | int | None,
+        positive_label: object,
         extra_validation_files: Mapping[str, str] | None,
         test_id_column: str | None,
         pairs: str,

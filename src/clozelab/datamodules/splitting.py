@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from clozelab.corpus.random import uniform01, uniform_u64
 
 Hashes = NDArray[np.uint64]
+Lines = NDArray[np.int64]
+NO_LINES: Lines = np.zeros(0, dtype=np.int64)
 MAX_SEEN = 0.01  # of validation rows that may stand in training, as in benchmarks, unwarned
 NUM_QUANTILES = 10  # by which numbers are held out alike
 
@@ -47,8 +49,8 @@ class Overlap:
         cls,
         train: Hashes,
         validation: Hashes,
-        train_lines: Sequence[int] | NDArray[np.int64] = (),
-        validation_lines: Sequence[int] | NDArray[np.int64] = (),
+        train_lines: Lines = NO_LINES,
+        validation_lines: Lines = NO_LINES,
     ) -> Overlap:
         """Of hashed rows and the lines of each; without lines the first row has no place."""
         # By bisection, which takes a tenth of numpy's isin.
@@ -81,7 +83,7 @@ class HeldOut:
         hashes = text_hashes((group,) for group in groups)
         return uniform01(self.seed, 0, "validation split", hashes) < self.fraction
 
-    def stratified(self, groups: Sequence[str], strata: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def stratified(self, groups: Sequence[str], strata: Lines) -> NDArray[np.bool_]:
         """The same [N], with nearly the same fraction of each stratum; groups stay together.
 
         A group is of its lowest stratum. One row is held out of a small stratum, never its only

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.tables import csv_line
-from clozelab.metrics.classes import ClassScores, confusion_matrix
+from clozelab.metrics.classes import ClassScores
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject
 
@@ -38,12 +38,12 @@ class ClassReport:
     matrix: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, names: Sequence[str], answers: Iterable[str], labels: Iterable[str]) -> ClassReport:
-        """Of the answers to N examples and their labels, each one of the names."""
+    def of(cls, names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> ClassReport:
+        """Of (label, answer) of N examples, each one of the names."""
         index = {name: number for number, name in enumerate(names)}
-        predicted = [index[answer] for answer in answers]
-        expected = [index[label] for label in labels]
-        matrix = confusion_matrix(predicted, expected, len(names))
+        matrix = np.zeros((len(names), len(names)), dtype=np.int64)
+        for label, answer in pairs:
+            matrix[index[label], index[answer]] += 1
         return cls(names, ClassScores.of(matrix), matrix)
 
     def rows(self) -> Iterator[tuple[str, list[float], int]]:

@@ -120,9 +120,8 @@ class SequenceClassification(FineTuning):
     def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
         reports = {}
         for name, records in self._records_of_splits(best):
-            answers = [record["prediction"] for record in records]
-            labels = [record["label"] for record in records]
-            reports[name] = ClassReport.of(self.kind.names, answers, labels)
+            pairs = [(record["label"], record["prediction"]) for record in records]
+            reports[name] = ClassReport.of(self.kind.names, pairs)
         return reports
 
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:

@@ -115,8 +115,8 @@ class TokenClassification(FineTuning):
         labels = [record["label"] for record in best.predictions]
         if self.validation.entity_tags:
             return {"": ClassReport(*scores_of_types(answers, labels))}
-        words = [chain.from_iterable(tags) for tags in (answers, labels)]
-        return {"": ClassReport.of(self.validation.label_names, *words)}
+        pairs = zip(chain(*labels), chain(*answers), strict=True)
+        return {"": ClassReport.of(self.validation.label_names, pairs)}
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""

@@ -27,7 +27,7 @@ class ClassTable:
     num_hidden: int
     # the labels and the counts of each label's answers, summed over runs; empty for many classes
     matrix: dict[str, list[int]]
-    # "fraud answered as ok: 12 of 40"
+    # "fraud answered as ok: 12 times"
     confusions: list[str]
 
 
@@ -83,11 +83,8 @@ def _class_table(
     if counts and len(names) <= MOST_CLASSES:
         for label in names:
             matrix[label] = [counts[label, answer] for answer in names]
-    totals = Counter[str]()
-    for (label, _), count in counts.items():
-        totals[label] += count
     wrong = {pair: count for pair, count in counts.items() if pair[0] != pair[1]}
     confusions = []
     for (label, answer), count in Counter(wrong).most_common(MOST_CONFUSIONS):
-        confusions.append(f"{label} answered as {answer}: {count:,} of {totals[label]:,}")
+        confusions.append(f"{label} answered as {answer}: {count:,} times")
     return ClassTable(title, classes, len(names) - len(worst), matrix, confusions)

@@ -86,10 +86,6 @@ class Score(BaseModel):
         `are_shares` is of its scorer: 1 stands for 100 percent. `positive_label` is of its task.
         """
         name = key.removeprefix("validation/").partition("/")[0]
-        # "f1", and "mismatched_f1" of a further file
-        if positive_label is not None and is_of_one_class(name):
-            score = cls.of(key, are_shares=are_shares)
-            return score.model_copy(update={"positive_label": positive_label})
         if name.endswith("loss"):
             return cls(unit="nats")
         if name.endswith("perplexity"):
@@ -98,7 +94,10 @@ class Score(BaseModel):
             return cls(unit="bits")
         if name in THRESHOLDS:
             return cls(unit="logits")
-        return cls(unit=PERCENT, factor=100.0 if are_shares else 1.0)
+        if not is_of_one_class(name):
+            positive_label = None
+        factor = 100.0 if are_shares else 1.0
+        return cls(unit=PERCENT, factor=factor, positive_label=positive_label)
 
 
 class Process(BaseModel):
