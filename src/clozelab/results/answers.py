@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,8 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
     first, second = (read_answers(run.folder / "predictions.jsonl") for run in (one, two))
     if first.labels is None and first.ids == second.ids:
         return _questions(one, two, first, second, data_dir)
-    return pair_runs(one, first, second, one.metric.rpartition("/")[2])
+    test = pair_runs(one, first, second, one.metric.rpartition("/")[2])
+    return replace(test, metric=one.score_name(one.metric))
 
 
 def describe(test: PairedTest) -> list[str]:
