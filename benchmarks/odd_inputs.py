@@ -28,6 +28,7 @@ import odd_given
 import odd_labels
 import odd_models
 import odd_predictions
+import odd_scores
 from interleaved import ROOT, commit
 from odd_lab import PACKAGE, Case, End, quieten, run_case
 
@@ -39,6 +40,7 @@ KINDS = (
     odd_labels.CASES,
     odd_given.CASES,
     odd_corpora.CASES,
+    odd_scores.CASES,
 )
 
 

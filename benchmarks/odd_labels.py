@@ -64,9 +64,11 @@ def encoder() -> Path:
     return plain_encoder(twins() / "encoder")
 
 
-def finetune(place: Path, files: Files, words: Sequence[str]) -> Path:
+def finetune(
+    place: Path, files: Files, words: Sequence[str], *, allows_overlap: bool = True
+) -> Path:
     """Write files below `place/data` and train on them for one epoch of two steps; returns the
-    run's folder.
+    run's folder. Many files are both splits, which a run has to be told (`allows_overlap`).
     """
     for name, content in files.items():
         path = place / "data" / name
@@ -82,6 +84,7 @@ def finetune(place: Path, files: Files, words: Sequence[str]) -> Path:
         epochs=1,
         global_batch_size=16,
         evaluations_per_epoch=1,
+        allow_validation_in_training=allows_overlap,
         trainer={"precision": "32-true", "progress_bar": False},
     )
     return Path(record.folder)
@@ -1067,9 +1070,11 @@ tag_case(
 tag_case(
     "conll_plain_types",
     "types without B- and I-",
-    EITHER,
+    READ,
     columns(tags=lambda tags: [tag.split("-")[-1] for tag in tags]),
-    names=("train.txt",),
+    # neighbours of one type are one entity
+    twin=columns(tags=lambda tags: [tag.replace("B-", "I-") for tag in tags]),
+    must_say=("types without B- and I-",),
 )
 tag_case(
     "conll_jsonl",

@@ -474,7 +474,10 @@ class TaskAlwaysConfig(Frozen):
 # test files are read only where they are to be predicted
 TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
-PARTS_OF_DATA = {
+PARTS_OF_DATA: dict[str, Meaning | Added] = {
+    "positive_label": Added(was=None),
+    "validation_fraction": Added(was=0.1),
+    "validation_seed": Added(was=1),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
     "test_files": TEST,
@@ -519,6 +522,8 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     evaluations_per_epoch: Count = MISSING
     # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
     keep_model: Annotated[bool, NEUTRAL] = MISSING
+    # validation rows that stand in training are neither warned of nor refused
+    allow_validation_in_training: Annotated[bool, NEUTRAL] = MISSING
     hub: bool = MISSING  # take the task's files from the Hugging Face hub instead of data_dir
     # also predict the task's test files, as `clozelab submit` wants them
     predict_test: bool = MISSING

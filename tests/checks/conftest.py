@@ -89,7 +89,9 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
 def make_split(seed: int, number: int, *, names: Sequence[str]) -> Preview:
     """Each label has some words of its own, in the second text."""
     first, second, label = drawn_texts(seed, number, len(names))
-    return Preview({"first": [*first], "second": [*second]}, [names[k] for k in label], number)
+    texts = {"first": [*first], "second": [*second]}
+    rows = list(zip(first, second, strict=True))
+    return Preview(texts, [names[k] for k in label], number, rows=rows)
 
 
 @cache  # for every subject, since drawing takes a third of a second

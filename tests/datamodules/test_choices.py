@@ -56,6 +56,8 @@ def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> Labelled
         plan=TrainingPlan(4, 1.0, 1, None, 1, 0),
         train_file="x.csv",
         validation_file="x.csv",
+        validation_fraction=0.1,
+        validation_seed=1,
         test_files=None,
         published_train_examples=None,
         folds=None,
@@ -174,6 +176,8 @@ def make(tmp_path: Path) -> Callable[..., ChoiceDataModule]:
         task = {
             "train_file": "train.csv",
             "validation_file": "val.csv",
+            "validation_fraction": 0.1,
+            "validation_seed": 1,
             "test_files": {"Toy": "test.csv"},
             "published_train_examples": None,
             "folds": None,

@@ -109,10 +109,9 @@ def test_classes_and_numbers() -> None:
         "label": "no",
         "logits": [0.25, 1.0],
     }
-    assert (classes.baseline_metrics, Classes("abc").baseline_metrics) == (
-        ["accuracy", "f1", "matthews"],
-        ["accuracy"],
-    )
+    means = ["accuracy", "macro_f1", "weighted_f1", "matthews"]
+    assert classes.baseline_metrics == Classes("abc").baseline_metrics == means
+    assert Classes("01").baseline_metrics == ["accuracy", "f1", *means[1:]]
     number = Number()
     assert number.encode(["1.5", "2"]).tolist() == [1.5, 2.0] and number.num_outputs == 1
     assert number.predict(np.array([[0.5], [2.0]])).tolist() == [0.5, 2.0]

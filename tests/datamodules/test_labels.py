@@ -210,3 +210,26 @@ def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(
         read(class_label_file(tmp_path, [0, 1, 4], names), names=known)
     same = class_label_file(tmp_path, [0, 2], ["0", "1", "2"])
     assert read(same, names=["0", "2", "3"]).labels == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "composites"),
+    [
+        (["science", "old", "science;old"], 1),
+        (["a|b", "b|c", "a | c"], 3),
+        (["red", "blue", "red, blue"], 1),
+        (["Paris, France", "Rome, Italy", "Lyon, France"], 0),
+        (["a;b", "c"], 0),
+        (["a", "b;"], 0),
+    ],
+)
+def test_several_labels_in_a_cell_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, labels: list[str], composites: int
+) -> None:
+    assert read(write(tmp_path, "jsonl", labels * 4)).labels == labels * 4
+    warned = [text for text in caplog.messages if "seem to be several labels" in text]
+    if not composites:
+        assert not warned
+        return
+    (warning,) = warned
+    assert f"{composites} of 3 classes" in warning and "write one label in each cell" in warning

@@ -1308,7 +1308,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             test_labels.write(tmp_path, "jsonl", ["caf\u00e9", "cafe\u0301", "no"])
         ),
         ValueError,
-        "differ by spaces alone",
+        r"differ by how Unicode writes accents \(NFC and NFD\) alone",
     ),
     (
         "labels: two spellings of a number",

@@ -293,6 +293,8 @@ def load_split(
         plan=TrainingPlan(4, 1, 1, largest, 1, 0),
         train_file=path.name,
         validation_file=path.name,
+        validation_fraction=0.1,
+        validation_seed=1,
         test_files=None,
         train_extra=[],
         with_unanswerable=False,
@@ -347,6 +349,8 @@ PLAN = TrainingPlan(
     num_workers=0,
 )
 FILES = {
+    "validation_fraction": 0.1,
+    "validation_seed": 1,
     "test_files": {"test": "test.json"},
     "train_file": "s.json",
     "validation_file": "s.json",

@@ -337,6 +337,8 @@ def make_tags(tmp_path: Path) -> Callable[..., TagDataModule]:
         task = {
             "train_file": "train.txt",
             "validation_file": "dev.txt",
+            "validation_fraction": 0.1,
+            "validation_seed": 1,
             "test_files": {"test": "test.txt"},
             "file_format": "columns",
             "word_column": 0,
@@ -356,6 +358,33 @@ def make_tags(tmp_path: Path) -> Callable[..., TagDataModule]:
 
 def tags(split: Any) -> list[list[str]]:
     return split.by_sentence([split.label_names[label] for label in split.labels])
+
+
+def test_types_without_prefixes_are_entities_and_that_is_said(
+    make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = ("a PER\nbb PER\nc LOC\nd O\n\na O\n", "b LOC\na O\n")
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        data = make_tags(*files, document_context=False)
+        data.setup()
+        assert "its tags are types without B- and I-" in caplog.text
+    assert data.train.label_names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert tags(data.train) == [["B-PER", "I-PER", "B-LOC", "O"], ["O"]]
+    with pytest.raises(ValueError, match=r"'NOUN' is not an entity tag.*entity_tags=false"):
+        make_tags("a NOUN\nb VERB\n", files[1]).setup()
+
+
+def test_documents_are_held_out_whole(make_tags: Callable[..., TagDataModule]) -> None:
+    documents = "".join(f"-DOCSTART- O\n\na B-PER\n{letter} O\n\nb O\n\n" for letter in "abcdefgh")
+    data = make_tags(documents, validation_file=None, validation_fraction=0.4)
+    data.setup()
+    held_out = data.validation.by_sentence(data.validation.words)
+    trained = data.train.by_sentence(data.train.words)
+    assert len(held_out) + len(trained) == 16 and held_out and trained
+    # of each document its first sentence, which names it, and its second
+    assert held_out.count(["b"]) == len(held_out) / 2 and trained.count(["b"]) == len(trained) / 2
+    assert data.overlap.num_rows == len(held_out)
 
 
 def test_schemes_are_converted_and_reported(make_tags: Callable[..., TagDataModule]) -> None:
@@ -475,6 +504,8 @@ def make_features(
             features=features,
             train_file="train.txt",
             validation_file="dev.txt",
+            validation_fraction=0.1,
+            validation_seed=1,
             test_files={"test": "dev.txt"},
             file_format="columns",
             word_column=0,

@@ -216,6 +216,7 @@ def test_a_fine_tuned_model_on_another_file(
         "cache_dir": tmp_path / "cache",
         "encoder": tmp_path / "encoder",
         "run_dir": tmp_path / "tuned",
+        "allow_validation_in_training": "true",
     }
     settings |= {"task": "sst2", "epochs": 3, "learning_rate": "1e-2", "global_batch_size": 8}
     settings |= {"trainer.precision": "32-true", "trainer.progress_bar": "false"}

@@ -85,6 +85,7 @@ def test_conversion_keeps_the_entities() -> None:
         ("B-PER L-PER U-PER O U-LOC", "BIOES"),
         ("I-PER I-PER B-PER O B-LOC", "mixed"),
         ("O O", "IOB2"),
+        ("PER PER LOC O LOC", "plain"),
     ],
 )
 def test_schemes_are_told_apart(tags: str, scheme: str) -> None:

@@ -28,7 +28,7 @@ def nothing_is_written_that_would_be_refused(tmp_path: Path) -> None:
 REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     (
         "what is no tag is refused: is not an entity tag",
-        lambda: entities(["O", "PER"]),
+        lambda: entities(["O", "B_PER"]),
         ValueError,
         "is not an entity tag",
     ),

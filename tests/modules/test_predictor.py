@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,10 @@ def test_entities_are_merged_from_their_tags() -> None:
     ]
     found = [(one.text, one.label, one.words, one.probability) for one in entities_of(text, words)]
     assert found == [("Ann Lee", "PER", ("Ann", "Lee"), 0.75), ("Oslo", "LOC", ("Oslo",), 0.9)]
+    # types without prefixes: neighbours of one type are one entity
+    plain = [replace(word, label=word.label[-3:]) for word in words]
+    spans = [(one.text, one.label) for one in entities_of(text, plain)]
+    assert spans == [("Ann Lee", "PER"), ("Oslo", "LOC")]
 
 
 @torch.inference_mode()

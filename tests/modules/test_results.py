@@ -18,6 +18,8 @@ def module_with(predictions: list[Any], is_collapsed: bool = False) -> Any:
     return SimpleNamespace(
         require_best=lambda: best,
         metric="validation/accuracy",
+        positive_label=None,
+        class_reports=lambda best: {},
         total_steps=9,
         history=[{"step": 4, "validation/accuracy": 0.5}],
         baseline=lambda: 0.4,

@@ -198,7 +198,7 @@ def test_nearly_one_answer_is_recognised(
         ({"metrics": ["accuraccy"]}, "unknown metrics"),
         (
             {"metrics": ["accuracy", "f1"]},
-            "metrics: f1 is of two classes, and there are 3; take accuracy",
+            r"f1 is of one class, and the labels are .*: name it by task.data.positive_label=",
         ),
     ],
 )

@@ -57,7 +57,10 @@ SHAPE = {
 }
 RUN_FILES = {
     ".run.json.copy",
+    "classes.csv",
     "config.yaml",
+    "confusion.csv",
+    "errors.csv",
     "log.txt",
     "metrics.csv",
     "predictions.jsonl",
@@ -706,6 +709,7 @@ def test_two_processes_equal_one(
         "trainer.accelerator=cpu",
         "trainer.precision=32-true",
         "trainer.log_interval_steps=4",
+        "allow_validation_in_training=true",
     ]
     done = forked.run(
         [

@@ -107,6 +107,7 @@ def test_a_jsonl_task_in_one_yaml(
         "epochs": 8,
         "global_batch_size": 8,
         "evaluations_per_epoch": 1,
+        "allow_validation_in_training": "true",
         "trainer.precision": "32-true",
         "trainer.progress_bar": "false",
     }

@@ -63,6 +63,10 @@ class DataColumn:
     majority: float | None = None
     # the best simple method on these examples, and its score
     baseline: tuple[str, float] | None = None
+    # the class that an F1 of one class is of
+    positive_label: str | None = None
+    # the share of the training file that was held out to be scored on; None: another file
+    held_out: float | None = None
     # that a score is over, where known
     num_examples: int | None = None
     # that an F1 of entities is over; None for other scores

@@ -32,6 +32,7 @@ from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.files import Preview, TaskPreview
 from clozelab.datamodules.label_kinds import Number
+from clozelab.datamodules.splitting import Overlap, text_hashes
 from clozelab.planning.jobs import Corpus
 
 CANARY_TRAIN = 4000
@@ -44,7 +45,6 @@ SAMPLED_TEXTS = 2000
 MAX_REPAIRED = 0.05
 MANY_LOST = 0.2
 MAX_CUT = 0.05
-MAX_SEEN = 0.05
 NARROW_RANGE = 0.5  # numbers that fill less than this of their range are on another scale
 OTHER_SCALE = "the labels are on another scale than task.module.number_range, or of another column"
 RIGHT_FILE = "is it the right file and column?"
@@ -128,11 +128,12 @@ def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
         f"the label map is out of order: {names}",
         "list numeric labels in rising order",
     )
+    kind = task.preview.kind
     binary = Case(
-        "f1" in task.metrics and len(names) > 2,
+        "f1" in task.metrics and kind is not None and kind.positive_label is None,
         ERROR,
-        "f1 is of two classes alone",
-        "choose another task.metric",
+        "f1 is of one class, and the task does not say which",
+        "name it by task.data.positive_label, or take macro_f1",
     )
     as_stored = Case(
         set(stored) == set(names) and stored != names,
@@ -308,8 +309,7 @@ def check_text(task: Task) -> Iterator[Finding]:
     """Unknown words, texts that are cut, and validation examples that stand in training."""
     if task.tokenizer is not None:
         yield from _check_tokens(task, task.tokenizer)
-    if task.preview.aligned:
-        yield _check_overlap(task)
+    yield _check_overlap(task)
 
 
 def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
@@ -347,17 +347,16 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
 
 def _check_overlap(task: Task) -> Finding:
     """Validation examples that stand in training."""
-    # An example is its texts: a sentence, or a question with its passage.
-    train = set(zip(*task.preview.train.texts.values(), strict=True))
-    validation = set(zip(*task.preview.validation.texts.values(), strict=True))
-    num_seen = len(train & validation)
+    overlap = Overlap.of(
+        text_hashes(task.preview.train.rows), text_hashes(task.preview.validation.rows)
+    )
     case = Case(
-        num_seen > MAX_SEEN * len(validation),
+        overlap.is_large,
         WARNING,
         "validation examples stand in the training file",
         "scores flatter every arm alike: remove them from training",
     )
-    figure = share(num_seen, len(validation))
+    figure = share(overlap.num_seen, overlap.num_rows)
     return first_finding("task overlap", task.name, "validation examples are new", figure, case)
 
 

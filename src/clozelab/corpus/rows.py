@@ -37,6 +37,7 @@ from clozelab.corpus.tables import (
     Record,
     Table,
     csv_line,
+    delimiter_of,
     json_record,
     open_table,
     refuse_twins,
@@ -46,7 +47,6 @@ from clozelab.text.plain import Json, JsonObject
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
-DELIMITERS = (",", ";", TAB)  # of a csv file: the one that its header has most of
 # [{"text": ...: no line of a text begins so
 JSON_LIST = re.compile(r'\s*\[\s*\{\s*"')
 JSON_LIST_LINES = 3  # over which its beginning may go
@@ -268,9 +268,7 @@ def _open_table(path: Path, form: str) -> RowFile:
     delimiter = ","
     is_quoted = False
     if form == "csv":
-        # in some countries a semicolon
-        _, header = next(iter(text_lines(path)), (0, ""))
-        delimiter = max(DELIMITERS, key=(header or "").count)
+        delimiter = delimiter_of(path)
         is_quoted = True
     elif form == "tsv":
         delimiter = TAB

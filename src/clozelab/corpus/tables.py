@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
 TAB = "\t"
+DELIMITERS = (",", ";", TAB)  # of csv
 # of a tsv file, from which a csv writer may have made it
 MIN_QUOTED_ROWS = 2
 MIN_QUOTED_FRACTION = 0.05
@@ -156,12 +157,14 @@ def open_table(
 
     The format `auto` goes by the file's name, and is tsv where that says nothing. `header` names
     the columns of a tsv or csv file whose first line does not name all of `required`. `delimiter`
-    stands between cells of csv; None: a comma, or a tab in a file called .tsv. ValueError for an
-    unknown format, an empty or binary file, and one that is not of its format.
+    stands between cells of csv; None: as `delimiter_of` says. ValueError for an unknown format, an
+    empty or binary file, and one that is not of its format.
     """
     check_choice("file_format", file_format, ("auto", *TABLE_FORMATS))
     if file_format == "auto":
         file_format = table_format(path) or "tsv"
+        if file_suffix(path) == ".json":
+            file_format = "jsonl"
     if file_format == "jsonl":
         return _open_jsonl(path)
     if file_format in COLUMNAR:
@@ -169,13 +172,22 @@ def open_table(
     if file_format == "tsv":
         delimiter = TAB
     elif delimiter is None:
-        delimiter = ","
-        if file_suffix(path) == ".tsv":
-            delimiter = TAB
+        delimiter = delimiter_of(path)
     return _open_delimited(path, file_format, header, required, delimiter)
 
 
 # csv and tsv
+
+
+def delimiter_of(path: Path) -> str:
+    """What stands between cells of a csv file: a tab in a file called .tsv, else what its first
+    line has most of.
+    """
+    if file_suffix(path) == ".tsv":
+        return TAB
+    _, header = next(iter(text_lines(path)), (0, ""))
+    # in some countries a semicolon
+    return max(DELIMITERS, key=(header or "").count)
 
 
 def _open_delimited(
@@ -305,7 +317,10 @@ def _open_jsonl(path: Path) -> Table:
     if number == 0:
         raise ValueError(f"{path} has no examples")
     if isinstance(first, str):
-        raise ValueError(f"{path}:{number}: {first}")
+        raise ValueError(
+            f"{path}:{number}: {first}: a file of JSON has an object a line here, and no array"
+            " around them (pandas: to_json(orient='records', lines=True))"
+        )
     return Table(path, list(first), _rows=lambda _, advance: _json_rows(path, advance))
 
 

@@ -165,10 +165,11 @@ class ChoiceDataModule(FinetuningDataModule):
         """
         examples = self.layout.read(path, has_labels=role != "test")
         # Without folds each role has a file of its own, and a test file is never divided.
+        contexts = [context for context, *_ in examples.texts]
         if self.folds is None or role == "test":
-            return examples
+            return examples.select(self.rows_of(role, path, contexts))
         selection = []
-        for number, (context, *_) in enumerate(examples.texts):
+        for number, context in enumerate(contexts):
             is_held_out = fold_of(context, self.folds) == self.held_out_fold
             if is_held_out == (role == "validation"):
                 selection.append(number)
@@ -187,6 +188,7 @@ class ChoiceDataModule(FinetuningDataModule):
             ids=arrays["ids"],
             labels=arrays["labels"],
             label_names=self.layout.label_names,
+            read_texts=lambda: self._read(path, role).texts,
             **facts,
         )
 
@@ -215,7 +217,7 @@ class ChoiceDataModule(FinetuningDataModule):
             "num_bad_rows": examples.num_bad_rows,
             "counts": counts,
         }
-        return arrays | sequences.arrays(), facts
+        return arrays | examples.row_arrays() | sequences.arrays(), facts
 
     def compute_baselines(self) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
@@ -237,7 +239,7 @@ class ChoiceDataModule(FinetuningDataModule):
             endings += choices
         texts = {"context": contexts, "ending": endings}
         counts = {"damaged rows": examples.num_bad_rows}
-        return Preview(texts, examples.labels, len(examples), counts)
+        return Preview(texts, examples.labels, len(examples), counts, examples.texts)
 
 
 def _choices(examples: TextExamples) -> list[tuple[str, list[str]]]:

@@ -30,6 +30,11 @@ class ContrastiveDataModule(LabelledDataModule):
 
     def __init__(self, *, train_columns: Sequence[str], **labelled: Any) -> None:
         super().__init__(**labelled)
+        if self.held_out is not None:
+            raise ValueError(
+                "task.data.validation_file is null: training has no numbers to be validated with;"
+                " name a file of pairs with numbers"
+            )
         if len(train_columns) not in (2, 3) or self.pairs != "apart" or not self.numeric_labels:
             raise ValueError(
                 f"train_columns={list(train_columns)}: name two columns (text, and what belongs to"

@@ -55,6 +55,7 @@ class Preview:
     labels: Sequence[str] | None  # one an example, as written; None where the target is no label
     num_examples: int
     counts: Mapping[str, int] = field(default_factory=dict)  # what the reader repaired or skipped
+    rows: Sequence[Sequence[str]] = ()  # the texts of each example
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
@@ -34,6 +35,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
+from clozelab.datamodules.splitting import Hashes, HeldOut, Overlap
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.text.plain import JsonObject
@@ -104,7 +106,9 @@ class TaskArguments(TypedDict):
     inputs: TaskInputs
     plan: TrainingPlan
     train_file: str
-    validation_file: str
+    validation_file: str | None
+    validation_fraction: float
+    validation_seed: int
     test_files: Mapping[str, str] | None
     how_to_get: str
     max_seq_length: int
@@ -134,9 +138,10 @@ class Split(Protocol):
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
-    Files are named below data_dir; `how_to_get` is said where one is missing. `test_files` (name ->
-    file) are read only to be predicted. `max_seq_length` is cut to what the encoder takes,
-    evaluation batches are cut to `evaluation_tokens`.
+    Files are named below data_dir; `how_to_get` is said where one is missing. Without a validation
+    file `validation_fraction` of the training file is held out, drawn by `validation_seed`.
+    `test_files` (name -> file) are read only to be predicted. `max_seq_length` is cut to what the
+    encoder takes, evaluation batches are cut to `evaluation_tokens`.
     """
 
     train: Split  # of the same kind as `validation`
@@ -144,6 +149,7 @@ class FinetuningDataModule(LightningDataModule):
     train_targets: dict[str, Ints]
     validation: Split  # as the task's module wants it: texts, labels, names
     validation_sequences: Sequences
+    row_noun: ClassVar[str] = "line"  # what numbers a file's rows
 
     def __init__(
         self,
@@ -151,7 +157,9 @@ class FinetuningDataModule(LightningDataModule):
         inputs: TaskInputs,
         plan: TrainingPlan,
         train_file: str,
-        validation_file: str,
+        validation_file: str | None,
+        validation_fraction: float,
+        validation_seed: int,
         test_files: Mapping[str, str] | None,
         how_to_get: str,
         max_seq_length: int,
@@ -164,8 +172,17 @@ class FinetuningDataModule(LightningDataModule):
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens
         self.test_files = dict(test_files or {})
+        if train_file is None:
+            raise ValueError("task.data.train_file is null: name the file to train on")
         self.train_path = self.require(train_file)
-        self.validation_path = self.require(validation_file)
+        self.held_out: HeldOut | None = None
+        if validation_file is None:
+            self.held_out = HeldOut(validation_fraction, validation_seed)
+            self.validation_path = self.train_path
+        else:
+            self.validation_path = self.require(validation_file)
+        # (role, file) -> hashes and lines of its rows
+        self._rows: dict[tuple[str, Path], tuple[Hashes, Ints]] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
     def remembered(self) -> JsonObject:
@@ -201,7 +218,73 @@ class FinetuningDataModule(LightningDataModule):
         Where it is equal, runs of different encoders are comparable.
         """
         checksums = [file_sha256(path) for path in (self.train_path, self.validation_path)]
-        return fingerprint_of({"files": checksums, **self.reading})
+        return fingerprint_of({"files": checksums, **self.reading, **self._holding_out})
+
+    @property
+    def _holding_out(self) -> JsonObject:
+        """How validation is held out; nothing where it has a file."""
+        if self.held_out is None:
+            return {}
+        return {"held_out": asdict(self.held_out)}
+
+    def rows_of(
+        self,
+        role: str,
+        path: Path,
+        groups: Sequence[str],
+        strata: NDArray[np.int64] | None = None,
+    ) -> list[int]:
+        """The numbers of a file's rows that are for a role: all, unless validation is held out.
+
+        Rows of one group [N] stay together; `strata` [N] keep their shares. ValueError where no
+        row is left for the role.
+        """
+        if self.held_out is None or role == "test" or path != self.train_path:
+            return list(range(len(groups)))
+        if strata is None:
+            is_held_out = self.held_out.drawn(groups)
+        else:
+            is_held_out = self.held_out.stratified(groups, strata)
+        rows = np.flatnonzero(is_held_out == (role == "validation"))
+        if not len(rows):
+            raise ValueError(
+                f"{path}: none of its {len(groups)} rows is left for {role} with"
+                f" task.data.validation_fraction={self.held_out.fraction:g}, since rows of one text"
+                " stay together: take another fraction, or name a task.data.validation_file"
+            )
+        return rows.tolist()
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """How many validation rows stand in training, after `setup`."""
+        train, train_lines = self._rows["training", self.train_path]
+        validation, validation_lines = self._rows["validation", self.validation_path]
+        return Overlap.of(train, validation, train_lines, validation_lines)
+
+    def refuse_overlap(self, *, allowed: bool) -> None:
+        """Warn of validation rows that stand in training; ValueError where all do.
+
+        Unless that is `allowed`.
+        """
+        overlap = self.overlap
+        if allowed or not overlap.is_large:
+            return
+        problem = (
+            f"{overlap.num_seen} of {overlap.num_rows} rows of {self.validation_path} stand in the"
+            f" training file {self.train_path} (the first: {self.row_noun}"
+            f" {overlap.validation_line} is {self.row_noun} {overlap.training_line} of training)"
+        )
+        if overlap.num_seen == overlap.num_rows:
+            raise ValueError(
+                f"{problem}, so a score would be one on training data: name another"
+                " task.data.validation_file, task.data.validation_file=null holds out a part of"
+                " the training file, and allow_validation_in_training=true trains all the same"
+            )
+        log.warning(
+            "%s, so scores are higher than on new texts: remove them from one of your files"
+            " (benchmarks have some); allow_validation_in_training=true silences this",
+            problem,
+        )
 
     @cached_property
     def synthetic(self) -> str | None:
@@ -252,6 +335,8 @@ class FinetuningDataModule(LightningDataModule):
             "token_types": num_token_types,
             "bad_rows": num_bad_rows,
         }
+        facts |= self._holding_out
+        facts["validation_in_training"] = self.overlap.num_seen
         for name, split in (("train", self.train), ("validation", self.validation)):
             facts[f"{name}_examples"] = len(split)
             facts[f"{name}_counts"] = split.counts
@@ -272,6 +357,15 @@ class FinetuningDataModule(LightningDataModule):
                 )
             self._warn_of_lost_text(name, split)
         train = self.train
+        if self.held_out is not None:
+            log.info(
+                "%s has no validation file: %g of the rows of %s are held out (validation_seed=%d),"
+                " those of one text together",
+                self.inputs.name,
+                self.held_out.fraction,
+                self.train_path,
+                self.held_out.seed,
+            )
         log.info(
             "%s: %d of %d training examples and %d of validation, of at most %d tokens",
             self.inputs.name,
@@ -311,10 +405,12 @@ class FinetuningDataModule(LightningDataModule):
             "reading": self.reading,
             "role": role,
             "max_examples": self.limit(role),
+            **self._holding_out,
         }
         key = files.content_key({**content, **self.tokenization, **settings})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
         arrays, facts = files.cached_arrays(folder, partial(build, path, role, **settings))
+        self._rows[role, path] = (arrays["row_hashes"], arrays["row_lines"])
         return arrays, facts, key
 
     def preview(self) -> TaskPreview:

@@ -22,6 +22,8 @@ from clozelab.metrics import glue
 from clozelab.text.plain import Json, JsonObject
 
 Values = np.ndarray
+SHOWN_LABELS = 10
+USUAL_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
 CONSTANT_RANGE = 1e-3  # of the labels' range: predicted numbers that differ by less are one answer
 
 
@@ -43,6 +45,11 @@ class LabelKind(ABC):
     def baseline_metrics(self) -> list[str]:
         """What a simple method is scored by."""
         return list(self.metrics)
+
+    @property
+    def positive_label(self) -> str | None:
+        """The class that an F1 is of; None where there is none, or nobody has said which."""
+        return None
 
     def check_metrics(self, metrics: Sequence[str]) -> None:
         """ValueError for a score that does not exist, or means nothing here."""
@@ -104,18 +111,54 @@ class LabelKind(ABC):
 
 
 class Classes(LabelKind):
-    """One of some classes; encoded it is an index [N]."""
+    """One of some classes; encoded it is an index [N].
 
-    metrics = ("accuracy", "f1", "matthews")
+    F1 is of the positive label. Where none is given, that is the latter of the classes 0 and 1, or
+    false and true, as in GLUE and scikit-learn; other classes have none.
+    """
+
+    metrics = ("accuracy", "f1", "macro_f1", "weighted_f1", "matthews")
     predicts = "a class"
     problem_type = None
 
+    def __init__(self, names: Sequence[str] = (), positive_label: str | None = None) -> None:
+        super().__init__(names)
+        if positive_label is not None and positive_label not in self._index:
+            raise ValueError(
+                f"task.data.positive_label={positive_label} is not one of the labels"
+                f" {', '.join(self.names[:SHOWN_LABELS])}"
+            )
+        if positive_label is None:
+            positive_label = USUAL_POSITIVE_LABELS.get(frozenset(self.names))
+        self._positive_label = positive_label
+
+    @property
+    def positive_label(self) -> str | None:
+        return self._positive_label
+
     @property
     def baseline_metrics(self) -> list[str]:
-        # F1 is of two classes alone.
-        if len(self.names) == 2:
-            return list(self.metrics)
-        return ["accuracy"]
+        return [name for name in self.metrics if name != "f1" or self.positive_label is not None]
+
+    def check_metrics(self, metrics: Sequence[str]) -> None:
+        super().check_metrics(metrics)
+        # Without names (of a task whose files nobody has read) the question is still open.
+        if "f1" in metrics and self.names and self.positive_label is None:
+            listed = ", ".join(self.names[:SHOWN_LABELS])
+            raise ValueError(
+                f"module.metrics: f1 is of one class, and the labels are {listed}: name it by"
+                f" task.data.positive_label={self.names[0]} (or another), or take macro_f1, the"
+                " mean over the classes"
+            )
+
+    def score(
+        self, metrics: Sequence[str], predictions: Values, labels: Values
+    ) -> dict[str, float]:
+        scores = super().score(metrics, predictions, labels)
+        if "f1" in metrics and self.positive_label is not None:
+            positive = self._index[self.positive_label]
+            scores["f1"] = glue.f1_binary(predictions == positive, labels == positive)
+        return scores
 
     def encode(self, labels: Sequence[str]) -> Values:
         return np.array([self._index[label] for label in labels], dtype=np.int64)
@@ -172,8 +215,16 @@ class Number(LabelKind):
         return bool(np.ptp(predictions) <= CONSTANT_RANGE * np.ptp(labels))
 
 
-def kind_of(names: Sequence[str]) -> LabelKind:
-    """One class each, or a number where there are no names."""
+def kind_of(names: Sequence[str], positive_label: str | None = None) -> LabelKind:
+    """One class each, or a number where there are no names.
+
+    ValueError for a positive label that is none of the names.
+    """
     if names:
-        return Classes(names)
+        return Classes(names, positive_label)
+    if positive_label is not None:
+        raise ValueError(
+            f"task.data.positive_label={positive_label}: this task predicts a number, which has no"
+            " classes; leave it out"
+        )
     return Number()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +57,7 @@ from clozelab.datamodules.labels import (
     refuse_one_class,
     warn_of_lacking_classes,
 )
+from clozelab.datamodules.splitting import quantiles_of, text_hashes
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject
@@ -75,6 +76,7 @@ class TextExamples:
     texts: list[tuple[str, ...]] = field(default_factory=list)
     labels: list[str] | None = None  # None: the file has none
     num_bad_rows: int = 0
+    lines: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,10 +87,18 @@ class TextExamples:
             labels = [self.labels[i] for i in index]
         ids = [self.ids[i] for i in index]
         texts = [self.texts[i] for i in index]
-        return TextExamples(ids, texts, labels, self.num_bad_rows)
+        lines = [self.lines[i] for i in index]
+        return TextExamples(ids, texts, labels, self.num_bad_rows, lines)
 
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
+
+    def row_arrays(self) -> Arrays:
+        """What the cache holds of each row, used or not: a hash of its texts, and its line."""
+        return {
+            "row_hashes": text_hashes(self.texts),
+            "row_lines": np.array(self.lines, dtype=np.int64),
+        }
 
     def label_values(self, kind: LabelKind) -> np.ndarray:
         """The labels as numbers; [N] of -1 for a file without labels."""
@@ -156,6 +166,7 @@ class TableFormat:
             name, texts = cells
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)
+            examples.lines.append(line)
         if named_classes is not None:
             named_classes.refuse_two_readings()
         # A label column that is no column of labels, before the rows that are damaged beside it.
@@ -294,13 +305,16 @@ class LabelledSplit:
     # [N + 1] where each example's windows begin; None: an example is one input
     window_offsets: Ints | None = None
     pooling: str = "mean"  # mean | max: of each logit over a text's windows
+    # reads the texts of each example anew
+    read_texts: Callable[[], list[tuple[str, ...]]] | None = None
+    positive_label: str | None = None  # that F1 is of; None: as label_kinds.py says
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
     def kind(self) -> LabelKind:
-        return kind_of(self.label_names)
+        return kind_of(self.label_names, self.positive_label)
 
     @property
     def num_inputs(self) -> int:
@@ -341,6 +355,7 @@ class LabelledDataModule(FinetuningDataModule):
         id_column: str | None,
         labels: Sequence[str] | None,
         numeric_labels: bool,
+        positive_label: object,
         extra_validation_files: Mapping[str, str] | None,
         test_id_column: str | None,
         pairs: str,
@@ -362,6 +377,9 @@ class LabelledDataModule(FinetuningDataModule):
         if labels is not None:
             self.labels = [str(label) for label in labels]
         self.numeric_labels = numeric_labels
+        self.positive_label: str | None = None
+        if positive_label is not None:
+            self.positive_label = cell_text(positive_label)
         _check_columns_and_labels(text_columns, self.labels, pairs)
         self.pairs = pairs
         self.window_stride: int | None = None
@@ -380,6 +398,8 @@ class LabelledDataModule(FinetuningDataModule):
             "window_stride": self.window_stride,
             "window_pooling": self.window_pooling,
         }
+        if self.positive_label is not None:
+            remembered["positive_label"] = self.positive_label
         if self.pairs != "apart":
             remembered["texts_per_example"] = len(self.layout.text_columns)
         return remembered
@@ -406,6 +426,7 @@ class LabelledDataModule(FinetuningDataModule):
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, "training", self.labels)
         self._check_classes()
+        assert self.train.kind  # refuses a positive label that is none
         names = self.train.label_names
         extra = {}
         for name, path in self.extra_paths.items():
@@ -484,14 +505,16 @@ class LabelledDataModule(FinetuningDataModule):
         # An oversampled training file has rows twice, and no prediction carries their names.
         if role != "training":
             _refuse_ids_twice(path, arrays["ids"], id_column)
-        return LabelledSplit(
+        split = LabelledSplit(
             sequences=TokenSequences.of(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             window_offsets=arrays.get("window_offsets"),
             pooling=self.window_pooling,
+            positive_label=self.positive_label,
             **facts,
         )
+        return replace(split, read_texts=lambda: self._read(path, role, names).texts)
 
     def _layout_of(self, role: str) -> TableFormat:
         if role == "test":
@@ -542,23 +565,35 @@ class LabelledDataModule(FinetuningDataModule):
             "num_bad_rows": examples.num_bad_rows,
             "counts": sequences.cut_counts() | counts,
         }
-        return arrays | sequences.arrays(), facts
+        return arrays | examples.row_arrays() | sequences.arrays(), facts
 
     def _read(self, path: Path, role: str, names: Sequence[str] | None = None) -> TextExamples:
-        """The examples of a file, of any label unless `names` are given.
+        """The examples of a file that are for a role, of any label unless `names` are given.
 
         Which of them belong there is for a preview's reader to say.
         """
         layout = self._layout_of(role)
         has_labels = role != "test"
-        if self.numeric_labels:
-            return layout.read(path, has_labels, names=names, expected=NUMBERS)
         expected = CLASSES
-        if names is None and self.labels is not None:
+        if self.numeric_labels:
+            expected = NUMBERS
+        elif names is None and self.labels is not None:
             expected = ANY  # the classes are named: the file's own set is not what is trained on
-        return layout.read(
+        examples = layout.read(
             path, has_labels, names=names, expected=expected, listed=self.labels or ()
         )
+        return self._part_for(path, role, examples)
+
+    def _part_for(self, path: Path, role: str, examples: TextExamples) -> TextExamples:
+        """Those for a role, where validation is held out: rows with one first text together."""
+        if self.held_out is None or examples.labels is None:
+            return examples
+        if self.numeric_labels:
+            strata = quantiles_of(np.array(examples.labels, dtype=np.float64))
+        else:
+            _, strata = np.unique(examples.labels, return_inverse=True)
+        groups = [first for first, *_ in examples.texts]
+        return examples.select(self.rows_of(role, path, groups, strata))
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
@@ -589,7 +624,8 @@ class LabelledDataModule(FinetuningDataModule):
     def preview_facts(self, train: Preview) -> JsonObject:
         kind: LabelKind = Number()
         if not self.numeric_labels:
-            kind = Classes(self.labels or sorted(set(train.labels or ())))
+            names = self.labels or sorted(set(train.labels or ()))
+            kind = Classes(names, self.positive_label)
         return {"kind": kind, "aligned": True}
 
     def preview_of(self, path: Path, role: str) -> Preview:
@@ -597,7 +633,7 @@ class LabelledDataModule(FinetuningDataModule):
         columns = zip(*examples.texts, strict=True)
         texts = dict(zip(self._layout_of(role).text_columns, columns, strict=True))
         counts = {"damaged rows": examples.num_bad_rows}
-        return Preview(texts, examples.labels, len(examples), counts)
+        return Preview(texts, examples.labels, len(examples), counts, examples.texts)
 
 
 def _check_columns_and_labels(

@@ -14,8 +14,10 @@ import logging
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ WRITTEN_LIST = re.compile(r"""\s*(\[\s*(['"].*['"])?\s*\]|\{\s*(['"].*:.*)?\})\s
 # so many examples, of which so many have a class of their own
 MANY_CLASSES_FROM = 20
 MANY_CLASSES_FRACTION = 0.5
+SEPARATORS = (";", "|", ",")  # between several labels in a cell
 # what a column of labels is expected to hold
 CLASSES = "classes"
 NUMBERS = "numbers"
@@ -215,22 +218,29 @@ def _spelling_hint(label: str, names: Sequence[str]) -> str:
     """A hint where a known label differs by spaces, or by case alone."""
     for name in names:
         if _without_spaces(name) == _without_spaces(label):
-            return f", and differs from {name!r} by spaces alone"
+            return f", and differs from {name!r} by {_difference(name, label)} alone"
         if name.casefold() == label.casefold():
             return f", and differs from {name!r} by case alone"
     return ""
 
 
 def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
-    """ValueError where two labels are one but for spaces.
+    """ValueError where two labels are one but for spaces, or for how Unicode writes a letter.
 
     `seen` has the lines of each label; `instead` is what else to do.
     """
     for first, second in _twins(seen, _without_spaces):
         raise ValueError(
             f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
-            f"differ by spaces alone: make them one; {instead}"
+            f"differ by {_difference(first, second)} alone: make them one; {instead}"
         )
+
+
+def _difference(first: str, second: str) -> str:
+    """In what two labels differ that look alike."""
+    if unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second):
+        return "how Unicode writes accents (NFC and NFD)"
+    return "spaces"
 
 
 def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
@@ -307,11 +317,43 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
             second,
             seen[second],
         )
+    _warn_of_composites(where, seen)
     for label in MAYBE_MISSING:
         if label in seen:
             log.warning(
                 "%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label]
             )
+
+
+def _warn_of_composites(where: str, seen: Mapping[str, Places]) -> None:
+    """Say which classes seem to be several labels in one cell."""
+    for separator in SEPARATORS:
+        composites = _composites(seen, separator)
+        if composites:
+            log.warning(
+                "%s: %d of %d classes seem to be several labels with %r between them, such as %r"
+                " (%s): a text has one class here, so write one label in each cell (several labels"
+                " for a text cannot be trained)",
+                where,
+                len(composites),
+                len(seen),
+                separator,
+                composites[0],
+                seen[composites[0]],
+            )
+
+
+def _composites(labels: Iterable[str], separator: str) -> list[str]:
+    """The labels of several parts, each a label itself or a part of another: `science;old`."""
+    parts = {}
+    for label in labels:
+        parts[label] = set(map(str.strip, label.split(separator)))
+    occurrences = Counter(chain.from_iterable(parts.values()))
+    composites = []
+    for label, members in parts.items():
+        if len(members) > 1 and min(map(occurrences.__getitem__, members)) > 1:
+            composites.append(label)
+    return composites
 
 
 def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:

@@ -48,6 +48,7 @@ from clozelab.datamodules.examples import (
 )
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
+from clozelab.datamodules.splitting import text_hashes
 from clozelab.metrics.squad import score_v1, score_v2
 from clozelab.text.plain import Json, JsonObject
 
@@ -90,6 +91,10 @@ class SquadExamples:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    def texts(self) -> list[tuple[str, str]]:
+        """Each question with its passage."""
+        return [(question.text, self.passages[question.passage]) for question in self.questions]
 
     def select(self, index: Sequence[int]) -> SquadExamples:
         questions = [self.questions[i] for i in index]
@@ -490,6 +495,7 @@ class SquadDataModule(FinetuningDataModule):
     """
 
     validation: SquadSplit
+    row_noun = "question"
 
     def __init__(
         self,
@@ -565,11 +571,11 @@ class SquadDataModule(FinetuningDataModule):
         )
         examples = SquadExamples()
         if role != "training":
-            examples, _ = read(path, role)
+            _, examples = read(path, role)
         return SquadSplit(SquadFeatures.from_arrays(arrays), examples, **facts)
 
-    def _read(self, path: Path, role: str) -> tuple[SquadExamples, int]:
-        """The examples of a file that are used, and how many there are in it.
+    def _read(self, path: Path, role: str) -> tuple[SquadExamples, SquadExamples]:
+        """The examples of a file that are for a role, and those of them that are used.
 
         ValueError where so many questions cannot be used that it is another data set.
         """
@@ -590,17 +596,22 @@ class SquadDataModule(FinetuningDataModule):
                 f"{path}: {unusable} questions have no answer inside their passage"
                 f" ({dict(examples.counts)}); {advice}"
             )
-        return examples.select(subset(len(examples), self.limit(role))), len(examples)
+        passages = [passage for _, passage in examples.texts()]
+        examples = examples.select(self.rows_of(role, path, passages))
+        return examples, examples.select(subset(len(examples), self.limit(role)))
 
-    def _encode(self, examples: SquadExamples, num_available: int) -> tuple[Arrays, Facts]:
-        """What the cache holds of one split."""
+    def _encode(self, every: SquadExamples, examples: SquadExamples) -> tuple[Arrays, Facts]:
+        """What the cache holds of one split: of `every` question the hashes, of `examples` all."""
         features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
         facts: Facts = {
             "num_questions": len(examples),
-            "num_available": num_available,
+            "num_available": len(every),
             "counts": dict(Counter(examples.counts) + counts),
         }
-        return features.to_arrays(), facts
+        arrays = features.to_arrays()
+        arrays["row_hashes"] = text_hashes(every.texts())
+        arrays["row_lines"] = np.arange(1, len(every) + 1)
+        return arrays, facts
 
     def compute_baselines(self) -> Scores:
         """Longest overlap.
@@ -609,9 +620,8 @@ class SquadDataModule(FinetuningDataModule):
         """
         train = []
         for path in (*self.extra_paths, self.train_path):
-            examples = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
-            selection = subset(len(examples), self.limit("training"))
-            train += examples.select(selection).questions
+            _, examples = self._read(path, "training")
+            train += examples.questions
         guesser = PhraseGuesser(
             [question.text for question in train], [question.answers for question in train]
         )
@@ -630,13 +640,15 @@ class SquadDataModule(FinetuningDataModule):
     def preview_facts(self, train: Preview) -> JsonObject:  # noqa: ARG002
         return {"kind": None, "expects_unanswerable": self.with_unanswerable}
 
-    def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
+    def preview_of(self, path: Path, role: str) -> Preview:
         examples = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
+        passages = [passage for _, passage in examples.texts()]
+        examples = examples.select(self.rows_of(role, path, passages))
         texts = {
             "question": [question.text for question in examples.questions],
             "passage": examples.passages,
         }
-        return Preview(texts, None, len(examples), dict(examples.counts))
+        return Preview(texts, None, len(examples), dict(examples.counts), examples.texts())
 
     @property
     def facts(self) -> JsonObject:

@@ -55,13 +55,17 @@ from clozelab.datamodules.files import (
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.datamodules.label_kinds import Classes
 from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
+from clozelab.datamodules.splitting import text_hashes
 from clozelab.metrics.entities import (
     OUTSIDE,
+    PLAIN,
+    are_plain,
     entity_scores,
     scheme_of,
     split_tag,
     tag_scores,
     to_iob2,
+    to_plain,
 )
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
@@ -538,6 +542,12 @@ class TagDataModule(FinetuningDataModule):
                 "the encoder's vocabulary is lower-cased: entities lose the letter case that tells"
                 " them apart"
             )
+        if self.train.counts["tag_scheme"] == PLAIN:
+            log.warning(
+                "%s: its tags are types without B- and I-: neighbouring words of one type are one"
+                " entity, also in scores",
+                self.train_path,
+            )
         if self.document_context and not self.train.counts["has_documents"]:
             log.warning(
                 "%s marks no documents: every sentence is encoded without neighbours",
@@ -585,7 +595,8 @@ class TagDataModule(FinetuningDataModule):
             placeholder = label_names[0] if label_names else ""
             tags = [[placeholder] * len(words) for words in sentences.words]
         names = list(label_names) if label_names else self._label_names(tags)
-        selection = subset(len(sentences), self.limit(role))
+        part = self._rows_for(path, role, sentences)
+        selection = [part[i] for i in subset(len(part), self.limit(role))]
         arrays, counts = build_sequences(
             sentences, selection, self.inputs.tokenizer, self.max_seq_length, self.document_context
         )
@@ -593,14 +604,30 @@ class TagDataModule(FinetuningDataModule):
         # Words as bytes: an array of strings would be as wide as its longest one.
         words = itertools.chain.from_iterable(sentences.words[i] for i in selection)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+        arrays["row_hashes"] = text_hashes(sentences.words[i] for i in part)
+        arrays["row_lines"] = np.array([sentences.lines[i] for i in part], dtype=np.int64)
         counts.update(sentences.counts)
         facts = {
-            "available": len(sentences),
+            "available": len(part),
             "has_documents": sentences.has_documents,
             "tag_scheme": scheme,
         }
         facts |= {name: int(count) for name, count in counts.items() if count}
         return arrays, {"label_names": names, "counts": facts}
+
+    def _rows_for(self, path: Path, role: str, sentences: TaggedSentences) -> list[int]:
+        """The sentences for a role, where validation is held out: whole documents if there are."""
+        groups = [" ".join(words) for words in sentences.words]
+        if sentences.has_documents:
+            groups = [str(document) for document in sentences.documents]
+        return self.rows_of(role, path, groups)
+
+    def _examples(self, path: Path, role: str) -> list[tuple[list[str], list[str]]]:
+        """Words and tags of each sentence in use."""
+        sentences, tags, _ = self._read(path)
+        part = self._rows_for(path, role, sentences)
+        rows = [part[i] for i in subset(len(part), self.limit(role))]
+        return [(sentences.words[i], tags[i]) for i in rows]
 
     def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:
         """The labels of a training file: its tags, or of entities O, then B and I of every type."""
@@ -626,18 +653,23 @@ class TagDataModule(FinetuningDataModule):
         except ValueError as problem:
             raise ValueError(
                 f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?"
+                " Tags that are classes of their own need task.data.entity_tags=false and"
+                " task.metric=validation/accuracy"
             ) from problem
-        return sentences, [to_iob2(names) for names in tags], scheme
+        names = self.inputs.label_names
+        convert = to_iob2
+        # A model whose labels are types alone is scored by those.
+        if names is not None and are_plain(names):
+            convert = to_plain
+        return sentences, list(map(convert, tags)), scheme
 
     def compute_baselines(self) -> Scores:
         """Each word's most frequent tag.
 
         An unknown word is no entity, or has the most frequent tag of all.
         """
-        train, train_tags, _ = self._read(self.train_path)
-        validation, gold_tags, _ = self._read(self.validation_path)
-        selection = subset(len(train), self.limit("training"))
-        examples = [(train.words[i], train_tags[i]) for i in selection]
+        examples = self._examples(self.train_path, "training")
+        words, gold_tags = zip(*self._examples(self.validation_path, "validation"), strict=True)
         if self.entity_tags:
             unknown = OUTSIDE
             score = entity_scores
@@ -645,20 +677,23 @@ class TagDataModule(FinetuningDataModule):
             counts = Counter(itertools.chain.from_iterable(tags for _, tags in examples))
             unknown = counts.most_common(1)[0][0]
             score = tag_scores
-        guesses = most_frequent_tags(examples, validation.words, unknown)
+        guesses = most_frequent_tags(examples, words, unknown)
         return {TAGS: score(guesses, gold_tags)}
 
     def preview_facts(self, train: Preview) -> JsonObject:
         return {"kind": Classes(sorted(set(train.labels or ())))}
 
-    def preview_of(self, path: Path, role: str) -> Preview:  # noqa: ARG002
+    def preview_of(self, path: Path, role: str) -> Preview:
         """Labels are the tags of all words; of entity tags their types, whatever the scheme."""
         sentences = read_conll(path, self.layout, require_tags=True)
-        labels = list(itertools.chain.from_iterable(sentences.tags or ()))
+        part = self._rows_for(path, role, sentences)
+        rows = [sentences.words[i] for i in part]
+        tags = sentences.tags or []
+        labels = list(itertools.chain.from_iterable(tags[i] for i in part))
         if self.entity_tags:
-            labels = [split_tag(tag)[1] or OUTSIDE for tag in labels]
-        texts = {"sentence": [" ".join(words) for words in sentences.words]}
-        return Preview(texts, labels, len(sentences), dict(sentences.counts))
+            labels = to_plain(labels)
+        texts = {"sentence": [" ".join(words) for words in rows]}
+        return Preview(texts, labels, len(rows), dict(sentences.counts), rows)
 
 
 def _label_indices(

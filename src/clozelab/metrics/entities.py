@@ -1,8 +1,9 @@
 """Entities in sequences of tags, and their scores, as CoNLL-2000's `conlleval` sees them.
 
-A tag is `O` or a prefix, a hyphen and a type: `B-PER`. One rule reads all schemes (IOB1, IOB2, IOE,
-BIOES; L and U of BILOU are taken for E and S, M of BMES for I): an entity begins at B or S, after
-an E or S, after O, and where the type changes. So a sequence that breaks its scheme, as a model's
+A tag is `O` or a prefix, a hyphen and a type: `B-PER`. A type alone, `PER`, is read as `I-PER`, as
+transformers' aggregation_strategy=simple does. One rule reads all schemes (IOB1, IOB2, IOE, BIOES;
+L and U of BILOU are taken for E and S, M of BMES for I): an entity begins at B or S, after an E or
+S, after O, and where the type changes. So a sequence that breaks its scheme, as a model's
 may, still has well-defined entities.
 
 Scores are shares of one, over all entities (micro average): an entity counts when its type and both
@@ -11,13 +12,23 @@ ends are right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+
+from clozelab.metrics.classes import ClassScores
+
 OUTSIDE = "O"
+PLAIN = "plain"
 # Other schemes' L(ast), U(nit) and M(iddle) -> E(nd), S(ingle) and I(nside).
 _SAME_PREFIX = {"L": "E", "U": "S", "M": "I"}
 _PREFIXES = "BIES"
+# no hyphen, nor a lone prefix, nor one with another mark behind it
+PLAIN_TYPE = re.compile(r"(?![BIESLUM]([_.:/].*)?$)\w[^-]*")
 
 
 class Entity(NamedTuple):
@@ -27,19 +38,36 @@ class Entity(NamedTuple):
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Return (prefix B, I, E, S or O; type of a tag).
+    """Return (prefix B, I, E, S or O; type of a tag); the prefix of a plain type is I.
 
-    ValueError for anything that is not such a tag.
+    ValueError for anything that is no such tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
     prefix, _, name = tag.partition("-")
     prefix = _SAME_PREFIX.get(prefix, prefix)
     if len(prefix) != 1 or prefix not in _PREFIXES or not name:
+        if PLAIN_TYPE.fullmatch(tag):
+            return "I", tag
         raise ValueError(
-            f"{tag!r} is not an entity tag: expected O, or B-, I-, E- or S- and a type"
+            f"{tag!r} is not an entity tag: expected O, and types, or B-, I-, E- or S- and a type"
         )
     return prefix, name
+
+
+def are_plain(tags: Collection[str]) -> bool:
+    """Whether these tags, all that there are, are types without prefixes beside O: `O`, `PER`.
+
+    ValueError where they mark no entities: types alone (`NOUN`, `VERB`), or some with a prefix.
+    """
+    plain = [tag for tag in tags if split_tag(tag)[1] == tag]
+    num_outside = int(OUTSIDE in tags)
+    if plain and (not num_outside or len(plain) + num_outside < len(tags)):
+        raise ValueError(
+            f"{plain[0]!r} is not an entity tag: expected O, and B-, I-, E- or S- and a type, or O"
+            " and types alone"
+        )
+    return bool(plain)
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -68,9 +96,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 def scheme_of(sentences: Sequence[Sequence[str]]) -> str:
     """Return how a file's tags are written; IOB2 for a file without entities.
 
-    BIOES; IOB2, every entity begins with B; IOB1, B stands only between two of a type; or `mixed`,
-    which fits neither.
+    BIOES; IOB2, every entity begins with B; IOB1, B stands only between two of a type; PLAIN, types
+    without prefixes; or `mixed`, which fits neither. ValueError for tags that are no entities.
     """
+    if are_plain(dict.fromkeys(chain.from_iterable(sentences))):
+        return PLAIN
     num_started_by_i = 0
     num_needless_b = 0
     for tags in sentences:
@@ -97,6 +127,11 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return result
 
 
+def to_plain(tags: Sequence[str]) -> list[str]:
+    """Return the type of each tag, without its prefix; O as it is."""
+    return [split_tag(tag)[1] or OUTSIDE for tag in tags]
+
+
 def entity_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
@@ -119,6 +154,26 @@ def entity_scores(
         "recall": _share(num_correct, num_expected),
         **tag_scores(predictions, labels),
     }
+
+
+def scores_of_types(
+    predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
+) -> tuple[list[str], ClassScores]:
+    """Return the types that occur, sorted, and the scores of each one's entities."""
+    correct = Counter[str]()
+    of_labels = Counter[str]()
+    of_answers = Counter[str]()
+    for predicted_tags, label_tags in zip(predictions, labels, strict=True):
+        predicted = set(entities(predicted_tags))
+        expected = set(entities(label_tags))
+        correct.update(entity.type for entity in predicted & expected)
+        of_labels.update(entity.type for entity in expected)
+        of_answers.update(entity.type for entity in predicted)
+    names = sorted(of_labels | of_answers)
+    counts = []
+    for counter in (correct, of_labels, of_answers):
+        counts.append(np.array(list(map(counter.__getitem__, names)), dtype=np.int64))
+    return names, ClassScores(*counts)
 
 
 def tag_scores(

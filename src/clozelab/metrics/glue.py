@@ -25,6 +25,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from clozelab.metrics.classes import macro_f1, weighted_f1
+
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Return the share of equal entries."""
@@ -81,6 +83,8 @@ def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
 SCORERS: dict[str, Callable[..., float]] = {  # what a task's YAML may list under `metrics`
     "accuracy": accuracy,
     "f1": f1_binary,
+    "macro_f1": macro_f1,
+    "weighted_f1": weighted_f1,
     "matthews": matthews_correlation,
     "pearson": partial(correlation, "pearsonr"),
     "spearman": partial(correlation, "spearmanr"),

@@ -195,13 +195,9 @@ def _by_label(probabilities: dict[str, float]) -> dict[str, float]:
 
 
 def entities_of(text: str, words: Sequence[Span]) -> tuple[Span, ...]:
-    """The entities that the tags of a text's words make; none of parts of speech."""
-    try:
-        ranges = entities([word.label for word in words])
-    except ValueError:
-        return ()
+    """The entities that the tags of a text's words make."""
     spans = []
-    for label, first, end in ranges:
+    for label, first, end in entities([word.label for word in words]):
         members = words[first:end]
         begin = members[0].start
         finish = members[-1].end

@@ -11,6 +11,7 @@ of each.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder, last_of_directions
 from clozelab.models.layout import Layout
+from clozelab.modules.class_report import ClassReport, error_lines
 from clozelab.modules.finetuning import (
     BatchValues,
     Evaluation,
@@ -33,6 +35,8 @@ from clozelab.modules.finetuning import (
     in_order,
 )
 from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+log = logging.getLogger(__name__)
 
 
 class SequenceClassification(FineTuning):
@@ -54,11 +58,8 @@ class SequenceClassification(FineTuning):
         **training: Any,
     ) -> None:
         self.kind = validation.kind
-        num_labels = len(self.kind.names)
-        if "f1" in metrics and num_labels > 2:
-            raise ValueError(
-                f"metrics: f1 is of two classes, and there are {num_labels}; take accuracy"
-            )
+        self.kind.check_metrics(metrics)
+        self.positive_label = self.kind.positive_label
         data = {
             "numeric_labels": not self.kind.names,
             "extra_validation_files": validation.extra,
@@ -115,6 +116,33 @@ class SequenceClassification(FineTuning):
         return Evaluation(
             self.trainer.global_step, scores, main_records, is_collapsed, extra_predictions=records
         )
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
+        reports = {}
+        for name, records in self._records_of_splits(best):
+            pairs = [(record["label"], record["prediction"]) for record in records]
+            reports[name] = ClassReport.of(self.kind.names, pairs)
+        return reports
+
+    def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
+        files = super().result_files(best)
+        for name, records in self._records_of_splits(best):
+            split = self.validation.extra.get(name, self.validation)
+            if split.read_texts is None:
+                continue
+            file = f"errors_{name}.csv" if name else "errors.csv"
+            # The file is read anew; a training of hours is not lost with it.
+            try:
+                files[file] = error_lines(records, split.read_texts())
+            except (OSError, ValueError) as problem:
+                log.warning("%s is not written, since its texts changed: %s", file, problem)
+        return files
+
+    def _records_of_splits(self, best: Evaluation) -> list[tuple[str, list[JsonObject]]]:
+        """(name of a validation split, its records); none of numbers."""
+        if not self.kind.names:
+            return []
+        return [("", best.predictions), *best.extra_predictions.items()]
 
     def prediction_files(
         self, name: str, split: Any, outputs: Sequence[BatchValues]
@@ -178,6 +206,10 @@ class MultipleChoice(SequenceClassification):
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
         super().__init__(encoder=encoder, number_range=None, **classification)
         self.put_head("choices")
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:  # noqa: ARG002
+        """None: an ending's place says nothing."""
+        return {}
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, K], from the scores [B * K, 1] of the sequences."""

@@ -33,8 +33,10 @@ from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
+from clozelab.modules.class_report import ClassReport
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import sentence_files
+from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
 
@@ -92,6 +94,7 @@ class FineTuning(TrainingModule):
     classifier: nn.Module
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares = True  # whether its scorer's 1 stands for 100 percent
+    positive_label: str | None = None  # of an F1 of one class
     # arguments that a subclass gives, never a configuration
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
 
@@ -187,6 +190,10 @@ class FineTuning(TrainingModule):
         for name, records in best.extra_predictions.items():
             files[f"predictions_{name}.jsonl"] = _json_lines(records)
         return files
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
+        """Name of a validation split ("": the main one) -> where it fails; none of numbers."""
+        return {}
 
     @abstractmethod
     def prediction_files(
@@ -429,9 +436,14 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         "num_examples": len(best.predictions),
         "num_entities": best.num_entities,
     }
+    scores["positive_label"] = module.positive_label
     scores["majority_baseline"] = module.baseline()
     scores["collapsed"] = best.is_collapsed
-    for name, lines in module.result_files(best).items():
+    files = module.result_files(best)
+    reports = module.class_reports(best)
+    for name, report in reports.items():
+        files |= report.files(f"_{name}" if name else "")
+    for name, lines in files.items():
         write_whole(folder / name, lines)
     write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
@@ -441,8 +453,13 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         )
     summary = []
     for key, value in best.scores.items():
-        summary.append(f"{key.removeprefix('validation/')} {value:.4g}")
+        name = with_class(key.removeprefix("validation/"), module.positive_label)
+        summary.append(f"{name} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
+    if "" in reports:
+        names = ", ".join(name for name in files if name.endswith(".csv"))
+        lines = "\n".join(reports[""].shown_lines())
+        log.info("where it fails, in percent (%s in %s):\n%s", names, folder, lines)
     return scores
 
 

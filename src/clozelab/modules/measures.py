@@ -49,9 +49,11 @@ class Measurement(LightningModule):
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
     scores_are_shares = True
+    positive_label: str | None = None
     total_steps = 0
     history = ()
     result_files = FineTuning.result_files
+    class_reports = FineTuning.class_reports
     require_best = FineTuning.require_best
 
     def __init__(

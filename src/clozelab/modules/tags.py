@@ -11,6 +11,7 @@ size, K classes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
-from clozelab.metrics.entities import entities, entity_scores, tag_scores
+from clozelab.metrics.entities import entities, entity_scores, scores_of_types, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
+from clozelab.modules.class_report import ClassReport
 from clozelab.modules.finetuning import (
     BatchValues,
     Evaluation,
@@ -106,6 +108,15 @@ class TokenClassification(FineTuning):
             is_collapsed=len(np.unique(predicted)) <= 1,
             num_entities=num_entities,
         )
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
+        """Of each type of entities, or each tag."""
+        answers = [record["prediction"] for record in best.predictions]
+        labels = [record["label"] for record in best.predictions]
+        if self.validation.entity_tags:
+            return {"": ClassReport(*scores_of_types(answers, labels))}
+        pairs = zip(chain(*labels), chain(*answers), strict=True)
+        return {"": ClassReport.of(self.validation.label_names, pairs)}
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""

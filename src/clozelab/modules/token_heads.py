@@ -24,6 +24,7 @@ from clozelab.datamodules import scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureSequences
 from clozelab.datamodules.finetuning import Batch, make_batch
+from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
 from clozelab.modules import answers
@@ -207,6 +208,7 @@ def tag_texts(
     """The words of each text with their tags, and its entities."""
     words = [text.strings() for text in texts]
     predictions = _predict_tags(runner, head, words)
+    marks_entities = _mark_entities(labels)
     # [W, 2] -> the rows of each text
     ends = np.cumsum([len(text_words) for text_words in words])[:-1]
     tagged = []
@@ -216,9 +218,25 @@ def tag_texts(
             word = text.text[start:end]
             label = labels[int(tag)]
             spans.append(answers.Span(word, start, end, label, float(probability)))
-        entities = answers.entities_of(text.text, spans)
+        entities: tuple[answers.Span, ...] = ()
+        if marks_entities:
+            entities = answers.entities_of(text.text, spans)
         tagged.append(answers.Tagged(text.text, tuple(spans), entities))
     return tagged
+
+
+def _mark_entities(labels: Sequence[str]) -> bool:
+    """Whether a tagger's labels mark entities; parts of speech do not.
+
+    Warns of those that may be meant so.
+    """
+    try:
+        are_plain(labels)
+    except ValueError as problem:
+        if OUTSIDE in labels:
+            log.warning("words are tagged, and no entities are made of them: %s", problem)
+        return False
+    return True
 
 
 def _predict_tags(

@@ -31,6 +31,7 @@ from clozelab.report.claims import (
     differences,
     unit_of,
 )
+from clozelab.report.classes import ClassTable, class_tables
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
@@ -62,7 +63,12 @@ from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 
 DATA_SETS = "Data sets"
-METRIC_NAMES = {"f1": "F1", "matthews": "Matthews"}
+METRIC_NAMES = {
+    "f1": "F1",
+    "macro f1": "macro F1",
+    "weighted f1": "weighted F1",
+    "matthews": "Matthews",
+}
 SELECTION = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on"
     " the very set that it is scored on, as the paper selects too: a little better than on new"
@@ -82,6 +88,8 @@ class Heading:
     note: str
     metric: str
     unit: str
+    # "F1 of fraud"; empty where the score is of no single class
+    of_class: str
     # "408 examples"; empty where it is not known
     examples: str
     # "1,000 of 3,668"; empty where runs saw all training examples
@@ -221,6 +229,8 @@ class Page:
     overview: Overview
     table: TableSection
     judged: ClaimSection
+    # where classifications fail
+    classes: list[ClassTable]
     # what pre-training reached, and what no model can be below
     arms: list[ArmSummary]
     bounds: list[str]
@@ -263,6 +273,7 @@ def build_page(
     )
     judged = _claim_section(table, analysed.judgements)
     arms = learnt(table)
+    classes = class_tables(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
     experiment = table.experiment
     about = About(
@@ -279,6 +290,7 @@ def build_page(
         overview=overview,
         table=_table_section(table, paper_labels),
         judged=judged,
+        classes=classes,
         arms=arms,
         bounds=bounds,
         costs=costs(table),
@@ -554,6 +566,10 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
         name = column.column.name
     plain_metric = column.metric.rpartition("/")[2].replace("_", " ")
     metric = with_direction(METRIC_NAMES.get(plain_metric, plain_metric))
+    of_class = ""
+    if column.positive_label is not None:
+        of_class = f"{metric} of {column.positive_label}"
+        metric = of_class
     trained_on = ""
     if column.trained_on:
         used, available = column.trained_on
@@ -561,12 +577,15 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     examples = ""
     if column.num_examples:
         examples = f"{column.num_examples:,} examples"
+    if column.held_out is not None:
+        examples += f", {100 * column.held_out:g} % of the training file"
     has_ours = has_results or not column.is_paper or not has_numbers
     return Heading(
         name=name,
         note=_heading_note(column, table),
         metric=metric,
         unit=column.unit,
+        of_class=of_class,
         examples=examples,
         trained_on=trained_on,
         has_paper=column.is_paper and has_numbers,

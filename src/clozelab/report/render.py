@@ -78,6 +78,7 @@ RUN_FIELDS = [
 ]
 SCORE_FIELDS = [
     "metric",
+    "positive_label",
     "unit",
     "score",
     "is_headline",
@@ -301,7 +302,8 @@ def _task_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
     for line in _score_lines(run.values if run.is_complete else {}, run.metric, headings):
         score = run.scores.get(line.get("metric", ""))
         if score:
-            line |= {"unit": score.unit, "baseline": max(score.baselines.values(), default=None)}
+            line |= {"unit": score.unit, "positive_label": score.positive_label}
+            line |= {"baseline": max(score.baselines.values(), default=None)}
             if line["is_headline"]:
                 line["majority"] = score.majority
         yield about | line

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,8 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
     first, second = (read_answers(run.folder / "predictions.jsonl") for run in (one, two))
     if first.labels is None and first.ids == second.ids:
         return _questions(one, two, first, second, data_dir)
-    return pair_runs(one, first, second, one.metric.rpartition("/")[2])
+    test = pair_runs(one, first, second, one.metric.rpartition("/")[2])
+    return replace(test, metric=one.score_name(one.metric))
 
 
 def describe(test: PairedTest) -> list[str]:
@@ -177,8 +178,8 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
         right = np.array([answers == label_values for answers in values])
         test = mcnemar(right[0], right[1])
         names = {str(label) for label in labels}
-        # F1 asks for the second label.
-        is_ordered = metric == "accuracy" or bool(_label_names(run)) or names == {"0", "1"}
+        # F1 of a run that does not name its class is that of the second label.
+        is_ordered = metric != "f1" or bool(_label_names(run)) or names == {"0", "1"}
         if not is_ordered:
             raise ValueError(
                 f"{metric} needs the order of the labels {sorted(names)}, which the run does not"
@@ -188,8 +189,14 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
 
 
 def _label_names(run: Record) -> list[str]:
+    """The task's labels in their order; the one that an F1 is of stands second."""
     data = _task(run).get("data") or {}
-    return [str(name) for name in data.get("labels") or ()]
+    names = [str(name) for name in data.get("labels") or ()]
+    for score in run.scores.values():
+        if score.positive_label is not None:
+            others = [name for name in names if name != score.positive_label]
+            return [*(others[:1] or [""]), score.positive_label, *others[1:]]
+    return names
 
 
 def _task(run: Record) -> ReadOnlyJson:

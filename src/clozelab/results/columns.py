@@ -119,8 +119,10 @@ def _data_column(
     metric = _shown_metric(run, column, origin)
     baseline = None
     majority = None
+    positive_label = None
     score = run.scores.get(metric)
     if score:
+        positive_label = score.positive_label
         baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
         majority = score.majority
     # The task's title is about its headline score; another one goes by its column's name.
@@ -136,8 +138,9 @@ def _data_column(
         num_examples = run.facts.get("num_examples")
         num_entities = run.facts.get("num_entities")
     trained_on = _training_share(run)
+    held_out = (run.facts.get("data") or {}).get("held_out") or {}
     tasks = (run.task,)
-    return DataColumn(
+    shown = DataColumn(
         heading=heading,
         key=key,
         metric=metric,
@@ -151,6 +154,7 @@ def _data_column(
         num_entities=num_entities,
         trained_on=trained_on,
     )
+    return replace(shown, positive_label=positive_label, held_out=held_out.get("fraction"))
 
 
 def _headline(run: Record) -> str:

@@ -27,6 +27,7 @@ NO_DIFFERENCE = (
     "cache_dir",
     "encoder",
     "keep_model",
+    "allow_validation_in_training",
     "predict_test",
 )
 

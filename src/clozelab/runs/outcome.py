@@ -144,6 +144,9 @@ def shown_score(run: Record, value: float | None) -> str:
     if run.scores[run.metric].unit == PERCENT:
         # A measure has several figures such as accuracy/left; a table may show another one.
         text = f"{value:.1f}"
+        # Of a class: without its name the figure could be of the other.
+        if run.scores[run.metric].positive_label is not None:
+            text = f"{run.score_name(run.metric)} {text}"
         if run.metric.count("/") > 1:
             text = f"{name} {text}"
         return text

@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from clozelab.corpus.files import write_whole
 from clozelab.runs.identity import identity_of
 from clozelab.text.did_you_mean import values_of
+from clozelab.text.formatting import is_of_one_class, with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
@@ -76,12 +77,13 @@ class Score(BaseModel):
     value: float | None = None
     majority: float | None = None  # the figure of always answering what is most frequent
     baselines: dict[str, float] = {}  # simple method -> its figure on the same examples
+    positive_label: str | None = None  # of an F1 of one class: which class
 
     @classmethod
-    def of(cls, key: str, *, are_shares: bool) -> Score:
+    def of(cls, key: str, *, are_shares: bool, positive_label: str | None = None) -> Score:
         """Make a score without a value, its unit by the figure's name.
 
-        `are_shares` is of its scorer: 1 stands for 100 percent.
+        `are_shares` is of its scorer: 1 stands for 100 percent. `positive_label` is of its task.
         """
         name = key.removeprefix("validation/").partition("/")[0]
         if name.endswith("loss"):
@@ -92,7 +94,10 @@ class Score(BaseModel):
             return cls(unit="bits")
         if name in THRESHOLDS:
             return cls(unit="logits")
-        return cls(unit=PERCENT, factor=100.0 if are_shares else 1.0)
+        if not is_of_one_class(name):
+            positive_label = None
+        factor = 100.0 if are_shares else 1.0
+        return cls(unit=PERCENT, factor=factor, positive_label=positive_label)
 
 
 class Process(BaseModel):
@@ -286,6 +291,14 @@ class Record(BaseModel, extra="forbid"):
     def score(self) -> float | None:
         """The headline's value, in its unit."""
         return self.scores[self.metric].value if self.metric in self.scores else None
+
+    def score_name(self, key: str) -> str:
+        """`accuracy`, `f1 of fraud`: a score with the class that it is of."""
+        score = self.scores.get(key)
+        name = key.removeprefix("validation/")
+        if score is None:
+            return name
+        return with_class(name, score.positive_label)
 
     @cached_property
     def values(self) -> dict[str, float]:

@@ -48,6 +48,8 @@ RUN_PATTERNS = (
     CONFIG_FILE,
     "metrics.csv",
     "scores.json",
+    "classes*.csv",
+    "confusion*.csv",
     *PREDICTION_PATTERNS,
     "encoder/*",
     "encoders/*/*",

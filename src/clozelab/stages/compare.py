@@ -196,7 +196,7 @@ def print_final_scores(first: Record, second: Record) -> None:
         steps = " and ".join(str(run.facts.get("best_step", NONE)) for run in (first, second))
         say(
             "Scores are those of each run's best evaluation by"
-            f" {first.metric.removeprefix('validation/')} (steps {steps}), as in reports; held-out"
+            f" {first.score_name(first.metric)} (steps {steps}), as in reports; held-out"
             " figures are of the last one.",
             style="dim",
         )
@@ -236,7 +236,7 @@ def score_of(record: Record, key: str) -> Score:
 
 def name_with_unit(record: Record, key: str) -> str:
     """`f1, percent`; a perplexity has its name alone."""
-    name = key.removeprefix("validation/")
+    name = record.score_name(key)
     unit = score_of(record, key).unit
     if not unit:
         return name

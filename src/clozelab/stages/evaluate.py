@@ -174,7 +174,11 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
 
 def score_of(module: ScoringModule, key: str) -> Score:
     """The record's entry for one of a module's scores."""
-    return Score.of(key, are_shares=module.scores_are_shares)
+    return Score.of(
+        key,
+        are_shares=module.scores_are_shares,
+        positive_label=module.positive_label,
+    )
 
 
 def describe_measure(job: EvaluationJob) -> JsonObject:
@@ -197,7 +201,9 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     provenance = folders.read_config_dict(folder).get("clozelab", {})
     label_names = None
     if measure.module is None and task is not None:
-        label_names = label_names_of(cfg, folder)
+        # Questions have answers and no classes, whatever a folder calls its two outputs.
+        if {"label_column", "tag_column"} & set(task["data"]):
+            label_names = label_names_of(cfg, folder)
         trained_on = provenance.get("task", task["name"])
         if trained_on != task["name"]:
             log.warning(
@@ -228,6 +234,8 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
         corpus=provenance.get("corpus_fingerprint"),
         predicts_next=encoder.config.predicts_next,
     )
+    if label_names is not None and task is not None:
+        task = with_positive_label(task, cfg, folder)
     if task is None:
         return build("measure.data", cfg.measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
@@ -237,6 +245,19 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     if label_names is not None:
         check_labels(data, label_names, folder)
     return data
+
+
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
+    """The task with the class that F1 was of in the model's training, unless it names another."""
+    config = folders.read_config_dict(folder)
+    trained = config.get("clozelab", {}).get("positive_label")
+    data = task["data"]
+    if trained is None or data.get("positive_label", trained) is not None:
+        return task
+    # The file may call it otherwise.
+    if cfg.measure.label_names:
+        trained = cfg.measure.label_names.get(trained, trained)
+    return task | {"data": data | {"positive_label": trained}}
 
 
 def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:
@@ -250,6 +271,9 @@ def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> Non
         trained = run.config["task"]["data"] | trained
     settings = []
     for key, value in reads.items():
+        # A score of another class is one more measure of the same answers.
+        if key == "positive_label":
+            continue
         # None is of a setting that means nothing beside the others.
         if None not in (value, trained.get(key)) and trained[key] != value:
             settings.append(f"measure.task.data.{key}={trained[key]}")

@@ -122,9 +122,11 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if isinstance(data, ContrastiveDataModule):
         data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
     data.setup()
+    data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     # A module that predicts numbers of a range refuses labels outside of it.
     if isinstance(data, LabelledDataModule):
         data.refuse_outside(cfg.task.module.get("number_range"))
+        data.validation.kind.check_metrics(cfg.task.module["metrics"])
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
@@ -217,13 +219,21 @@ def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     """Take the run's folder for this fine-tuning."""
     task = job.cfg.task
     module = locate(task.module["_target_"])
-    keys = [f"validation/{key}" for key in module.score_keys(task.module, task.data)]
+    # of a task with labels of its own
+    kind = getattr(job.data.validation, "kind", None)
+    scores = {}
+    for name in module.score_keys(task.module, task.data):
+        scores[f"validation/{name}"] = Score.of(
+            name,
+            are_shares=module.scores_are_shares,
+            positive_label=getattr(kind, "positive_label", None),
+        )
     return Run.claim(
         job.cfg.run_dir,
         stage="finetune",
         config=composed,
         inputs=job.inputs,
-        scores={key: Score.of(key, are_shares=module.scores_are_shares) for key in keys},
+        scores=scores,
         metric=task.metric,
     )
 

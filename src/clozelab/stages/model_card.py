@@ -129,7 +129,7 @@ def _scores(record: Record) -> Iterator[dict[str, str]]:
         if record.scores[key].majority is not None:
             majority = f"{record.scores[key].majority:.2f} {unit}"
         yield {
-            "name": key.removeprefix("validation/"),
+            "name": record.score_name(key),
             "figure": f"{value:.2f} {unit}".rstrip(),
             "seeds": seeds,
             "majority": majority,

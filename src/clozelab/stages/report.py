@@ -213,7 +213,7 @@ def _score_columns(group: ColumnGroup, rows: Sequence[RowView]) -> list[tuple[st
         if heading.has_paper:
             columns.append((f"{heading.name}\npaper", [cell.paper for cell in cells]))
         if heading.has_ours:
-            title = "\n".join(filter(None, (heading.name, heading.note)))
+            title = "\n".join(filter(None, (heading.name, heading.of_class, heading.note)))
             columns.append((title, [cell.ours for cell in cells]))
     return columns
 

@@ -375,7 +375,9 @@ def scores_file_mismatches(record: Record) -> Iterator[str]:
     # The record as it would be, had it read this scores.json.
     reread = record.model_copy(deep=True)
     for key, score in record.scores.items():
-        reread.scores[key] = Score.of(key, are_shares=score.factor != 1.0)
+        reread.scores[key] = Score.of(
+            key, are_shares=score.factor != 1.0, positive_label=saved.get("positive_label")
+        )
     reread.take(saved)
     for key, score in record.scores.items():
         recorded = score.model_dump(exclude={"value"})

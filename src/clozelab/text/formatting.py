@@ -158,6 +158,19 @@ def distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, values))) or DASH
 
 
+def is_of_one_class(metric: str) -> bool:
+    """Whether a score's name is that of one class's F1: `f1`, `mismatched_f1` of a further file."""
+    is_f1 = metric == "f1" or metric.endswith(("/f1", "_f1"))
+    return is_f1 and not metric.endswith(("macro_f1", "weighted_f1"))
+
+
+def with_class(metric: str, positive_label: str | None) -> str:
+    """Write `f1 of fraud`: a score with the class that it is of, where that is known."""
+    if positive_label is None or not is_of_one_class(metric):
+        return metric
+    return f"{metric} of {positive_label}"
+
+
 def in_units(common: str, units: Mapping[str, str]) -> str:
     """Write the unit of most columns and that of each other column (name -> unit).
 

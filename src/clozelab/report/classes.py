@@ -1,0 +1,90 @@
+"""Where classifications fail, as a report shows it: from the class files of the runs in a table."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from clozelab.analysis.scores import DataColumn
+from clozelab.results.table import ResultTable
+
+FIGURES = ("precision", "recall", "f1", "count")
+MOST_CLASSES = 12  # on a page: of more those with the lowest F1; a matrix has no more
+MOST_CONFUSIONS = 5
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """One row of the table on one data set: its classes, the lowest F1 first, then the means."""
+
+    title: str
+    # class -> precision, recall and F1 in percent and its number of examples, as text
+    classes: dict[str, list[str]]
+    num_hidden: int
+    # the labels and the counts of each label's answers, summed over runs; empty for many classes
+    matrix: dict[str, list[int]]
+    # "fraud answered as ok: 12 times"
+    confusions: list[str]
+
+
+def class_tables(table: ResultTable) -> list[ClassTable]:
+    """A table for each row and data set whose runs left class files."""
+    tables = []
+    of_tasks: dict[str, DataColumn] = {}
+    for column in table.with_results:
+        of_tasks.setdefault(column.task, column)
+    for column in of_tasks.values():
+        for row in table.experiment.rows:
+            folders = [run.folder for run in table.cells[row.name, column.key].runs.values()]
+            figures = _mean_figures(folders)
+            if figures:
+                title = f"{column.heading}, {row.label}"
+                tables.append(_class_table(title, figures, _confusions(folders)))
+    return tables
+
+
+def _lines(folders: Iterable[Path], name: str) -> Iterator[dict[str, str]]:
+    for folder in folders:
+        if (folder / name).is_file():
+            with (folder / name).open(newline="", encoding="utf-8") as file:
+                yield from csv.DictReader(file)
+
+
+def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:
+    """Class, or name of a mean -> the means over runs of its FIGURES."""
+    of_runs: dict[str, list[list[float]]] = {}
+    for line in _lines(folders, "classes.csv"):
+        of_runs.setdefault(line["label"], []).append([float(line[key]) for key in FIGURES])
+    return {name: list(map(fmean, zip(*rows, strict=True))) for name, rows in of_runs.items()}
+
+
+def _confusions(folders: list[Path]) -> Counter[tuple[str, str]]:
+    """(label, answer) -> how often, over all runs."""
+    counts = Counter[tuple[str, str]]()
+    for line in _lines(folders, "confusion.csv"):
+        counts[line["label"], line["answer"]] += int(line["count"])
+    return counts
+
+
+def _class_table(
+    title: str, figures: dict[str, list[float]], counts: Counter[tuple[str, str]]
+) -> ClassTable:
+    *names, macro, weighted = figures
+    worst = sorted(names, key=lambda name: figures[name][2])[:MOST_CLASSES]
+    classes = {}
+    for name in [*worst, macro, weighted]:
+        *shares, count = figures[name]
+        classes[name] = [*(f"{share:.1f}" for share in shares), f"{count:,.0f}"]
+    matrix = {}
+    if counts and len(names) <= MOST_CLASSES:
+        for label in names:
+            matrix[label] = [counts[label, answer] for answer in names]
+    wrong = {pair: count for pair, count in counts.items() if pair[0] != pair[1]}
+    confusions = []
+    for (label, answer), count in Counter(wrong).most_common(MOST_CONFUSIONS):
+        confusions.append(f"{label} answered as {answer}: {count:,} times")
+    return ClassTable(title, classes, len(names) - len(worst), matrix, confusions)

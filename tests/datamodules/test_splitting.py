@@ -1,0 +1,78 @@
+"""Which rows stand in both files, and which are held out of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from clozelab.datamodules.splitting import HeldOut, Overlap, quantiles_of, text_hashes
+
+
+def rows(number: int, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    texts = [f"text {number}" for number in rng.integers(0, number // 2, number)]
+    return texts, rng.choice(4, number, p=[0.6, 0.3, 0.09, 0.01])
+
+
+def test_overlap_is_a_set_of_texts() -> None:
+    train = [("a", "b"), ("ab", ""), ("c", "d"), ("a", "b")]
+    validation = [("ab", "x"), ("a", "b"), ("", "ab"), ("c", "d"), ("c", "d")]
+    overlap = Overlap.of(
+        text_hashes(train), text_hashes(validation), np.arange(2, 6), np.arange(10, 15)
+    )
+    assert overlap == Overlap(3, 5, validation_line=11, training_line=2)
+    assert overlap.is_large
+    # one in a hundred is what benchmarks have
+    hashes = np.arange(200, dtype=np.uint64)
+    assert not Overlap.of(hashes[:2], hashes).is_large
+    assert Overlap.of(hashes[:3], hashes).is_large
+
+
+def test_texts_stay_together_and_classes_keep_their_shares() -> None:
+    texts, labels = rows(2000)
+    held_out = HeldOut(0.2, seed=1).stratified(texts, labels)
+    inside = {text for text, is_out in zip(texts, held_out, strict=True) if is_out}
+    outside = {text for text, is_out in zip(texts, held_out, strict=True) if not is_out}
+    assert not inside & outside
+    assert held_out.mean() == pytest.approx(0.2, abs=0.02)
+    for label in range(4):
+        assert held_out[labels == label].any() and not held_out[labels == label].all()
+    # without the classes a fifth of the rarest would be a matter of luck
+    assert held_out[labels == 0].mean() == pytest.approx(0.2, abs=0.04)
+
+
+def test_a_split_does_not_depend_on_the_order_but_on_the_seed() -> None:
+    texts, labels = rows(500)
+    held_out = HeldOut(0.1, seed=1).stratified(texts, labels)
+    order = np.random.default_rng(5).permutation(500)
+    again = HeldOut(0.1, seed=1).stratified([texts[i] for i in order], labels[order])
+    assert (again == held_out[order]).all()
+    assert (HeldOut(0.1, seed=2).stratified(texts, labels) != held_out).any()
+    drawn = HeldOut(0.1, seed=1).drawn(texts)
+    assert len({(text, bool(out)) for text, out in zip(texts, drawn, strict=True)}) == len(
+        set(texts)
+    )
+
+
+def test_small_classes() -> None:
+    labels = np.array([0] * 20 + [1, 1, 2])
+    texts = [f"text {number}" for number in range(23)]
+    held_out = HeldOut(0.1, seed=1).stratified(texts, labels)
+    counts = Counter(labels[held_out].tolist())
+    assert counts == {0: 2, 1: 1}, "of two rows one, of a single one none"
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, 2.0])
+def test_a_share_is_between_0_and_1(fraction: float) -> None:
+    with pytest.raises(ValueError, match=r"validation_fraction=.*give a share between 0 and 1"):
+        HeldOut(fraction, 1)
+
+
+def test_numbers_are_held_out_by_tenths() -> None:
+    values = np.random.default_rng(0).exponential(size=1000)
+    tenths = quantiles_of(values)
+    assert np.bincount(tenths).tolist() == [100] * 10
+    held_out = HeldOut(0.1, seed=1).stratified([str(value) for value in values], tenths)
+    assert np.bincount(tenths[held_out]).tolist() == [10] * 10

@@ -1,0 +1,92 @@
+"""What a terminal and the class files say of where a classification fails."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from sklearn import metrics as theirs
+
+from clozelab.modules.class_report import ClassReport, error_lines
+
+NAMES = ["fraud", "ok"]
+LABELS = ["fraud"] * 3 + ["ok"] * 7
+ANSWERS = ["ok", "ok", "fraud"] + ["ok"] * 6 + ["fraud"]
+
+
+def rows_of(lines: list[str]) -> list[list[str]]:
+    return list(csv.reader(f"{line}\n" for line in lines))
+
+
+def test_files_are_scikit_learns_report() -> None:
+    files = ClassReport.of(NAMES, zip(LABELS, ANSWERS, strict=True)).files("_more")
+    assert list(files) == ["classes_more.csv", "confusion_more.csv"]
+    header, *rows = rows_of(files["classes_more.csv"])
+    assert header == ["label", "precision", "recall", "f1", "count"]
+    report = theirs.classification_report(LABELS, ANSWERS, output_dict=True)
+    keys = ("precision", "recall", "f1-score", "support")
+    for row, name in zip(rows, ("fraud", "ok", "macro avg", "weighted avg"), strict=True):
+        expected = [100 * report[name][key] for key in keys[:3]] + [report[name]["support"]]
+        assert [float(cell) for cell in row[1:]] == pytest.approx(expected, abs=1e-4)
+    _, *cells = rows_of(files["confusion_more.csv"])
+    matrix = theirs.confusion_matrix(LABELS, ANSWERS, labels=NAMES)
+    assert {(one, other): int(count) for one, other, count in cells} == {
+        ("fraud", "fraud"): matrix[0, 0],
+        ("fraud", "ok"): matrix[0, 1],
+        ("ok", "fraud"): matrix[1, 0],
+        ("ok", "ok"): matrix[1, 1],
+    }
+
+
+def test_few_classes_show_their_matrix() -> None:
+    lines = list(ClassReport.of(NAMES, zip(LABELS, ANSWERS, strict=True)).shown_lines())
+    assert lines == [
+        "                               precision    recall        F1     count",
+        "  fraud                             50.0      33.3      40.0         3",
+        "  ok                                75.0      85.7      80.0         7",
+        "  (macro mean)                      62.5      59.5      60.0        10",
+        "  (weighted mean)                   67.5      70.0      68.0        10",
+        "  label \\ answer                   fraud        ok",
+        "  fraud                                1         2",
+        "  ok                                   1         6",
+    ]
+
+
+def test_many_classes_show_the_worst_and_what_is_confused() -> None:
+    names = [f"a class with a long name, number {number}" for number in range(120)]
+    labels = [name for name in names for _ in range(3)]
+    answers = list(labels)
+    answers[30:33] = [names[11]] * 3
+    lines = list(ClassReport.of(names, zip(labels, answers, strict=True)).shown_lines())
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[-4:] == ["0.0", "0.0", "0.0", "3"], "the tenth class comes first"
+    assert "  112 more classes in classes.csv" in lines
+    assert lines[-1].split("  ")[1].startswith("a class with") and " 3 " in lines[-1]
+
+
+def test_errors_are_sorted_by_how_sure_they_are() -> None:
+    rng = np.random.default_rng(0)
+    records = []
+    for number in range(50):
+        logits = rng.normal(size=2).round(5).tolist()
+        records.append(
+            {
+                "id": str(number),
+                "label": NAMES[number % 2],
+                "prediction": NAMES[int(np.argmax(logits))],
+                "logits": logits,
+            }
+        )
+    texts = [(f'"{number}",\na', f"b{number}") for number in range(50)]
+    header, *rows = rows_of(error_lines(records, texts))
+    assert header == ["id", "text", "text_2", "label", "answer", "probability"]
+    wrong = [record for record in records if record["prediction"] != record["label"]]
+    assert 10 < len(rows) == len(wrong)
+    probabilities = [float(row[-1]) for row in rows]
+    assert probabilities == sorted(probabilities, reverse=True)
+    for row in rows:
+        record = records[int(row[0])]
+        shares = np.exp(record["logits"]) / np.exp(record["logits"]).sum()
+        assert float(row[-1]) == pytest.approx(shares.max(), abs=1e-4)
+        assert row[1:5] == [*texts[int(row[0])], record["label"], record["prediction"]]

@@ -1,0 +1,175 @@
+"""Runs of one's own labels: the class of an F1, rows in both files, one file alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch import Trainer
+from sklearn import metrics as theirs
+
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.report.render import write_sweep_report
+
+WORDS = ("red", "blue", "slow", "fast")
+F1 = ("task.module.metrics=[f1,accuracy]", "task.metric=validation/f1")
+
+
+def rows(number: int, name: str) -> list[tuple[str, str]]:
+    return [
+        (f"the {WORDS[n % 4]} {name} {n}", "fraud" if n % 4 == 0 else "ok") for n in range(number)
+    ]
+
+
+def write(path: Path, content: list[tuple[str, str]]) -> None:
+    path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in content))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "data").mkdir()
+    write(folder / "data/train.tsv", rows(60, "film"))
+    write(folder / "data/dev.tsv", rows(24, "dog"))
+    write(folder / "data/shared.tsv", [*rows(2, "film"), *rows(24, "dog")])
+    texts = [text for text, _ in rows(60, "film") + rows(24, "dog")]
+    save_encoder(folder / "encoder", WordPieceTokenizer.train(texts, 100, True))
+    return folder
+
+
+@pytest.fixture
+def train(finetune: Callable[..., Path]) -> Callable[..., Path]:
+    def run(validation: str, *words: str, name: str = "run") -> Path:
+        task = {
+            "train_file": "train.tsv",
+            "validation_file": validation,
+            "text_columns": "[text]",
+            "labels": "null",
+            "test_id_column": "null",
+        }
+        settings = [f"task.data.{key}={value}" for key, value in task.items()]
+        checked = ["row=mine", "epochs=8", "allow_validation_in_training=false"]
+        return finetune("task=sst2", *settings, *checked, *words, name=name)
+
+    return run
+
+
+def answers(run: Path) -> tuple[list[str], list[str]]:
+    lines = (run / "predictions.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["label"] for record in records], [record["prediction"] for record in records]
+
+
+def test_an_f1_says_of_which_class(
+    train: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for name in ("fraud", "ok"):
+        run = train("dev.tsv", *F1, f"task.data.positive_label={name}", name=name)
+        expected = theirs.f1_score(*answers(run), pos_label=name)
+        record = json.loads((run / "run.json").read_text())
+        score = record["scores"]["validation/f1"]
+        assert score["positive_label"] == name and score["value"] == pytest.approx(100 * expected)
+        assert record["scores"]["validation/accuracy"]["positive_label"] is None
+        config = json.loads((run / "model/config.json").read_text())
+        assert config["clozelab"]["positive_label"] == name
+        assert f"f1 of {name}" in caplog.text
+    report = write_sweep_report(tmp_path / "fraud", tmp_path / "report")
+    page = (report.folder / "report.html").read_text()
+    assert "F1 of fraud" in page and "F1 of fraud" in (report.folder / "report.md").read_text()
+    with (report.folder / "results.csv").open(newline="") as file:
+        lines = {line["metric"]: line["positive_label"] for line in csv.DictReader(file)}
+    assert lines == {"validation/f1": "fraud", "validation/accuracy": ""}
+
+
+def test_a_page_shows_where_it_fails(train: Callable[..., Path], tmp_path: Path) -> None:
+    run = train("dev.tsv")
+    report = write_sweep_report(run, tmp_path / "report")
+    labels, predicted = answers(run)
+    expected = theirs.classification_report(labels, predicted, output_dict=True, zero_division=0)
+    (table,) = report.page.classes
+    names = {"(macro mean)": "macro avg", "(weighted mean)": "weighted avg"}
+    for name, cells in table.classes.items():
+        scores = expected[names.get(name, name)]
+        figures = [f"{100 * scores[key]:.1f}" for key in ("precision", "recall", "f1-score")]
+        assert cells == [*figures, f"{scores['support']:.0f}"]
+    matrix = theirs.confusion_matrix(labels, predicted, labels=list(table.matrix))
+    assert list(table.matrix.values()) == matrix.tolist()
+    for file in ("report.html", "report.md"):
+        assert "Where it fails" in (report.folder / file).read_text()
+
+
+def test_an_f1_of_nobody_knows_which_class_is_refused(train: Callable[..., Path]) -> None:
+    with pytest.raises(ValueError, match=r"the labels are fraud, ok: name it by task.data.pos"):
+        train("dev.tsv", *F1)
+    with pytest.raises(ValueError, match="positive_label=scam is not one of the labels fraud, ok"):
+        train("dev.tsv", *F1, "task.data.positive_label=scam", name="other")
+
+
+def test_rows_in_both_files(
+    train: Callable[..., Path], world: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"60 of 60 rows .* \(the first: line 2 is line 2 of training"
+    ):
+        train("train.tsv")
+    run = train("train.tsv", "allow_validation_in_training=true", name="meant")
+    assert "stand in the training" not in caplog.text
+    facts = json.loads((run / "run.json").read_text())["facts"]
+    assert facts["data"]["validation_in_training"] == 60
+    train("shared.tsv", name="warned")
+    assert f"2 of 26 rows of {world / 'data/shared.tsv'} stand in the training" in caplog.text
+    caplog.clear()
+    train("shared.tsv", name="again")  # from the cache
+    assert "2 of 26 rows" in caplog.text
+
+
+def test_a_run_survives_its_validation_file(
+    train: Callable[..., Path],
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write(world / "data/brief.tsv", rows(12, "cat"))
+    fit = Trainer.fit
+
+    def fit_and_change(trainer: Trainer, *words: Any, **more: Any) -> None:
+        fit(trainer, *words, **more)
+        write(world / "data/brief.tsv", rows(11, "cat"))
+
+    monkeypatch.setattr(Trainer, "fit", fit_and_change)
+    run = train("brief.tsv")
+    assert json.loads((run / "run.json").read_text())["status"] == "complete"
+    assert "errors.csv is not written" in caplog.text and not (run / "errors.csv").exists()
+    assert (run / "classes.csv").is_file()
+
+
+def test_one_file_alone(
+    train: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run = train("null", "task.data.validation_fraction=0.2")
+    record = json.loads((run / "run.json").read_text())
+    data = record["facts"]["data"]
+    assert data["held_out"] == {"fraction": 0.2, "seed": 1}
+    assert (data["train_examples"], data["validation_examples"]) == (48, 12)
+    assert sorted(answers(run)[0]) == ["fraud"] * 3 + ["ok"] * 9, "a fifth of each class"
+    assert data["validation_in_training"] == 0
+    assert "no validation file: 0.2 of the rows" in caplog.text
+    # all seeds of a table are scored on the same rows; another seed of the split is another run
+    again = train("null", "task.data.validation_fraction=0.2", "seed=2", name="again")
+    other = train("null", "task.data.validation_seed=2", name="other")
+    ids = [
+        [json.loads(line)["id"] for line in (folder / "predictions.jsonl").read_text().splitlines()]
+        for folder in (run, again, other)
+    ]
+    assert ids[0] == ids[1] != ids[2]
+    inputs = [json.loads((folder / "run.json").read_text())["inputs"] for folder in (run, other)]
+    assert inputs[0]["task_files"] != inputs[1]["task_files"]
+    page = write_sweep_report(run, tmp_path / "report").folder / "report.html"
+    assert "12 examples, 20 % of the training file" in page.read_text()
