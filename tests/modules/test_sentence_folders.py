@@ -31,7 +31,7 @@ def write(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., Path
     def build(vectors: SentenceVectors, name: str = "st") -> Path:
         torch.manual_seed(2)
         encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-        files = sentence_files(vectors.pooling, encoder.config, 12, vectors.normalized)
+        files = sentence_files(vectors, encoder.config, 12)
         write_model(tmp_path / name, encoder, {}, TOKENIZER, extra_files=files)
         (tmp_path / name / "checksums.json").unlink()  # the tests change files
         return tmp_path / name

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from clozelab.models import tensorbundle
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import warn_of_unknown
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.locate import CONFIG_FILE, config_path
@@ -257,6 +258,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
     model_type = str(values.get("model_type", "bert"))
     try:
         family = family_of(model_type.removeprefix(CUSTOM_MODEL_TYPE_PREFIX))
+        warn_of_unknown(config_path(folder), family.unknown_keys(values))
         return family.from_hf_config(values)
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
