@@ -176,7 +176,7 @@ def _refuse_other_settings(folder: Path) -> None:
 
 def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
     """ValueError where the library changes each text; a warning for prompts that one may name."""
-    library = json_or_empty(folder / LIBRARY_FILE)
+    library = _library_settings(folder)
     changes = {
         "default_prompt_name": library.get("default_prompt_name"),
         "do_lower_case": settings.get("do_lower_case"),
@@ -197,6 +197,13 @@ def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
         )
 
 
+def _library_settings(folder: Path) -> JsonObject:
+    """Those of the whole model, which the library does not read without a list of modules."""
+    if not (folder / MODULES_FILE).is_file():
+        return {}
+    return json_or_empty(folder / LIBRARY_FILE)
+
+
 def _transformer_settings(folder: Path) -> JsonObject:
     """Those of the Transformer, whose file old versions named by the encoder's family."""
     for path in (folder / TRANSFORMER_FILE, *sorted(folder.glob("sentence_*_config.json"))):
@@ -208,7 +215,7 @@ def _transformer_settings(folder: Path) -> JsonObject:
 def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
     """How many columns of a vector the library keeps; a warning where it compares by no cosine."""
     path = folder / LIBRARY_FILE
-    library = json_or_empty(path)
+    library = _library_settings(folder)
     warn_of_unknown(path, tuple(sorted({*library} - KNOWN_LIBRARY_KEYS)))
     similarity = library.get("similarity_fn_name") or "cosine"
     if similarity != "cosine" and not (similarity == "dot" and is_normalized):
@@ -259,7 +266,7 @@ def _activation(folder: Path) -> str | None:
     config = read_config_dict(folder)
     own = config.get(ACTIVATION_KEYS[0]) or {}
     places = (
-        json_or_empty(folder / LIBRARY_FILE).get("activation_fn"),
+        _library_settings(folder).get("activation_fn"),
         own.get("activation_fn"),
         config.get(ACTIVATION_KEYS[1]),
     )
@@ -274,10 +281,10 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
     """
     if task not in ("classification", "multi_label", "regression"):
         return False
-    library = json_or_empty(folder / LIBRARY_FILE)
     name = _activation(folder)
+    is_named = _library_settings(folder).get("model_type") == "CrossEncoder"
     # What CrossEncoder takes of one number, unless another one is named.
-    if name is None and library.get("model_type") == "CrossEncoder" and task == "regression":
+    if name is None and is_named and task == "regression":
         name = "Sigmoid"
     if name is None:
         return False
