@@ -24,6 +24,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import odd_corpora
+import odd_folders
 import odd_labels
 import odd_models
 import odd_predictions
@@ -32,7 +33,13 @@ from odd_lab import PACKAGE, Case, End, quieten, run_case
 
 PAGE = ROOT / "docs" / "reliability.md"
 TABLE = re.compile(r"(<!-- make odd -->\n).*?(<!-- end -->)", re.DOTALL)
-KINDS = (odd_models.CASES, odd_predictions.CASES, odd_labels.CASES, odd_corpora.CASES)
+KINDS = (
+    odd_models.CASES,
+    odd_folders.CASES,
+    odd_predictions.CASES,
+    odd_labels.CASES,
+    odd_corpora.CASES,
+)
 
 
 def chosen(words: Sequence[str] | None) -> list[Case]:

@@ -142,3 +142,15 @@ def test_a_causal_encoder_of_a_class_without_that_is_read_back(name: str) -> Non
     assert family.from_hf_config(values) == config
     with pytest.raises(ValueError, match="is_decoder is True, and only False"):
         family.from_hf_config({**subject.settings, "is_decoder": True})
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Longformer", "choices"), ("BigBird", "spans")])
+def test_a_question_is_found_by_one_separator(name: str, kind: str) -> None:
+    """transformers finds it by config.json's, our heads by the tokenizer's."""
+    family = family_of(config_keys.SUBJECTS[name].model_type)
+    family.require_separator({"sep_token_id": 3}, [kind], 3, "F")
+    family.require_separator({"sep_token_id": 2}, ["lm"], 3, "F")
+    with pytest.raises(ValueError, match="F: sep_token_id is 2 in config.json and 3 for the tok"):
+        family.require_separator({"sep_token_id": 2}, [kind], 3, "F")
+    with pytest.raises(ValueError, match="write 3 in config.json"):
+        family.require_separator({}, [kind], 3, "F")

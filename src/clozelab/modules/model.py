@@ -99,6 +99,7 @@ def read_model(path: Path | str) -> Model:
     tokenizer = open_tokenizer(folder)
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
+    family.require_separator(config, kinds, tokenizer.sep_id, folder)
     encoder = folders.load_encoder(folder, stored=stored, tells_fresh=False)
     # A folder of other libraries', or of ours that they can read.
     is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)

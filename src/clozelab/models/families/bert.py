@@ -131,6 +131,8 @@ class Family:
     reads_two_directions: ClassVar[bool] = True
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
     tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
+    # Heads whose classes find a question or a choice by config.json's `sep_token_id`.
+    separated_kinds: ClassVar[frozenset[str]] = frozenset()
     cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
     num_heads = 1
 
@@ -233,6 +235,17 @@ class Family:
             raise ValueError(
                 f"{where}: the tokenizer's template (post_processor) does not put [CLS] where"
                 f" {self.class_name} reads it, at the end for XLNet alone: take the model's own"
+            )
+
+    def require_separator(
+        self, values: ReadOnlyJson, kinds: Collection[str], sep_id: int, where: str | Path
+    ) -> None:
+        """ValueError where a head here and its class would find questions by other separators."""
+        given = values.get("sep_token_id", self.defaults.get("sep_token_id"))
+        if self.separated_kinds & set(kinds) and given != sep_id:
+            raise ValueError(
+                f"{where}: sep_token_id is {given} in config.json and {sep_id} for the tokenizer,"
+                f" and a {self.class_name} finds a question by it: write {sep_id} in config.json"
             )
 
     # Names of tensors

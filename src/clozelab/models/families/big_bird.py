@@ -57,7 +57,9 @@ class BigBird(Family):
         **BLOCKS,
         "hidden_act": "gelu_new",
         "attention_type": "block_sparse",
+        "sep_token_id": 66,
     }
+    separated_kinds = frozenset({"spans"})
     fixed = {"is_decoder": False, "use_bias": True, "rescale_embeddings": False}
     reads_two_directions = False
 

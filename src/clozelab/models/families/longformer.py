@@ -57,7 +57,8 @@ class Longformer(Roberta):
         "attention.value_global": "attention.self.value_global",
     }
     parts = {"positions": POSITIONS, "attention": ATTENTION}
-    defaults = {**Roberta.defaults, "attention_window": 512}
+    defaults = {**Roberta.defaults, "attention_window": 512, "sep_token_id": 2}
+    separated_kinds = frozenset({"choices", "spans"})
     # The last three are of the release's own code.
     fixed = {
         "is_decoder": False,
