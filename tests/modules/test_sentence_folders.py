@@ -332,7 +332,7 @@ def test_a_cross_encoders_number_is_that_of_its_library(
         (
             1,
             {"sbert_ce_default_activation_function": "torch.nn.modules.Tanh"},
-            "outputs pass torch",
+            "Tanh .activation_fn., and only Identity or Sigmoid .*take another",
         ),
         (3, {"sentence_transformers": {"activation_fn": SIGMOID}}, "only Identity is computed"),
     ],

@@ -95,7 +95,7 @@ def test_a_key_that_nobody_knows_is_named_once(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"auto_map": {"AutoModel": "modeling.MyBert"}}, "code of a folder's own is not run here"),
+        ({"auto_map": {"AutoModel": "modeling.MyBert"}}, "which cannot be read here: code of a folder.s own"),
         ({"quantization_config": {"load_in_8bit": True}}, "float32 first"),
         ({"adapters": {"adapters": {"a": "x"}}}, "merge its adapters"),
         ({"position_embedding_type": None}, "position_embedding_type is None, and only 'absolute'"),
@@ -150,7 +150,18 @@ def test_a_question_is_found_by_one_separator(name: str, kind: str) -> None:
     family = family_of(config_keys.SUBJECTS[name].model_type)
     family.require_separator({"sep_token_id": 3}, [kind], 3, "F")
     family.require_separator({"sep_token_id": 2}, ["lm"], 3, "F")
-    with pytest.raises(ValueError, match="F: sep_token_id is 2 in config.json and 3 for the tok"):
+    with pytest.raises(ValueError, match=r"F: sep_token_id is 2 in config.json and 3 for the tok"):
         family.require_separator({"sep_token_id": 2}, [kind], 3, "F")
-    with pytest.raises(ValueError, match="write 3 in config.json"):
+    with pytest.raises(ValueError, match=r"write 3 in config.json"):
         family.require_separator({}, [kind], 3, "F")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("DistilBERT", "activation"), ("XLNet", "ff_activation"), ("BERT", "model.")]
+)
+def test_an_activation_is_refused_by_the_familys_own_key(name: str, key: str) -> None:
+    subject = config_keys.SUBJECTS[name]
+    family = family_of(subject.model_type)
+    own = family.renamed.get("hidden_act", "hidden_act")
+    with pytest.raises(ValueError, match=rf"^{key}(hidden_act)? is 'tanh'; choose one of gelu,"):
+        family.from_hf_config({**subject.settings, own: "tanh"})

@@ -120,8 +120,13 @@ def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
         given = values.get(key, value)
         if given == value or not (given or value):
             continue
-        way = _WAYS.get(key, "write that if no weight was trained otherwise, or take another model")
-        raise ValueError(f"{key} is {_shown(given)}, and only {value!r} can be read: {way}")
+        if value is None:
+            problem = "which cannot be read here"
+            way = "remove the key if no weight was trained with it, or take another model"
+        else:
+            problem = f"and only {value!r} can be read"
+            way = "write that if no weight was trained otherwise, or take another model"
+        raise ValueError(f"{key} is {_shown(given)}, {problem}: {_WAYS.get(key, way)}")
 
 
 def require_one_spelling(values: ReadOnlyJson, spellings: Mapping[str, str]) -> None:

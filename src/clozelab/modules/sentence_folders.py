@@ -109,10 +109,12 @@ def _modules(folder: Path) -> list[JsonObject]:
     """The entries of modules.json; ValueError where they are none."""
     path = folder / MODULES_FILE
     try:
-        modules = json.loads(path.read_bytes())
+        modules = list(json.loads(path.read_bytes()))
         for module in modules:
             if not isinstance(module["type"] + module["path"], str):
                 raise TypeError
+        if not modules:
+            raise ValueError
     except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"{path} is no list of modules, each with its type and path: copy the folder again"
@@ -292,10 +294,12 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
     kind = name.rpartition(".")[2]
     allowed = ("Identity",) if task == "classification" else ("Identity", "Sigmoid")
     if kind not in allowed:
+        way = "take another model"
+        if kind == "Sigmoid":
+            way = "labels that do not exclude each other need problem_type in config.json"
         raise ValueError(
             f"{folder}: its outputs pass {name} (activation_fn), and only {' or '.join(allowed)} is"
-            f" computed here for its task, {task}; labels that do not exclude each other need"
-            " problem_type multi_label_classification in config.json"
+            f" computed here for its task, {task}; {way}"
         )
     return kind == "Sigmoid" and task == "regression"
 

@@ -381,7 +381,13 @@ class Family:
         if missing:
             model = self.class_name.upper()
             raise ValueError(f"it lacks {', '.join(missing)}: not a complete {model} configuration")
-        return EncoderConfig(**self.from_hf_keys(complete) | extra)
+        try:
+            return EncoderConfig(**self.from_hf_keys(complete) | extra)
+        except ValueError as error:
+            message = str(error)
+            for name, key in self.renamed.items():
+                message = message.replace(f"model.{name} is", f"{key} is")
+            raise ValueError(message) from None
 
     def unknown_keys(self, values: ReadOnlyJson) -> tuple[str, ...]:
         """Keys of a config.json that say something, and that nobody knows (config_keys.py)."""
