@@ -459,18 +459,26 @@ def quiet() -> Iterator[None]:
 
 
 def table(results: list[Outcome]) -> str:
-    """Markdown: a line for each family, with the number and the keys of each outcome."""
-    lines = ["| family | equal | refused | read here alone | refused keys |"]
-    lines.append("|---|--:|--:|--:|---|")
+    """Markdown: the number of each outcome by family, and the keys that are refused.
+
+    A size that is missing is refused everywhere, and is counted but not named.
+    """
     by_family: dict[str, list[Outcome]] = defaultdict(list)
+    refused: dict[str, dict[str, None]] = defaultdict(dict)
     for outcome in results:
         by_family[outcome.family].append(outcome)
+        if outcome.end == "refused" and outcome.value is not MISSING:
+            refused[outcome.family][f"`{outcome.key}`"] = None
+    everywhere = set.intersection(*(set(keys) for keys in refused.values()))
+    lines = [f"Refused in every family: {', '.join(sorted(everywhere))}.", ""]
+    lines += ["| family | equal | refused | read here alone | further keys with refused values |"]
+    lines += ["|---|--:|--:|--:|---|"]
     for family, own in by_family.items():
         counts = []
         for end in ("equal", "refused", "impossible"):
             counts.append(str(sum(outcome.end == end for outcome in own)))
-        refused = dict.fromkeys(f"`{x.key}`" for x in own if x.end == "refused")
-        lines.append(f"| {family} | {' | '.join(counts)} | {', '.join(refused)} |")
+        keys = [key for key in refused[family] if key not in everywhere]
+        lines.append(f"| {family} | {' | '.join(counts)} | {', '.join(keys)} |")
     return "\n".join(lines)
 
 

@@ -62,7 +62,7 @@ def test_a_folder_of_other_files_alone_says_what_it_has(folder: Path) -> None:
     with pytest.raises(ValueError, match="holds an adapter alone, which is merged"):
         find_model(str(folder))
     (folder / "adapter_config.json").rename(folder / "modules.json")
-    with pytest.raises(ValueError, match="save it anew with sentence-transformers"):
+    with pytest.raises(ValueError, match="names no encoder in the folder itself"):
         find_model(str(folder))
 
 

@@ -390,3 +390,30 @@ def test_another_vocabulary_and_an_export_leave_the_vectors_as_they_were(
     for name, words in commands.items():
         assert main([*words, f"to={tmp_path / name / 'again'}"]) == 1
         assert not (tmp_path / name / "again").exists()
+
+
+@pytest.mark.parametrize("name", [SIGMOID, IDENTITY])
+def test_an_evaluation_scores_the_number_behind_the_sigmoid(
+    cross_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Pearson's correlation differs without it, Spearman's does not."""
+    package = pytest.importorskip("sentence_transformers")
+    monkeypatch.chdir(tmp_path)
+    folder = cross_encoder(1, {"sentence_transformers": {"activation_fn": name}})
+    pairs = [(first, second) for first in TEXTS[:6] for second in TEXTS[5:10]]
+    scores = [round(0.3 + (7 * number % 30) / 7, 3) for number in range(len(pairs))]
+    lines = ["sentence1\tsentence2\tscore\tindex"]
+    for number, ((first, second), score) in enumerate(zip(pairs, scores, strict=True)):
+        lines.append(f"{first}\t{second}\t{score}\t{number}")
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+    words = ["measure=labelled", "task@measure.task=stsb", "measure.name=given", "row=ce"]
+    words += [f"encoder={folder}", f"measure.task.data.validation_file={tmp_path / 'dev.tsv'}"]
+    assert main(["evaluate", *words, "trainer.precision=32-true"]) == 0
+    (record,) = (tmp_path / "runs").rglob("run.json")
+    given = json.loads(record.read_text())["scores"]["validation/pearson"]["value"]
+    library = package.CrossEncoder(str(folder), device="cpu")
+    expected = np.corrcoef(library.predict(pairs), scores)[0, 1]
+    assert given / 100 == pytest.approx(expected, abs=1e-5)
+    other = torch.nn.Identity() if name == SIGMOID else torch.nn.Sigmoid()
+    changed = np.corrcoef(library.predict(pairs, activation_fn=other), scores)[0, 1]
+    assert abs(changed - expected) > 1e-4

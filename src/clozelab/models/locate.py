@@ -31,7 +31,7 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     if (path / "adapter_config.json").is_file():
         advice = "; it holds an adapter alone, which is merged into its model first (peft)"
     elif (path / "modules.json").is_file():
-        advice = "; modules.json names a folder of it: save it anew with sentence-transformers"
+        advice = "; modules.json there names no encoder in the folder itself, which alone is read"
     elif not path.is_dir():
         advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
     raise ValueError(

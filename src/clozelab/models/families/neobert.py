@@ -56,7 +56,6 @@ class Neobert(Family):
         "initializer_range": "embedding_init_range",
         "max_position_embeddings": "max_length",
     }
-    converted = ("intermediate_size",)
     parts = {
         "type_vocab_size": 0,
         "hidden_act": "silu",
