@@ -358,7 +358,7 @@ def our_outputs(folder: Path, class_name: str) -> Tensor:
         "position_ids": torch.cat([torch.arange(length) for length in LENGTHS]),
     }
     kind = next(iter(family.kinds(class_name)), None)
-    head = None
+    head: Any = None
     if kind is not None:
         num_labels = len(read_config_dict(folder).get("id2label") or "01")
         head = family.head(kind, encoder, num_labels=num_labels, stored=stored).eval()

@@ -166,6 +166,16 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         ],
         "encoder is in 0_Transformer",
     ),
+    "unit lengths of tokens": (
+        "2_Normalize/config.json",
+        {"module_input_name": "token_embeddings"},
+        "Normalize is not of the vector",
+    ),
+    "unit lengths elsewhere": (
+        "2_Normalize/config.json",
+        {"module_input_name": "sentence_embedding", "module_output_name": "unit"},
+        "Normalize is not of the vector",
+    ),
     "no list": ("modules.json", {"Transformer": ""}, "is no list of modules"),
     "no types": ("modules.json", [{"path": ""}], "is no list of modules"),
     "a task": (
@@ -191,7 +201,8 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_computed_here_is_refused_by_name(write: Any, case: str) -> None:
     name, content, message = REFUSED[case]
-    folder = write(SentenceVectors())
+    folder = write(SentenceVectors(normalized=True))
+    (folder / "2_Normalize").mkdir()
     if case == "older file":
         (folder / "sentence_bert_config.json").unlink()
     (folder / name).write_text(json.dumps(content))

@@ -154,8 +154,8 @@ def warn_of_unknown(path: Path, names: tuple[str, ...]) -> None:
     """One line for each file and process."""
     if names:
         _LOG.warning(
-            "%s: nothing here or in transformers reads %s; if code of your own does, its answers"
-            " may be other ones",
+            "%s: nothing here reads %s; if code of your own does, its answers may differ from those"
+            " here",
             path,
             ", ".join(names),
         )

@@ -151,9 +151,10 @@ def _refuse_other_modules(
             " save it anew, SentenceTransformer(FOLDER).save_pretrained(OTHER)"
         )
     for module, name in zip(modules, names, strict=True):
-        key = json_or_empty(folder / module["path"] / "config.json").get("module_input_name")
-        if name == "Normalize" and module["path"] and key not in (None, "sentence_embedding"):
-            raise ValueError(f"{path}: its Normalize is of {key}, and not of the vector; {way}")
+        settings = json_or_empty(folder / module["path"] / "config.json")
+        ends = {settings.get("module_input_name"), settings.get("module_output_name")}
+        if name == "Normalize" and module["path"] and not ends <= {None, "sentence_embedding"}:
+            raise ValueError(f"{path}: its Normalize is not of the vector ({settings}); {way}")
 
 
 def _refuse_other_settings(folder: Path) -> None:
