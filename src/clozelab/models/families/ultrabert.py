@@ -151,9 +151,12 @@ class Ultrabert(Family):
             "num_key_value_heads": heads_count,
             "head_dim": values["hidden_size"] // heads_count,
             "prediction_head_size": HEAD_SIZE,
-            "mlp_bias": values["attention_bias"],
         }
         require_values(values, expected)
+        if values["mlp_bias"] != values["attention_bias"]:
+            raise ValueError(
+                "attention_bias and mlp_bias differ; all matrices have a bias here, or none"
+            )
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(BASES))
         fields["use_bias"] = values["attention_bias"]
         fields["attention"] = attention_part(values, values["sliding_window"], (3, 2))
