@@ -24,6 +24,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import odd_corpora
+import odd_folders
 import odd_given
 import odd_labels
 import odd_models
@@ -41,6 +42,7 @@ KINDS = (
     odd_given.CASES,
     odd_corpora.CASES,
     odd_scores.CASES,
+    odd_folders.CASES,
 )
 
 

@@ -283,7 +283,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             {**family_of("bert").to_hf_config(tiny_config()), "add_cross_attention": True}
         ),
         ValueError,
-        "cross-attention",
+        "add_cross_attention is True, and only False",
     ),
     (
         "foreign configs are refused: vocab_size",

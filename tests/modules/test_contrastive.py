@@ -19,7 +19,7 @@ from clozelab.datamodules.examples import GroupedSequences, encode_examples
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.modules.embeddings import ContrastiveEncoder
 from clozelab.modules.model import write_model
-from clozelab.modules.sentence_folders import sentence_files
+from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "p n o")]
 TRIPLES = [
@@ -107,7 +107,7 @@ def test_loss_is_sentence_transformers(make: Any, tmp_path: Path, kind: str) -> 
     from sentence_transformers.sentence_transformer import losses
 
     module, batch = make(KINDS[kind], "mean")
-    files = sentence_files("mean", module.encoder.config, 16)
+    files = sentence_files(SentenceVectors("mean"), module.encoder.config, 16)
     write_model(tmp_path / "m", module.encoder, {}, TOKENIZER, extra_files=files)
     theirs = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
     loss = losses.MultipleNegativesRankingLoss(theirs, scale=1 / TEMPERATURE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from tests.modules.test_embeddings import TOKENIZER
 import clozelab
 from clozelab.cli import main
 from clozelab.models.encoder import Encoder
-from clozelab.modules.model import max_positions, sentence_vectors, write_model
+from clozelab.models.registry import family_for
+from clozelab.modules.model import max_positions, sentence_vectors, with_pooling, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, files_beside, sentence_files
 
 transformers = pytest.importorskip("transformers")
@@ -31,7 +33,7 @@ def write(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., Path
     def build(vectors: SentenceVectors, name: str = "st") -> Path:
         torch.manual_seed(2)
         encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-        files = sentence_files(vectors.pooling, encoder.config, 12, vectors.normalized)
+        files = sentence_files(vectors, encoder.config, 12)
         write_model(tmp_path / name, encoder, {}, TOKENIZER, extra_files=files)
         (tmp_path / name / "checksums.json").unlink()  # the tests change files
         return tmp_path / name
@@ -125,6 +127,72 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         "pooling_mode_max_tokens",
     ),
     "no pooling": ("1_Pooling/config.json", {}, "pooling is"),
+    "no module of pooling": (
+        "modules.json",
+        [{"type": TYPES + "Transformer", "path": ""}],
+        "names no Pooling, .* say pooling=mean or pooling=cls",
+    ),
+    "a sparse encoder": (
+        "modules.json",
+        [{"type": "sentence_transformers.sparse_encoder.models.MLMTransformer", "path": ""}],
+        "pass a MLMTransformer",
+    ),
+    "code of its own": (
+        "modules.json",
+        [
+            {"type": "custom_st.Transformer", "path": ""},
+            {"type": TYPES + "Pooling", "path": "1_Pooling"},
+        ],
+        "Transformer module .custom_st.Transformer., which is not",
+    ),
+    "another order": (
+        "modules.json",
+        [
+            {"type": TYPES + "Pooling", "path": "1_Pooling"},
+            {"type": TYPES + "Transformer", "path": ""},
+        ],
+        "modules are Pooling, Transformer",
+    ),
+    "two poolings in a row": (
+        "modules.json",
+        [{"type": TYPES + name, "path": ""} for name in ("Transformer", "Pooling", "Pooling")],
+        "Transformer, Pooling, Pooling",
+    ),
+    "an encoder elsewhere": (
+        "modules.json",
+        [
+            {"type": TYPES + "Transformer", "path": "0_Transformer"},
+            {"type": TYPES + "Pooling", "path": "1_Pooling"},
+        ],
+        "encoder is in 0_Transformer",
+    ),
+    "unit lengths of tokens": (
+        "2_Normalize/config.json",
+        {"module_input_name": "token_embeddings"},
+        "Normalize is not of the vector",
+    ),
+    "unit lengths elsewhere": (
+        "2_Normalize/config.json",
+        {"module_input_name": "sentence_embedding", "module_output_name": "unit"},
+        "Normalize is not of the vector",
+    ),
+    "no list": ("modules.json", {"Transformer": ""}, "is no list of modules"),
+    "no types": ("modules.json", [{"path": ""}], "is no list of modules"),
+    "a task": (
+        "sentence_bert_config.json",
+        {"transformer_task": "fill-mask"},
+        "transformer_task is 'fill-mask', and only 'feature-extraction'",
+    ),
+    "another output": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}},
+        "modality_config takes",
+    ),
+    "arguments": ("sentence_bert_config.json", {"model_args": {"x": 1}}, "model_args is"),
+    "expansion": ("sentence_bert_config.json", {"query_length": 32}, "query_length is 32"),
+    "older file": ("sentence_roberta_config.json", {"do_lower_case": True}, "do_lower_case True"),
+    "columns in words": ("config_sentence_transformers.json", {"truncate_dim": "8"}, "'8'; it is"),
+    "no columns": ("config_sentence_transformers.json", {"truncate_dim": 0}, "above 0, or null"),
     "a prompt": ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "query"),
     "lower case": ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case True"),
 }
@@ -133,12 +201,167 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_computed_here_is_refused_by_name(write: Any, case: str) -> None:
     name, content, message = REFUSED[case]
-    folder = write(SentenceVectors())
+    folder = write(SentenceVectors(normalized=True))
+    (folder / "2_Normalize").mkdir()
+    if case == "older file":
+        (folder / "sentence_bert_config.json").unlink()
     (folder / name).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
         sentence_vectors(folder)
     # The encoder itself is as good as ever.
     assert np.isfinite(embeddings(folder, pooling="mean")).all()
+
+
+@pytest.mark.parametrize("size", [1, 16, 1000])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_kept_columns_are_those_of_sentence_transformers(
+    write: Any, tmp_path: Path, size: int, normalized: bool
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    vectors = SentenceVectors("mean", normalized, size)
+    folder = write(vectors)
+    whole = embeddings(write(SentenceVectors("mean", normalized), "whole"))
+    theirs = library.SentenceTransformer(str(folder), device="cpu")
+    ours = embeddings(folder)
+    assert ours.shape == (len(TEXTS), min(size, whole.shape[1]))
+    assert np.abs(ours - whole[:, :size]).max() <= 1e-6
+    assert np.abs(theirs.encode(TEXTS) - ours).max() <= 1e-5
+    assert (
+        main(["export", str(folder), f"to={tmp_path / 'o'}", "format=sentence_transformers"]) == 0
+    )
+    assert sentence_vectors(tmp_path / "o") == vectors
+    # Training and measures take whole vectors, if one says so.
+    with pytest.raises(ValueError, match=f"first {size} columns .* say pooling=mean"):
+        with_pooling({"pooling": "auto"}, folder)
+    assert with_pooling({"pooling": "cls"}, folder) == {"pooling": "cls"}
+
+
+def test_cls_of_an_encoder_that_is_read_by_another_token_is_refused(
+    write: Any, tmp_path: Path, tiny_config: Callable[..., Any]
+) -> None:
+    """The library takes the first token, of which a causal encoder has seen nothing else."""
+    folder = write(SentenceVectors("cls"))
+    config = json.loads((folder / "config.json").read_text()) | {"is_decoder": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"takes the first token for \[CLS\]"):
+        sentence_vectors(folder)
+    assert np.isfinite(embeddings(folder, pooling="cls")).all()
+
+
+def test_what_changes_no_vector_is_named(write: Any, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(SentenceVectors())
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"type": TYPES + "Dropout", "path": "2_Dropout"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    settings = {"similarity_fn_name": "dot", "prompts": {"query": "q: ", "document": ""}, "new": 1}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with caplog.at_level("WARNING"):
+        assert sentence_vectors(folder) == SentenceVectors()
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert "has prompts (query), which are not put before a text" in text
+    assert "compares vectors by dot (similarity_fn_name)" in text
+    assert "reads new; if code" in text
+
+
+# Cross-encoders
+
+PAIRS = list(itertools.pairwise(TEXTS[:10]))
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+@pytest.fixture
+def cross_encoder(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., Path]:
+    """cross_encoder(labels, config.json's further keys, the library's file) -> a folder."""
+
+    def build(num_labels: int = 1, keys: Any = None, library: Any = None) -> Path:
+        torch.manual_seed(2)
+        config = tiny_config(vocab_size=TOKENIZER.vocab_size, initializer_range=0.2)
+        encoder = Encoder(config)
+        head = family_for(config).head("classification", encoder, num_labels=num_labels)
+        labels = [f"LABEL_{number}" for number in range(num_labels)]
+        folder = tmp_path / "ce"
+        heads = {"classification": head}
+        write_model(folder, encoder, heads, TOKENIZER, labels=labels, extra_config=keys)
+        (folder / "checksums.json").unlink()
+        if library is not None:
+            module = {"idx": 0, "name": "0", "type": TYPES + "Transformer", "path": ""}
+            (folder / "modules.json").write_text(json.dumps([module]))
+            task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+            states = {"text": {"method": "forward", "method_output_name": "logits"}}
+            path = folder / "sentence_bert_config.json"
+            path.write_text(json.dumps({**task, "modality_config": states}))
+            path = folder / "config_sentence_transformers.json"
+            path.write_text(json.dumps({"model_type": "CrossEncoder", **library}))
+        return folder
+
+    return build
+
+
+def numbers(folder: Path) -> np.ndarray:
+    answers = clozelab.load(str(folder), device="cpu", precision="32-true").classify(PAIRS)
+    return np.array([answer.value for answer in answers])
+
+
+@pytest.mark.parametrize(
+    ("keys", "library", "is_squashed"),
+    [
+        ({"sentence_transformers": {"activation_fn": SIGMOID, "version": "5"}}, None, True),
+        ({"sbert_ce_default_activation_function": SIGMOID}, None, True),
+        ({}, {"activation_fn": SIGMOID}, True),
+        ({}, {}, True),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, None, False),
+        ({"sbert_ce_default_activation_function": IDENTITY}, None, False),
+        ({}, {"activation_fn": IDENTITY}, False),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, {"activation_fn": SIGMOID}, True),
+    ],
+)
+def test_a_cross_encoders_number_is_that_of_its_library(
+    cross_encoder: Any, tmp_path: Path, keys: Any, library: Any, is_squashed: bool
+) -> None:
+    package = pytest.importorskip("sentence_transformers")
+    folder = cross_encoder(1, keys, library)
+    ours = numbers(folder)
+    theirs = package.CrossEncoder(str(folder), device="cpu").predict(PAIRS)
+    assert np.abs(ours - theirs).max() <= 1e-5
+    raw = numbers(cross_encoder(1, {"sentence_transformers": {"activation_fn": IDENTITY}}))
+    assert np.abs(raw - ours).max() > 0.1 or not is_squashed
+    folder = cross_encoder(1, keys, library)
+    for verb, name in ((["export", str(folder)], "out"), (["vocabulary", str(folder)], "longer")):
+        if verb[0] == "vocabulary":
+            (tmp_path / "words.txt").write_text("abc\n")
+            verb = [*verb, f"words={tmp_path / 'words.txt'}"]
+        assert main([*verb, f"to={tmp_path / name}"]) == 0
+        assert np.abs(numbers(tmp_path / name) - ours).max() <= 1e-6
+        again = package.CrossEncoder(str(tmp_path / name), device="cpu").predict(PAIRS)
+        assert np.abs(again - ours).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "keys", "message"),
+    [
+        (
+            1,
+            {"sbert_ce_default_activation_function": "torch.nn.modules.Tanh"},
+            "Tanh .activation_fn., and only Identity or Sigmoid .*take another",
+        ),
+        (3, {"sentence_transformers": {"activation_fn": SIGMOID}}, "only Identity is computed"),
+    ],
+)
+def test_another_activation_is_refused(
+    cross_encoder: Any, num_labels: int, keys: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        clozelab.load(str(cross_encoder(num_labels, keys)), device="cpu")
+
+
+def test_classes_keep_their_softmax(cross_encoder: Any) -> None:
+    folder = cross_encoder(3, {"sentence_transformers": {"activation_fn": IDENTITY}})
+    package = pytest.importorskip("sentence_transformers")
+    theirs = package.CrossEncoder(str(folder), device="cpu").predict(PAIRS, apply_softmax=True)
+    answers = clozelab.load(str(folder), device="cpu", precision="32-true").classify(PAIRS)
+    ours = np.array([list(answer.probabilities.values()) for answer in answers])
+    assert np.abs(ours - theirs).max() <= 1e-5
 
 
 def test_an_export_keeps_what_the_folder_says_or_takes_what_one_says(
@@ -178,3 +401,30 @@ def test_another_vocabulary_and_an_export_leave_the_vectors_as_they_were(
     for name, words in commands.items():
         assert main([*words, f"to={tmp_path / name / 'again'}"]) == 1
         assert not (tmp_path / name / "again").exists()
+
+
+@pytest.mark.parametrize("name", [SIGMOID, IDENTITY])
+def test_an_evaluation_scores_the_number_behind_the_sigmoid(
+    cross_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Pearson's correlation differs without it, Spearman's does not."""
+    package = pytest.importorskip("sentence_transformers")
+    monkeypatch.chdir(tmp_path)
+    folder = cross_encoder(1, {"sentence_transformers": {"activation_fn": name}})
+    pairs = [(first, second) for first in TEXTS[:6] for second in TEXTS[5:10]]
+    scores = [round(0.3 + (7 * number % 30) / 7, 3) for number in range(len(pairs))]
+    lines = ["sentence1\tsentence2\tscore\tindex"]
+    for number, ((first, second), score) in enumerate(zip(pairs, scores, strict=True)):
+        lines.append(f"{first}\t{second}\t{score}\t{number}")
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+    words = ["measure=labelled", "task@measure.task=stsb", "measure.name=given", "row=ce"]
+    words += [f"encoder={folder}", f"measure.task.data.validation_file={tmp_path / 'dev.tsv'}"]
+    assert main(["evaluate", *words, "trainer.precision=32-true"]) == 0
+    (record,) = (tmp_path / "runs").rglob("run.json")
+    given = json.loads(record.read_text())["scores"]["validation/pearson"]["value"]
+    library = package.CrossEncoder(str(folder), device="cpu")
+    expected = np.corrcoef(library.predict(pairs), scores)[0, 1]
+    assert given / 100 == pytest.approx(expected, abs=1e-5)
+    other = torch.nn.Identity() if name == SIGMOID else torch.nn.Sigmoid()
+    changed = np.corrcoef(library.predict(pairs, activation_fn=other), scores)[0, 1]
+    assert abs(changed - expected) > 1e-4

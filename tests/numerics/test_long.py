@@ -508,8 +508,8 @@ def test_there_and_back(title, suffix, theirs, tmp_path):
         ("longformer", {"attention_window": 7}, "an even number above 0"),
         ("longformer", {"attention_window": [8, 0, 8, 8]}, "an even number above 0"),
         ("longformer", {"attention_window": [8, 4]}, "or one for each of 4 layers"),
-        ("big_bird", {"use_bias": False}, "use_bias is False; only True can be read"),
-        ("big_bird", {"rescale_embeddings": True}, "rescale_embeddings is True; only False"),
+        ("big_bird", {"use_bias": False}, "use_bias is False, and only True"),
+        ("big_bird", {"rescale_embeddings": True}, "rescale_embeddings is True, and only False"),
         ("big_bird", {"block_size": 0}, "block_size 0 must be at least 1"),
     ],
 )

@@ -142,7 +142,7 @@ def test_an_ultrabert_file_with_a_window_a_layer() -> None:
     assert family.from_hf_config(old) == family.from_hf_config(new)
     with pytest.raises(ValueError, match="several numbers"):
         family.from_hf_config(old | {"attention_windows": [4, 8, 0] * 2})
-    with pytest.raises(ValueError, match="num_key_value_heads is 1; only 2"):
+    with pytest.raises(ValueError, match="num_key_value_heads is 1, and only 2"):
         family.from_hf_config(new | {"num_key_value_heads": 1})
 
 
@@ -179,11 +179,13 @@ def neobert_tensors() -> dict[str, Tensor]:
     }
 
 
-def plain_neobert(tensors: dict[str, Tensor], ids: Tensor) -> tuple[list[Tensor], Tensor]:
+def plain_neobert(
+    tensors: dict[str, Tensor], ids: Tensor, eps: float = 1e-5
+) -> tuple[list[Tensor], Tensor]:
     """Hidden states and logits of one sequence, with complex numbers as the release turns."""
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * tensors[name]
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * tensors[name]
 
     length = len(ids)
     angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
@@ -267,3 +269,48 @@ def test_a_neobert_folder_is_written_as_it_was_read(neobert: Any, tmp_path: Path
     swapped[name] = tensors[name].detach().roll(1, 0)
     distance = plain_neobert(swapped, ids)[1] - plain_neobert(tensors, ids)[1]
     assert distance.abs().max() > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"norm_eps": 1e-2},
+        {"auto_map": {"AutoModel": "model.NeoBERT"}},
+        {"dropout": 0.5, "flash_attention": True, "base_scale": 2.0},
+        {"decoder_init_range": 1.0, "classifier_init_range": 1.0, "embedding_init_range": 1.0},
+        {"kwargs": {"fa2": True}, "trust_remote_code": True, "dim_head": 16},
+        {"max_length": 33},
+    ],
+)
+def test_a_changed_key_of_a_neobert_is_read(
+    neobert: Any, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    tensors = neobert[0]
+    folder = tmp_path / "theirs"
+    (folder / "config.json").write_text(json.dumps({**NEOBERT, **change}))
+    encoder = load_encoder(folder).eval()
+    batch = our_batch()
+    states = encoder(**batch).sequence_output.split(LENGTHS)
+    eps = change.get("norm_eps", 1e-5)
+    for ids, mine in zip(batch["input_ids"].split(LENGTHS), states, strict=True):
+        assert_equal(mine, plain_neobert(tensors, ids, eps)[0][-1], str(change))
+    if eps != 1e-5:
+        assert (states[-1] - plain_neobert(tensors, ids)[0][-1]).abs().max() > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_act": "gelu"},
+        {"rope": False},
+        {"rms_norm": False},
+        {"ngpt": True},
+        {"qk_norm": True},
+        {"dim_head": 8},
+        {"is_decoder": True},
+    ],
+)
+def test_a_part_that_a_neobert_does_not_have_is_refused(change: dict[str, Any]) -> None:
+    (name,) = change
+    with pytest.raises(ValueError, match=f"{name} is {next(iter(change.values()))!r}"):
+        family_of("neobert").from_hf_config({**NEOBERT, **change})

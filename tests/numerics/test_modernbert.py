@@ -336,7 +336,7 @@ def test_a_pattern_is_read_as_it_was_written(num_layers, every):
             "only full_attention at every n-th layer",
         ),
         ({"attention_bias": True}, "attention_bias, mlp_bias, classifier_bias differ"),
-        ({"decoder_bias": False}, "decoder_bias is False; only True can be read"),
+        ({"decoder_bias": False}, "decoder_bias is False, and only True"),
         ({"classifier_activation": "relu"}, "only 'gelu' can be read"),
         (
             {

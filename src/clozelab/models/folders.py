@@ -30,7 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.models import tensorbundle
+from clozelab.models.beside import other_weights, refuse_files_beside, warn_of_other_weights
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import warn_of_unknown
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.locate import CONFIG_FILE, config_path
@@ -257,6 +259,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
     model_type = str(values.get("model_type", "bert"))
     try:
         family = family_of(model_type.removeprefix(CUSTOM_MODEL_TYPE_PREFIX))
+        warn_of_unknown(config_path(folder), family.unknown_keys(values))
         return family.from_hf_config(values)
     except (ValueError, TypeError) as error:  # TypeError: a number that is text
         raise ValueError(f"{config_path(folder)}: {error}") from None
@@ -265,6 +268,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
 def read_config_dict(folder: Path | str) -> JsonObject:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
+    refuse_files_beside(path.parent)
     if not path.is_file():
         raise ValueError(
             f"{path} does not exist: an encoder is a folder with {CONFIG_FILE} and {WEIGHTS_FILE},"
@@ -291,6 +295,8 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
     file = path if path.is_file() else _weights_file(folder)
     if file.suffix == ".index":
         return tensorbundle.read_bert(file)
+    if file.name == WEIGHTS_FILE:
+        warn_of_other_weights(file, folder / PICKLED_WEIGHTS_FILE)
     shards = _shards(file) if file.suffix == ".json" else [file]
     tensors: dict[str, Tensor] = {}
     for shard in shards:
@@ -311,7 +317,7 @@ def _weights_file(folder: Path) -> Path:
     if not bundles:
         raise ValueError(
             f"{folder} holds no weights: expected {', '.join(WEIGHTS)}, or a TensorFlow"
-            " checkpoint's .index"
+            f" checkpoint's .index{other_weights(folder)}"
         )
     if len(bundles) > 1:
         raise ValueError(

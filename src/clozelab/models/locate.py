@@ -28,7 +28,11 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     if from_hub and not path.is_dir():
         return _fetch_from_hub(name)
     advice = ""
-    if not path.is_dir():
+    if (path / "adapter_config.json").is_file():
+        advice = "; it holds an adapter alone, which is merged into its model first (peft)"
+    elif (path / "modules.json").is_file():
+        advice = "; modules.json there names no encoder in the folder itself, which alone is read"
+    elif not path.is_dir():
         advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
     raise ValueError(
         f"{name}: no model here, expected {CONFIG_FILE} in it, or in its model/ (a"

@@ -22,6 +22,7 @@ from clozelab.datamodules.finetuning import make_batch
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
 from clozelab.modules.classification import sequence_states
+from clozelab.modules.finetuning import in_fp32
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -155,7 +156,8 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
             hidden = bilstm(hidden, layout)
         if act == "answer":
             return head(hidden).view(number, length, 2).transpose(1, 2).flatten(1)
-        return head(sequence_states(encoder, head, hidden, layout, bilstm is not None))
+        states = sequence_states(encoder, head, hidden, layout, bilstm is not None)
+        return in_fp32(head, states)
 
     return outputs, ids
 

@@ -35,7 +35,7 @@ from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.class_report import ClassReport
 from clozelab.modules.model import max_positions, write_model
-from clozelab.modules.sentence_folders import sentence_files
+from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
@@ -383,12 +383,13 @@ def _json_lines(records: Iterable[JsonObject]) -> list[str]:
 
 
 def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
-    """The output layer outside autocast.
+    """The output layer outside autocast, and a cross-encoder's activation.
 
     In bf16 neighbouring tokens would often have the very same logit.
     """
+    activation = getattr(head, "output_activation", nn.Identity())
     with torch.autocast(hidden.device.type, enabled=False):
-        return head(hidden.float())
+        return activation(head(hidden.float()))
 
 
 def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
@@ -488,7 +489,9 @@ def save_model(
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}
     if "pooling" in remembered:
-        files = sentence_files(remembered["pooling"], module.encoder.config, max_length)
+        files = sentence_files(
+            SentenceVectors(remembered["pooling"]), module.encoder.config, max_length
+        )
     write_model(
         folder,
         module.encoder,

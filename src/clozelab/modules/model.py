@@ -31,6 +31,7 @@ from clozelab.models.registry import family_for
 from clozelab.modules.sentence_folders import (
     SentenceVectors,
     longest_text,
+    passes_sigmoid,
     read_sentence_vectors,
 )
 from clozelab.text.did_you_mean import hint
@@ -98,6 +99,7 @@ def read_model(path: Path | str) -> Model:
     tokenizer = open_tokenizer(folder)
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
+    family.require_separator(config, kinds, tokenizer.sep_id, folder)
     encoder = folders.load_encoder(folder, stored=stored, tells_fresh=False)
     # A folder of other libraries', or of ours that they can read.
     is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)
@@ -108,7 +110,9 @@ def read_model(path: Path | str) -> Model:
     labels = _labels(folder, config, family, task_kind, stored)
     heads, untrained = _read_heads(folder, config, encoder, kinds, len(labels), stored)
     architecture = family.architecture(kinds, encoder.config.is_causal)
-    task = _task(task_kind, config, labels)
+    task = task_of(task_kind, config, labels)
+    if passes_sigmoid(folder, task) and "classification" in heads:
+        heads["classification"].output_activation = nn.Sigmoid()
     return Model(
         folder=folder,
         encoder=encoder.eval(),
@@ -161,7 +165,7 @@ def _read_heads(
     return heads, untrained
 
 
-def _task(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> str | None:
+def task_of(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> str | None:
     """What a model is fine-tuned for, as Model.task has it."""
     if kind is None and "pooling" in config.get("clozelab", {}):
         return "embedding"
@@ -190,10 +194,20 @@ def sentence_vectors(folder: Path) -> SentenceVectors:
 
 
 def with_pooling(settings: ReadOnlyJson, folder: Path) -> ReadOnlyJson:
-    """A module's settings, in which the pooling `auto` is that of the folder's vectors."""
+    """A module's settings, in which the pooling `auto` is that of the folder's vectors.
+
+    ValueError for vectors of which some columns alone are kept.
+    """
     if settings.get("pooling") != "auto":
         return settings
-    return {**settings, "pooling": sentence_vectors(folder).pooling}
+    vectors = sentence_vectors(folder)
+    if vectors.size is not None:
+        raise ValueError(
+            f"{folder}: only the first {vectors.size} columns of a vector are kept (truncate_dim),"
+            " which predict and search do, and no training or measure: say pooling="
+            f"{vectors.pooling} to take whole vectors"
+        )
+    return {**settings, "pooling": vectors.pooling}
 
 
 def write_model(

@@ -50,6 +50,7 @@ from clozelab.modules import answers
 from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
+from clozelab.modules.sentence_folders import SentenceVectors
 from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (
     Words,
@@ -206,7 +207,7 @@ class Predictor(ModelRunner):
             pooling: `mean` over all tokens; `cls`, the first token's state (of a causal encoder
                 the last one's); `last4`, the mean of the last four layers side by side [N, 4 H].
                 None: as the model's embeddings were trained (a folder of sentence-transformers
-                may also say that their length is 1), else the mean.
+                may also say that their length is 1, and how many columns are kept), else the mean.
             layer: 0 is what goes into the first layer, -1 the last one's output.
             stride: see `classify`.
         """
@@ -238,11 +239,10 @@ class Predictor(ModelRunner):
         errors: str = "mark",
     ) -> list[Any]:
         """As `embed`, in a list: float32 [H] of each text, or `Unanswered` with the reason."""
-        is_normalized = False
+        recipe = SentenceVectors(pooling or "mean")
         if pooling is None:
-            trained = sentence_vectors(self.model.folder)
-            pooling = trained.pooling
-            is_normalized = trained.normalized
+            recipe = sentence_vectors(self.model.folder)
+        pooling = recipe.pooling
         self._check_pooling(pooling, layer)
         if isinstance(texts, Texts):
             given = texts
@@ -262,9 +262,9 @@ class Predictor(ModelRunner):
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
-        if is_normalized:
+        if recipe.normalized:
             values = F.normalize(torch.from_numpy(values), dim=1).numpy()
-        return self._merged(encoded.reasons, list(values))
+        return self._merged(encoded.reasons, [vector[: recipe.size] for vector in values])
 
     def score(
         self,

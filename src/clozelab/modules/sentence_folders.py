@@ -1,36 +1,85 @@
-"""What sentence-transformers keeps beside an encoder: how a text's vector is made of its states.
+"""What sentence-transformers keeps beside a model: how a text's vector is made of its states.
 
 modules.json lists what states pass: Transformer, Pooling, perhaps Normalize. Versions 2 to 6 of the
-library spell the pooling and the longest text each in one of two ways, and both are read.
+library spell the pooling and the longest text each in one of two ways, and both are read. Every
+other module, and every setting that would change a vector, is refused by its name.
+
+A cross-encoder's number may pass a sigmoid (`passes_sigmoid`), which its folder names in one of
+three places.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
+from clozelab.models.folders import read_config, read_config_dict
 from clozelab.models.registry import family_for
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
+log = logging.getLogger(__name__)
 MODULES_FILE = "modules.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
 LIBRARY_FILE = "config_sentence_transformers.json"
 PACKAGE = "sentence_transformers.models"  # all versions know these addresses
 # Keys of older versions, one of which is true.
 OLDER_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+# What follows the first two modules; dropout is of training alone.
+LAST_MODULES = ("Normalize", "Dropout")
+# Settings of the Transformer -> the value that is read; all that is false says the same.
+TRANSFORMER_SETTINGS: ReadOnlyJson = {
+    "do_lower_case": False,
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "processing_kwargs": None,
+    "query_length": None,
+    "document_length": None,
+    "query_expansion": None,
+    "tokenizer_name_or_path": None,
+    "model_args": None,
+    "tokenizer_args": None,
+    "config_args": None,
+}
+TEXT_STATES = {"method": "forward", "method_output_name": "last_hidden_state"}
+KNOWN_TRANSFORMER_KEYS = {
+    *TRANSFORMER_SETTINGS,
+    "max_seq_length",
+    "modality_config",
+    "unpad_inputs",
+}
+KNOWN_LIBRARY_KEYS = {
+    "__version__",
+    "activation_fn",
+    "default_prompt_name",
+    "keep_in_fp32_modules",
+    "model_type",
+    "prompts",
+    "similarity_fn_name",
+    "truncate_dim",
+}
+KNOWN_POOLING_KEYS = {"embedding_dimension", "include_prompt", "word_embedding_dimension"}
+# Places of config.json that name a cross-encoder's activation.
+ACTIVATION_KEYS = ("sentence_transformers", "sbert_ce_default_activation_function")
 
 
 @dataclass(frozen=True)
 class SentenceVectors:
-    """How a text's vector is made: one of SENTENCE_POOLINGS, and whether its length is made 1."""
+    """How a text's vector is made: one of SENTENCE_POOLINGS, and whether its length is made 1.
+
+    Of what comes of that, the first `size` columns are kept; None: all.
+    """
 
     pooling: str = "mean"
     normalized: bool = False
+    size: int | None = None
 
 
 def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
@@ -40,31 +89,156 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
     """
     if not (folder / MODULES_FILE).is_file():
         return None
-    # Module -> its folder, such as Pooling -> 1_Pooling.
-    paths = {}
-    for module in json.loads((folder / MODULES_FILE).read_bytes()):
-        paths[module["type"].rpartition(".")[2]] = module["path"]
-    for name in paths:
-        if name not in ("Transformer", "Pooling", "Normalize"):
+    modules = _modules(folder)
+    names = [module["type"].rpartition(".")[2] for module in modules]
+    _refuse_other_modules(folder, modules, names)
+    _refuse_other_settings(folder)
+    pooling = _pooling(folder / modules[1]["path"] / "config.json")
+    config = read_config(folder)
+    # The library reads the first token: that of a causal encoder sees only itself.
+    if pooling == "cls" and not _reads_first_token(config):
+        raise ValueError(
+            f"{folder / MODULES_FILE}: sentence-transformers takes the first token for [CLS], which"
+            " is not what this encoder is read by; say pooling= to take the encoder's own"
+        )
+    is_normalized = "Normalize" in names
+    return SentenceVectors(pooling, is_normalized, _kept_columns(folder, is_normalized))
+
+
+def _modules(folder: Path) -> list[JsonObject]:
+    """The entries of modules.json; ValueError where they are none."""
+    path = folder / MODULES_FILE
+    try:
+        modules = list(json.loads(path.read_bytes()))
+        for module in modules:
+            if not isinstance(module["type"] + module["path"], str):
+                raise TypeError
+        if not modules:
+            raise ValueError
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(
+            f"{path} is no list of modules, each with its type and path: copy the folder again"
+        ) from None
+    return modules
+
+
+def _refuse_other_modules(
+    folder: Path, modules: Sequence[JsonObject], names: Sequence[str]
+) -> None:
+    """ValueError unless states pass Transformer, Pooling, and nothing that is not here."""
+    path = folder / MODULES_FILE
+    way = "say pooling= to take the encoder's own"
+    for module, name in zip(modules, names, strict=True):
+        is_known = name in ("Transformer", "Pooling", *LAST_MODULES)
+        if not is_known or not module["type"].startswith("sentence_transformers."):
             raise ValueError(
-                f"{folder / MODULES_FILE}: its vectors pass a {name} module, which is not computed"
+                f"{path}: its vectors pass a {name} module ({module['type']}), which is not"
+                f" computed here; {way}"
+            )
+    if "Pooling" not in names:
+        raise ValueError(
+            f"{path} names no Pooling, so nothing says how the states of a text become one vector:"
+            " say pooling=mean or pooling=cls"
+        )
+    if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= set(LAST_MODULES):
+        raise ValueError(
+            f"{path}: its modules are {', '.join(names)}, and only Transformer, Pooling and"
+            f" Normalize in this order are computed here; {way}"
+        )
+    if modules[0]["path"]:
+        raise ValueError(
+            f"{path}: its encoder is in {modules[0]['path']}, and here it is in the folder itself:"
+            " save it anew, SentenceTransformer(FOLDER).save_pretrained(OTHER)"
+        )
+    for module, name in zip(modules, names, strict=True):
+        settings = json_or_empty(folder / module["path"] / "config.json")
+        ends = {settings.get("module_input_name"), settings.get("module_output_name")}
+        if name == "Normalize" and module["path"] and not ends <= {None, "sentence_embedding"}:
+            raise ValueError(f"{path}: its Normalize is not of the vector ({settings}); {way}")
+
+
+def _refuse_other_settings(folder: Path) -> None:
+    """ValueError for a setting beside the modules that changes a text, or its states."""
+    settings = _transformer_settings(folder)
+    warn_of_unknown(folder / TRANSFORMER_FILE, tuple(sorted({*settings} - KNOWN_TRANSFORMER_KEYS)))
+    _refuse_changed_texts(folder, settings)
+    for key, value in TRANSFORMER_SETTINGS.items():
+        given = settings.get(key, value)
+        if given != value and (given or value):
+            raise ValueError(
+                f"{folder / TRANSFORMER_FILE}: {key} is {given!r}, and only {value!r} is computed"
                 " here; say pooling= to take the encoder's own"
             )
-    prompt = json_or_empty(folder / LIBRARY_FILE).get("default_prompt_name")
-    lowers = json_or_empty(folder / TRANSFORMER_FILE).get("do_lower_case")
-    for key, value in (("default_prompt_name", prompt), ("do_lower_case", lowers)):
+    states = (settings.get("modality_config") or {}).get("text", TEXT_STATES)
+    if states != TEXT_STATES:
+        raise ValueError(
+            f"{folder / TRANSFORMER_FILE}: modality_config takes {states} of a text, and only"
+            f" {TEXT_STATES} is computed here; say pooling= to take the encoder's own"
+        )
+
+
+def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
+    """ValueError where the library changes each text; a warning for prompts that one may name."""
+    library = _library_settings(folder)
+    changes = {
+        "default_prompt_name": library.get("default_prompt_name"),
+        "do_lower_case": settings.get("do_lower_case"),
+    }
+    for key, value in changes.items():
         if value:
             raise ValueError(
                 f"{folder}: sentence-transformers changes each text before it is read ({key}"
                 f" {value}), and clozelab does not; change your texts so, and set it to null"
             )
-    pooling = _pooling(folder / paths["Pooling"] / "config.json")
-    return SentenceVectors(pooling, "Normalize" in paths)
+    prompts = [name for name, prompt in (library.get("prompts") or {}).items() if prompt]
+    if prompts:
+        log.warning(
+            "%s has prompts (%s), which are not put before a text, as encode() of"
+            " sentence-transformers does not unless one is named: write them before your texts",
+            folder / LIBRARY_FILE,
+            ", ".join(prompts),
+        )
+
+
+def _library_settings(folder: Path) -> JsonObject:
+    """Those of the whole model, which the library does not read without a list of modules."""
+    if not (folder / MODULES_FILE).is_file():
+        return {}
+    return json_or_empty(folder / LIBRARY_FILE)
+
+
+def _transformer_settings(folder: Path) -> JsonObject:
+    """Those of the Transformer, whose file old versions named by the encoder's family."""
+    for path in (folder / TRANSFORMER_FILE, *sorted(folder.glob("sentence_*_config.json"))):
+        if path.is_file():
+            return json_or_empty(path)
+    return {}
+
+
+def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
+    """How many columns of a vector the library keeps; a warning where it compares by no cosine."""
+    path = folder / LIBRARY_FILE
+    library = _library_settings(folder)
+    warn_of_unknown(path, tuple(sorted({*library} - KNOWN_LIBRARY_KEYS)))
+    similarity = library.get("similarity_fn_name") or "cosine"
+    if similarity != "cosine" and not (similarity == "dot" and is_normalized):
+        log.warning(
+            "%s compares vectors by %s (similarity_fn_name); search and measures here take the"
+            " cosine",
+            path,
+            similarity,
+        )
+    size = library.get("truncate_dim")
+    if size is not None and (type(size) is not int or size < 1):
+        raise ValueError(f"{path}: truncate_dim is {size!r}; it is a whole number above 0, or null")
+    return size
 
 
 def _pooling(path: Path) -> str:
     """The one pooling that a file names: as pooling_mode, or by a key of its own that is true."""
     config = json_or_empty(path)
+    unknown = [key for key in config if not key.startswith("pooling_mode")]
+    warn_of_unknown(path, tuple(sorted({*unknown} - KNOWN_POOLING_KEYS)))
     modes = config.pop("pooling_mode", None) or [
         OLDER_KEYS.get(key, key) for key in config if key.startswith("pooling_") and config[key]
     ]
@@ -77,6 +251,60 @@ def _pooling(path: Path) -> str:
     )
 
 
+def _reads_first_token(config: EncoderConfig) -> bool:
+    """Whether the first token of a text is what `cls` means."""
+    return not config.is_causal and not family_for(config).cls_is_last
+
+
+def activation_keys(folder: Path) -> JsonObject:
+    """What config.json says of a cross-encoder's activation, for another folder of the model."""
+    name = _activation(folder)
+    if name is None:
+        return {}
+    return {ACTIVATION_KEYS[0]: {"activation_fn": name}}
+
+
+def _activation(folder: Path) -> str | None:
+    """The class that the outputs of a cross-encoder pass, where its folder names one."""
+    config = read_config_dict(folder)
+    own = config.get(ACTIVATION_KEYS[0]) or {}
+    places = (
+        _library_settings(folder).get("activation_fn"),
+        own.get("activation_fn"),
+        config.get(ACTIVATION_KEYS[1]),
+    )
+    return next((name for name in places if name), None)
+
+
+def passes_sigmoid(folder: Path, task: str | None) -> bool:
+    """Whether a classifier's one number passes a sigmoid, as CrossEncoder.predict has it.
+
+    `task` as Model.task has it. ValueError for another activation, or one that gives another
+    answer than the classes' softmax.
+    """
+    if task not in ("classification", "multi_label", "regression"):
+        return False
+    name = _activation(folder)
+    is_named = _library_settings(folder).get("model_type") == "CrossEncoder"
+    # What CrossEncoder takes of one number, unless another one is named.
+    if name is None and is_named and task == "regression":
+        name = "Sigmoid"
+    if name is None:
+        return False
+    _refuse_changed_texts(folder, {})
+    kind = name.rpartition(".")[2]
+    allowed = ("Identity",) if task == "classification" else ("Identity", "Sigmoid")
+    if kind not in allowed:
+        way = "take another model"
+        if kind == "Sigmoid":
+            way = "labels that do not exclude each other need problem_type in config.json"
+        raise ValueError(
+            f"{folder}: its outputs pass {name} (activation_fn), and only {' or '.join(allowed)} is"
+            f" computed here for its task, {task}; {way}"
+        )
+    return kind == "Sigmoid" and task == "regression"
+
+
 def files_beside(folder: Path) -> dict[str, bytes]:
     """Files of sentence-transformers beside an encoder, by their names; none in other folders.
 
@@ -85,7 +313,8 @@ def files_beside(folder: Path) -> dict[str, bytes]:
     if not (folder / MODULES_FILE).is_file():
         return {}
     paths = [folder / name for name in (MODULES_FILE, TRANSFORMER_FILE, LIBRARY_FILE)]
-    for module in json.loads((folder / MODULES_FILE).read_bytes()):
+    paths += folder.glob("sentence_*_config.json")
+    for module in _modules(folder):
         # The encoder's own files may be in the folder itself.
         if not module["path"]:
             continue
@@ -103,29 +332,33 @@ def longest_text(folder: Path) -> int | None:
     """Tokens after which sentence-transformers cuts a text; None where it does not say."""
     if not (folder / MODULES_FILE).is_file():
         return None
-    length = json_or_empty(folder / TRANSFORMER_FILE).get("max_seq_length")
+    length = _transformer_settings(folder).get("max_seq_length")
+    if length is not None and (type(length) is not int or length < 1):
+        raise ValueError(
+            f"{folder / TRANSFORMER_FILE}: max_seq_length is {length!r}; it is a whole number above"
+            " 0, or null"
+        )
     return length or json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
 
 
 def sentence_files(
-    pooling: str, config: EncoderConfig, max_length: int, normalized: bool = False
+    vectors: SentenceVectors, config: EncoderConfig, max_length: int
 ) -> dict[str, str]:
     """The library's files for an encoder's folder, by their names; none where it would be wrong."""
-    # The library reads the first token: that of a causal encoder sees only itself.
-    if pooling == "cls" and (config.is_causal or family_for(config).cls_is_last):
+    if vectors.pooling == "cls" and not _reads_first_token(config):
         return {}
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
-    if normalized:
+    if vectors.normalized:
         paths["Normalize"] = "2_Normalize"
     modules = []
     for number, (name, path) in enumerate(paths.items()):
         address = f"{PACKAGE}.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": address})
-    modes = {key: pooling == mode for key, mode in OLDER_KEYS.items()}
+    modes = {key: vectors.pooling == mode for key, mode in OLDER_KEYS.items()}
     contents: ReadOnlyJson = {
         MODULES_FILE: modules,
         "1_Pooling/config.json": {"word_embedding_dimension": config.output_size, **modes},
-        LIBRARY_FILE: {},
+        LIBRARY_FILE: {"truncate_dim": vectors.size} if vectors.size else {},
         TRANSFORMER_FILE: {"max_seq_length": max_length, "do_lower_case": False},
     }
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

@@ -34,8 +34,10 @@ from clozelab.modules.model import (
     named_labels,
     open_tokenizer,
     renamed_labels,
+    task_of,
     with_pooling,
 )
+from clozelab.modules.sentence_folders import passes_sigmoid
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
@@ -411,7 +413,11 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
             f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
             f" one first (clozelab pretrain objective=mlm encoder={folder})"
         )
+    config = folders.read_config_dict(folder)
+    names = named_labels(config, config_path(folder))
     for head_name, head in heads.items():
+        if passes_sigmoid(folder, task_of(head_name, config, names)):
+            head.output_activation = nn.Sigmoid()
         num_stored = sum(name.startswith("bilstm.") for name in stored)
         if head_name == "bilstm" and num_stored > len(head.state_dict()):
             raise ValueError(
@@ -421,7 +427,7 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
         try:
             folders.load_head(folder, head_name, head, stored)
             if head_name == "lm":
-                family.require_masks(folders.read_config_dict(folder))
+                family.require_masks(config)
         except ValueError as problem:
             maker = "fine-tuning that kept its model, on a task of this kind"
             if head_name == "lm":

@@ -198,11 +198,11 @@ def write(
     """Write a model's folder in one of FORMATS; `further_files` go along, name -> content."""
     from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
     from clozelab.modules.onnx import to_onnx
-    from clozelab.modules.sentence_folders import files_beside
+    from clozelab.modules.sentence_folders import activation_keys, files_beside
     from clozelab.stages.model_card import model_card
 
     provenance = model.provenance
-    extra_config: JsonObject = {"clozelab": provenance}
+    extra_config: JsonObject = {"clozelab": provenance, **activation_keys(model.folder)}
     if has_head:
         require_trained_heads(model)
         if "task" in provenance:
@@ -276,9 +276,7 @@ def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
     vectors = SentenceVectors(pooling)
     if pooling == "auto":
         vectors = sentence_vectors(model.folder)
-    files = sentence_files(
-        vectors.pooling, model.encoder.config, model.max_length, vectors.normalized
-    )
+    files = sentence_files(vectors, model.encoder.config, model.max_length)
     if not files:
         raise ValueError(
             "pooling=cls: sentence-transformers reads the first token: a causal encoder's sees only"

@@ -147,7 +147,7 @@ def content_of(
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
-    content = {
+    content: JsonObject = {
         "options": dict(options),
         "model": encoder_fingerprint(folder),
         "precision": predictor.precision,
@@ -161,5 +161,9 @@ def content_of(
         content["weights"] = file_sha256(model_path)
     # A folder whose vectors are not computed here has its encoder's own.
     if "pooling" not in options:
-        content["pooling"] = sentence_vectors(folder).pooling
+        vectors = sentence_vectors(folder)
+        content["pooling"] = vectors.pooling
+        # Without the key where all columns are kept: so vectors of older versions are found again.
+        if vectors.size is not None:
+            content["columns_kept"] = vectors.size
     return content

@@ -111,12 +111,12 @@ def folders_to_write(source: Path, to: Path) -> dict[Path, Path]:
 def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[int]]) -> None:
     """Write a model's folder with another tokenizer; `pieces` as modules/vocabulary.py has them."""
     from clozelab.modules.model import PROBLEM_TYPES, write_model
-    from clozelab.modules.sentence_folders import files_beside
+    from clozelab.modules.sentence_folders import activation_keys, files_beside
     from clozelab.modules.vocabulary import with_vocabulary
 
     model = with_vocabulary(model, tokenizer, pieces)
     has_pooler = "pooler" not in model.untrained
-    remembered = {"clozelab": model.config["clozelab"]}
+    remembered = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
     problem_type = PROBLEM_TYPES.get(model.task or "")
     files = files_beside(model.folder)
     write_model(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject
 
 
 class Albert(Family):
@@ -41,18 +41,20 @@ class Albert(Family):
     }
 
     has_causal_mask = False
+    # The last five are of Google's own code.
+    fixed = {
+        "is_decoder": False,
+        "inner_group_num": 1,
+        "down_scale_factor": 1,
+        "gap_size": 0,
+        "layers_to_keep": [],
+        "net_structure_type": 0,
+        "num_memory_blocks": 0,
+    }
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         own = {"inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
         return super().to_hf_keys(config) | own
-
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        number = values.get("inner_group_num", 1)
-        if number != 1:
-            raise ValueError(
-                f"config.json: inner_group_num is {number}; only groups of one layer can be read"
-            )
-        return super().from_hf_keys(values)
 
 
 FAMILY = Albert()

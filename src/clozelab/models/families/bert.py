@@ -26,6 +26,12 @@ from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import (
+    ABSENT,
+    require_one_spelling,
+    require_values,
+    unknown_keys,
+)
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -106,6 +112,12 @@ class Family:
         "position_embedding_init": "normal",
         "pad_token_id": 0,
     }
+    # Further keys that `from_hf_keys` reads.
+    more_read: ClassVar[tuple[str, ...]] = ()
+    # Keys of features that are not here -> the one value that can be read.
+    fixed: ClassVar[ReadOnlyJson] = {}
+    # Keys of its classes that no number of a trained model depends on.
+    harmless: ClassVar[tuple[str, ...]] = ()
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     # Heads with a dense layer instead of the pooler's -> its activation.
     dense_heads: ClassVar[Mapping[str, str]] = {}
@@ -119,6 +131,8 @@ class Family:
     reads_two_directions: ClassVar[bool] = True
     dense_head: ClassVar[type[nn.Module]] = heads.DenseClassificationHead
     tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
+    # Heads whose classes find a question or a choice by config.json's `sep_token_id`.
+    separated_kinds: ClassVar[frozenset[str]] = frozenset()
     cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
     num_heads = 1
 
@@ -221,6 +235,17 @@ class Family:
             raise ValueError(
                 f"{where}: the tokenizer's template (post_processor) does not put [CLS] where"
                 f" {self.class_name} reads it, at the end for XLNet alone: take the model's own"
+            )
+
+    def require_separator(
+        self, values: ReadOnlyJson, kinds: Collection[str], sep_id: int, where: str | Path
+    ) -> None:
+        """ValueError where a head here and its class would find questions by other separators."""
+        given = values.get("sep_token_id", self.defaults.get("sep_token_id"))
+        if self.separated_kinds & set(kinds) and given != sep_id:
+            raise ValueError(
+                f"{where}: sep_token_id is {given} in config.json and {sep_id} for the tokenizer,"
+                f" and a {self.class_name} finds a question by it: write {sep_id} in config.json"
             )
 
     # Names of tensors
@@ -342,26 +367,33 @@ class Family:
 
     def from_hf_config(self, values: ReadOnlyJson) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
-        position_type = values.get("position_embedding_type", "absolute")
-        if position_type != "absolute":
-            raise ValueError(
-                f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is"
-                " supported"
-            )
-        if values.get("add_cross_attention"):
-            raise ValueError(
-                "config.json: add_cross_attention is true; an encoder has no cross-attention"
-            )
+        extra = values.get(EXTRA_CONFIG_KEY, {})
+        # What a family reads is not fixed, nor is a causal mask that their classes do not have.
+        read = set(self.more_read)
+        if "is_causal" in extra:
+            read.add("is_decoder")
+        fixed = {**ABSENT, **self.fixed}
+        require_values(values, {key: fixed[key] for key in fixed.keys() - read})
+        require_one_spelling(values, self.renamed)
         given = {key: value for key, value in values.items() if value is not None}
         complete = {**self.defaults, **given}
         missing = [key for key in (*self.keys, *self.renamed.values()) if key not in complete]
         if missing:
             model = self.class_name.upper()
-            raise ValueError(
-                f"config.json lacks {', '.join(missing)}: not a complete {model} configuration"
-            )
-        arguments = self.from_hf_keys(complete) | values.get(EXTRA_CONFIG_KEY, {})
-        return EncoderConfig(**arguments)
+            raise ValueError(f"it lacks {', '.join(missing)}: not a complete {model} configuration")
+        try:
+            return EncoderConfig(**self.from_hf_keys(complete) | extra)
+        except ValueError as error:
+            message = str(error)
+            for name, key in self.renamed.items():
+                message = message.replace(f"model.{name} is", f"{key} is")
+            raise ValueError(message) from None
+
+    def unknown_keys(self, values: ReadOnlyJson) -> tuple[str, ...]:
+        """Keys of a config.json that say something, and that nobody knows (config_keys.py)."""
+        own = (*self.keys, *self.renamed, *self.renamed.values(), *self.defaults)
+        stated = ("is_decoder", *self.more_read, *self.fixed, *self.harmless, *ABSENT)
+        return unknown_keys(values, frozenset((*own, *stated)))
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         """config.json of a configuration, as far as the family has keys for it."""
@@ -388,16 +420,6 @@ class Family:
         for name, key in self.renamed.items():
             fields[name] = values[key]
         return {**self.parts, **fields, "model_type": self.model_type}
-
-
-def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
-    """ValueError names a key of config.json that has another value than the one we have.
-
-    A key that is not there is as expected.
-    """
-    for key, value in expected.items():
-        if values.get(key, value) != value:
-            raise ValueError(f"config.json: {key} is {values[key]!r}; only {value!r} can be read")
 
 
 # kind -> the beginning of its tensors' names, where a family says nothing else

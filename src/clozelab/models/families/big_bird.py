@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Intermediate, ResidualOutput
-from clozelab.models.families.bert import Family, require_values
+from clozelab.models.families.bert import Family
 from clozelab.models.families.modernbert import FULL_ATTENTION
 from clozelab.models.heads import DenseClassificationHead, LinearHead
 from clozelab.models.layers import Dropout, initialise_
@@ -57,7 +57,10 @@ class BigBird(Family):
         **BLOCKS,
         "hidden_act": "gelu_new",
         "attention_type": "block_sparse",
+        "sep_token_id": 66,
     }
+    separated_kinds = frozenset({"spans"})
+    fixed = {"is_decoder": False, "use_bias": True, "rescale_embeddings": False}
     reads_two_directions = False
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
@@ -81,7 +84,6 @@ class BigBird(Family):
         return {**values, **blocks}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        require_values(values, {"use_bias": True, "rescale_embeddings": False})
         attention: JsonObject = {"_target_": FULL_ATTENTION}
         if values["attention_type"] != "original_full":
             attention = ATTENTION | {key: values[key] for key in BLOCKS}

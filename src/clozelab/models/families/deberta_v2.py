@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from clozelab.models.config import ACTIVATIONS, DEFAULT_MODULES, EncoderConfig
-from clozelab.models.families.bert import Family, require_values
+from clozelab.models.config_keys import require_values
+from clozelab.models.families.bert import Family
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -65,6 +66,21 @@ class DebertaV2(Family):
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-7,
     }
+    more_read = (
+        *POSITION_KEYS,
+        *WITHOUT_KEY,
+        "attention_head_size",
+        "cls_dropout",
+        "conv_act",
+        "conv_kernel_size",
+        "embedding_size",
+        "pooler_dropout",
+        "pooler_hidden_act",
+        "pooler_hidden_size",
+    )
+    fixed = {"is_decoder": False, "conv_groups": 1}
+    # Under which names transformers looks for the masked-LM head; here under all.
+    harmless = ("legacy",)
     has_causal_mask = False
     needs_token_types = False
     pooler_is_apart = True
@@ -159,7 +175,6 @@ def _refuse_other_parts(values: ReadOnlyJson) -> None:
     expected = {
         "relative_attention": True,
         "share_att_key": True,
-        "conv_groups": 1,
         "embedding_size": size,
         "pooler_hidden_size": size,
         "attention_head_size": size // values["num_attention_heads"],
@@ -168,9 +183,7 @@ def _refuse_other_parts(values: ReadOnlyJson) -> None:
     for key in ("conv_act", "pooler_hidden_act"):
         value = values.get(key, "tanh")
         if value not in (*ACTIVATIONS, "tanh"):
-            raise ValueError(
-                f"config.json: {key} is {value!r}; choose one of {', '.join(ACTIVATIONS)}, tanh"
-            )
+            raise ValueError(f"{key} is {value!r}; choose one of {', '.join(ACTIVATIONS)}, tanh")
 
 
 def _renamed(name: str, beginnings: Mapping[str, str]) -> str:

@@ -70,6 +70,8 @@ class DistilBert(Family):
         "initializer_range": 0.02,
         "pad_token_id": 0,
     }
+    more_read = ("sinusoidal_pos_embds",)
+    fixed = {"is_decoder": False}
     dense_heads = {"classification": "relu", "choices": "relu"}
     dense_head = PreClassifier
 

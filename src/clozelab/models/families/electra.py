@@ -30,6 +30,13 @@ class Electra(Family):
     more_keys = ("embedding_size",)
     parts = {"pooler": None}
     defaults = {**Family.defaults, "embedding_size": 128}
+    # Of the head on choices.
+    fixed = {
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        "summary_proj_to_labels": False,
+    }
     lm_act = "gelu"
     dense_heads = {"classification": "gelu", "choices": "gelu"}
 

@@ -19,6 +19,7 @@ class Ernie(Family):
     class_name = "Ernie"
     prefix = "ernie."
     causal_lm = "ForCausalLM"
+    more_read = ("task_type_vocab_size", "use_task_id")
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         number = config.task_type_vocab_size

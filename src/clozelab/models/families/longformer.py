@@ -57,7 +57,16 @@ class Longformer(Roberta):
         "attention.value_global": "attention.self.value_global",
     }
     parts = {"positions": POSITIONS, "attention": ATTENTION}
-    defaults = {**Roberta.defaults, "attention_window": 512}
+    defaults = {**Roberta.defaults, "attention_window": 512, "sep_token_id": 2}
+    separated_kinds = frozenset({"choices", "spans"})
+    # The last three are of the release's own code.
+    fixed = {
+        "is_decoder": False,
+        "attention_mode": "longformer",
+        "autoregressive": False,
+        "ignore_attention_mask": False,
+    }
+    harmless = ("onnx_export",)
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
         """Also lets the encoder know which tokens are global, and trains their matrices then."""
@@ -86,7 +95,7 @@ class Longformer(Roberta):
             windows = [given] * depth
         if len(windows) != depth or any(window < 2 or window % 2 for window in windows):
             raise ValueError(
-                f"config.json: attention_window is {given}; it is an even number above 0, or one"
+                f"attention_window is {given}; it is an even number above 0, or one"
                 f" for each of {depth} layers"
             )
         window: Any = [window // 2 for window in windows]

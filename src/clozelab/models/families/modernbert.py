@@ -17,8 +17,9 @@ from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import require_values
 from clozelab.models.encoder import residual_scale
-from clozelab.models.families.bert import Family, require_values
+from clozelab.models.families.bert import Family
 from clozelab.models.layers import initialise_
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -57,6 +58,8 @@ FIXED: ReadOnlyJson = {
     "tie_word_embeddings": True,
     "initializer_cutoff_factor": 2.0,
 }
+# Kinds of layers in rope_parameters, and what is said of each.
+ROPE_KEYS = (GLOBAL, LOCAL, "rope_type", "rope_theta")
 BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 # Heads on the encoder -> their outputs; None: as many as there are labels.
 TASK_HEADS: Mapping[str, int | None] = {
@@ -132,6 +135,22 @@ class Modernbert(Family):
         "local_attention": 128,
         "classifier_pooling": "cls",
     }
+    more_read = (
+        "global_attn_every_n_layers",
+        "head_dim",
+        "layer_types",
+        "rope_parameters",
+        "rope_scaling",
+        "sliding_window",
+    )
+    fixed = {**FIXED, "is_decoder": False}
+    harmless = (
+        "deterministic_flash_attn",
+        "reference_compile",
+        "repad_logits_with_grad",
+        "sparse_pred_ignore_index",
+        "sparse_prediction",
+    )
     lm_act = "gelu"
     reads_two_directions = False
 
@@ -178,12 +197,16 @@ class Modernbert(Family):
         return values
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        require_values(values, FIXED)
+        heads_count = values["num_attention_heads"]
+        # The window a second time, and what rotary positions turn: their classes read both.
+        expected = {
+            "sliding_window": values["local_attention"] // 2,
+            "head_dim": values["hidden_size"] // heads_count,
+        }
+        require_values(values, expected)
         biases = {values[key] for key in BIASES}
         if len(biases) > 1:
-            raise ValueError(
-                f"config.json: {', '.join(BIASES)} differ; all matrices have a bias here, or none"
-            )
+            raise ValueError(f"{', '.join(BIASES)} differ; all matrices have a bias here, or none")
         # The pattern of transformers 4, which newer files list as layer_types.
         pattern = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(OLD_BASES))
@@ -260,20 +283,26 @@ def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) ->
         part = {"_target_": LOCAL_ATTENTION, "window": window, "global_every": every}
         return part | ({"first_global": first} if first else {})
     raise ValueError(
-        f"config.json: layer_types is {', '.join(given)}; only {GLOBAL} at every n-th layer can be"
-        " read"
+        f"layer_types is {', '.join(given)}; only {GLOBAL} at every n-th layer can be read"
     )
 
 
 def rope_base(values: ReadOnlyJson, layer_type: str, old_key: str) -> float:
     """The wavelengths' base of a kind of layers; ValueError where they are stretched."""
-    rope = (values.get("rope_parameters") or {}).get(layer_type) or {}
+    all_ropes = values.get("rope_parameters") or {}
+    rope = all_ropes.get(layer_type) or {}
     kind = rope.get("rope_type", "default")
     if kind != "default" or values.get("rope_scaling"):
         raise ValueError(
-            f"config.json: the rotary positions of {layer_type} are stretched (rope_type {kind!r});"
+            f"the rotary positions of {layer_type} are stretched (rope_type {kind!r});"
             " only 'default' can be read"
         )
+    for name in (*all_ropes, *rope):
+        if name not in ROPE_KEYS:
+            raise ValueError(
+                f"rope_parameters of {layer_type} have {name!r}, and only"
+                f" {', '.join(ROPE_KEYS)} can be read; take another model"
+            )
     theta = rope.get("rope_theta")
     return float(values[old_key] if theta is None else theta)
 

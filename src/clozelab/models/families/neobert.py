@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import require_values
 from clozelab.models.families.bert import Family
 from clozelab.models.families.ultrabert import BLOCK
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -55,7 +56,6 @@ class Neobert(Family):
         "initializer_range": "embedding_init_range",
         "max_position_embeddings": "max_length",
     }
-    converted = ("intermediate_size",)
     parts = {
         "type_vocab_size": 0,
         "hidden_act": "silu",
@@ -73,6 +73,20 @@ class Neobert(Family):
         "norm_eps": 1e-6,
         "pad_token_id": 0,
     }
+    # The release has code of its own, whose classes these are.
+    more_read = ("auto_map", "dim_head", "hidden_act", "rms_norm", "rope")
+    fixed = {"is_decoder": False, "ngpt": False, "qk_norm": False}
+    harmless = (
+        "attn_backend",
+        "base_scale",
+        "classifier_init_range",
+        "decoder_init_range",
+        "dropout",
+        "flash_attention",
+        "kernel_backend",
+        "kwargs",
+        "trust_remote_code",
+    )
     dense_heads = {"classification": "tanh"}
     reads_two_directions = False
 
@@ -137,11 +151,10 @@ class Neobert(Family):
         }
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+        require_values(values, {"dim_head": values["hidden_size"] // values["num_attention_heads"]})
         for key, value in {"hidden_act": "SwiGLU", "rope": True, "rms_norm": True}.items():
             if str(values.get(key, value)).lower() != str(value).lower():
-                raise ValueError(
-                    f"config.json: {key} is {values[key]!r}; only {value!r} can be read"
-                )
+                raise ValueError(f"{key} is {values[key]!r}; only {value!r} can be read")
         size = int(2 * values["intermediate_size"] / 3)
         # A multiple of eight.
         return {**self.own_fields(values), "intermediate_size": -(-size // 8) * 8}

@@ -12,7 +12,8 @@ from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.families.bert import Family, require_values
+from clozelab.models.config_keys import require_values
+from clozelab.models.families.bert import Family
 from clozelab.models.families.modernbert import (
     FRESH,
     GLOBAL,
@@ -96,6 +97,17 @@ class Ultrabert(Family):
         "attention_bias": False,
         "mlp_bias": False,
     }
+    more_read = (
+        "attention_windows",
+        "head_dim",
+        "layer_types",
+        "num_key_value_heads",
+        "prediction_head_size",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+    )
+    fixed = {"is_decoder": False}
     reads_two_directions = False
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
@@ -139,9 +151,12 @@ class Ultrabert(Family):
             "num_key_value_heads": heads_count,
             "head_dim": values["hidden_size"] // heads_count,
             "prediction_head_size": HEAD_SIZE,
-            "mlp_bias": values["attention_bias"],
         }
         require_values(values, expected)
+        if values["mlp_bias"] != values["attention_bias"]:
+            raise ValueError(
+                "attention_bias and mlp_bias differ; all matrices have a bias here, or none"
+            )
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(BASES))
         fields["use_bias"] = values["attention_bias"]
         fields["attention"] = attention_part(values, values["sliding_window"], (3, 2))
@@ -161,7 +176,7 @@ def with_layer_types(values: ReadOnlyJson) -> JsonObject:
     kinds = set(zip(types, bases, strict=False))
     if len(used) > 1 or len(kinds) > len(set(types)):
         raise ValueError(
-            "config.json: attention_windows or rope_theta has several numbers for layers of one"
+            "attention_windows or rope_theta has several numbers for layers of one"
             " kind; only one can be read"
         )
     rope = {kind: {"rope_theta": base} for kind, base in kinds}

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.families.bert import TASKS, Family, require_values
+from clozelab.models.config_keys import require_values
+from clozelab.models.families.bert import TASKS, Family
 from clozelab.models.families.distilbert import PreClassifier
 from clozelab.models.families.modernbert import UNSAID_IDS
 from clozelab.models.segmented import PARTS
@@ -97,6 +98,20 @@ class Xlnet(Family):
         "max_sequence_length": 512,
         "pad_token_id": 5,
     }
+    more_read = ("d_head",)
+    # `untie_r` is of older files.
+    fixed = {**FIXED, "is_decoder": False, "summary_proj_to_labels": False, "untie_r": True}
+    # There is no memory of earlier texts, and no beam.
+    harmless = (
+        "end_n_top",
+        "mem_len",
+        "reuse_len",
+        "same_length",
+        "start_n_top",
+        "use_mems",
+        "use_mems_eval",
+        "use_mems_train",
+    )
     dense_heads = {"classification": "tanh", "choices": "tanh"}
     dense_head = PreClassifier
     reads_two_directions = False
@@ -160,7 +175,7 @@ class Xlnet(Family):
         return values | {"summary_last_dropout": config.hidden_dropout_prob}
 
     def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        require_values(values, {**FIXED, "d_head": values["d_model"] // values["n_head"]})
+        require_values(values, {"d_head": values["d_model"] // values["n_head"]})
         fields = self.own_fields(values)
         return fields | {"attention_probs_dropout_prob": values["dropout"]}
 

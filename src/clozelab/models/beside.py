@@ -1,0 +1,94 @@
+"""Files beside a model's weights: those that would change its answers are refused, or named.
+
+Others are of no account: generation_config.json, preprocessor_config.json, what an optimizer kept,
+and the weights of other programs (TensorFlow, Flax, ONNX) beside ours, which nobody compares.
+"""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+_LOG = logging.getLogger(__name__)
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+# Of GPTQ and AWQ.
+_QUANTISATION_FILES = ("quantize_config.json", "quant_config.json", "quantization_config.json")
+_OTHER_WEIGHTS = ("*.h5", "*.msgpack", "*.onnx", "onnx/*.onnx", "*.gguf", "*.ot", "*.tflite")
+# A tensor as small is compared: biases, norms and most heads of tasks.
+_COMPARED_NUMBERS = 100_000
+
+
+def refuse_files_beside(folder: Path) -> None:
+    """ValueError for a file that makes another model of the folder's weights."""
+    for name in _ADAPTER_FILES:
+        if (folder / name).is_file():
+            raise ValueError(
+                f"{folder / name}: an adapter lies in the folder, and adapters are not read: merge"
+                " it (PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained"
+                "(OTHER) of peft), or move its files away to take the model without it"
+            )
+    for name in _QUANTISATION_FILES:
+        if (folder / name).is_file():
+            raise ValueError(
+                f"{folder / name}: the model is quantised, and its weights mean nothing without"
+                " the rules of that: take it in float32, float16 or bfloat16"
+            )
+
+
+def other_weights(folder: Path) -> str:
+    """What a sentence says of weights that only other programs read; empty where there are none."""
+    names = []
+    for pattern in _OTHER_WEIGHTS:
+        names += [path.relative_to(folder).as_posix() for path in sorted(folder.glob(pattern))]
+    if not names:
+        return ""
+    return (
+        f" ({', '.join(names)} cannot be read here: load it with its own library, and save"
+        " model.safetensors)"
+    )
+
+
+def warn_of_other_weights(file: Path, pickled: Path) -> None:
+    """A warning where a pickle beside `file` (safetensors) holds other weights.
+
+    Both are mapped, and of large tensors the shapes alone are compared: neither is read whole.
+    """
+    # An older pickle could only be read whole.
+    if not pickled.is_file() or not zipfile.is_zipfile(pickled):
+        return
+    try:
+        tensors = torch.load(pickled, map_location="cpu", weights_only=True, mmap=True)
+        name = _first_difference(file, tensors)
+    except (OSError, RuntimeError, ValueError, SafetensorError, AttributeError):
+        # It is not used, and whatever is wrong with `file` is said where that is read.
+        return
+    if name is not None:
+        _LOG.warning(
+            "%s is read; %s beside it holds other weights (%s): remove the one that is not meant",
+            file,
+            pickled.name,
+            name,
+        )
+
+
+def _first_difference(file: Path, tensors: dict[str, Tensor]) -> str | None:
+    """The name of a tensor that two files hold alike by name and not by shape or value."""
+    with safe_open(file, framework="pt") as stored:
+        names = [name for name in stored.keys() if name in tensors]  # noqa: SIM118
+        if not names:
+            return "no name is the same"
+        for name in names:
+            other = tensors[name]
+            if stored.get_slice(name).get_shape() != list(other.shape):
+                return name
+            if other.numel() > _COMPARED_NUMBERS:
+                continue
+            # One of them may be rounded.
+            if not torch.allclose(stored.get_tensor(name).float(), other.float(), 1e-2, 1e-3):
+                return name
+    return None

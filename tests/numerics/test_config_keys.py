@@ -1,0 +1,186 @@
+"""No key of a config.json is passed over in silence: with each key changed, one at a time, a folder
+gives the numbers of transformers (1e-5), or is refused by our reader.
+
+The keys are those of the installed transformers' own classes: a release that adds one fails here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.numerics.test_modern_relatives import NEOBERT
+
+from clozelab.models.config_keys import ABSENT, HARMLESS
+from clozelab.models.folders import read_config
+from clozelab.models.registry import family_of
+
+transformers = pytest.importorskip("transformers")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import config_keys  # noqa: E402
+
+sys.path.pop(0)
+FAMILIES = sorted({subject.model_type for subject in config_keys.SUBJECTS.values()})
+# Changes that need not be refused, and give other numbers, in every family that has the key: so a
+# key that is read is told from one that is passed over.
+TELLING = ("layer_norm_eps", "norm_eps", "rms_norm_eps", "num_attention_heads", "n_heads", "n_head")
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_key_of_the_class_is_known(model_type: str) -> None:
+    config = transformers.CONFIG_MAPPING[model_type]()
+    names = {*config.to_dict(), *type(config).__dataclass_fields__}
+    public = {name for name in names if not name.startswith("_")}
+    # Class attributes, which are never written.
+    public -= {name for name in public if name.startswith(("base_", "extra_", "sub_configs"))}
+    public.discard("attribute_map")
+    unknown = family_of(model_type).unknown_keys(dict.fromkeys(public, 1))
+    assert unknown == (), f"transformers' {type(config).__name__} has keys that no table here has"
+    assert family_of(model_type).unknown_keys({"ours": 1, "empty": None}) == ("ours",)
+
+
+def test_every_key_of_generation_is_known() -> None:
+    """transformers takes them out of a configuration."""
+    names = transformers.GenerationConfig._get_default_generation_params()
+    assert set(names) <= HARMLESS
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_what_a_missing_key_means_is_the_classs_default(model_type: str) -> None:
+    family = family_of(model_type)
+    theirs = transformers.CONFIG_MAPPING[model_type]().to_dict()
+    ours = {**ABSENT, **family.defaults, **family.fixed}
+    for key in ours.keys() & theirs.keys():
+        # `None`, `{}` and `False` all say that a feature is absent.
+        assert theirs[key] == ours[key] or not (theirs[key] or ours[key]), key
+
+
+@pytest.mark.parametrize("name", list(config_keys.SUBJECTS))
+def test_a_changed_key_is_read_or_refused(name: str) -> None:
+    with config_keys.quiet():
+        outcomes = config_keys.outcomes(name)
+    ends: dict[str, list[Any]] = {"equal": [], "refused": [], "impossible": []}
+    for outcome in outcomes:
+        assert outcome.end != "different", outcome
+        ends[outcome.end].append(outcome.key)
+    assert set(ends["equal"]) & set(TELLING)
+    assert "quantization_config" in ends["refused"]
+    # Each sentence names the key, one that contradicts it, or the tensor that it adds or removes.
+    family = family_of(config_keys.SUBJECTS[name].model_type)
+    spellings = {own: bert for bert, own in family.renamed.items()}
+    for outcome in outcomes:
+        if outcome.end == "refused":
+            names = [outcome.key, spellings.get(outcome.key, outcome.key)]
+            names += ["tensor", "rope_type", "num_key_value_heads"]
+            assert any(word in outcome.sentence for word in names), outcome
+
+
+def test_a_key_that_nobody_knows_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = config_keys.SUBJECTS["BERT"].settings
+    config = {"model_type": "bert", **sizes, "layer_scale": 0.1, "my_notes": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with caplog.at_level(logging.WARNING):
+        read_config(tmp_path)
+        read_config(tmp_path)
+    (record,) = caplog.records
+    assert "reads layer_scale; if code" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"auto_map": {"AutoModel": "modeling.MyBert"}}, "cannot be read here: code of a folder"),
+        ({"quantization_config": {"load_in_8bit": True}}, "float32 first"),
+        ({"adapters": {"adapters": {"a": "x"}}}, "merge its adapters"),
+        ({"position_embedding_type": None}, "position_embedding_type is None, and only 'absolute'"),
+        ({"tie_encoder_decoder": True}, "tie_encoder_decoder is True"),
+        ({"directionality": "left"}, "only 'bidi'"),
+    ],
+)
+def test_what_is_not_here_is_refused_with_the_way_on(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    sizes = config_keys.SUBJECTS["BERT"].settings
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **sizes, **change}))
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("DistilBERT", {"num_attention_heads": 4}, "num_attention_heads is 4 and n_heads is 2"),
+        ("XLNet", {"hidden_size": 8}, "hidden_size is 8 and d_model is 16"),
+        ("ModernBERT", {"sliding_window": 2}, "sliding_window is 2, and only 4"),
+        ("ModernBERT", {"rope_parameters": {"rope_theta": 5.0, "beta_fast": 2}}, "'beta_fast'"),
+    ],
+)
+def test_two_keys_of_one_number_may_not_contradict_each_other(
+    tmp_path: Path, name: str, change: dict[str, Any], message: str
+) -> None:
+    subject = config_keys.SUBJECTS[name]
+    config = {"model_type": subject.model_type, **subject.settings, **change}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["BigBird", "Longformer", "ALBERT", "MPNet"])
+def test_a_causal_encoder_of_a_class_without_that_is_read_back(name: str) -> None:
+    """Our own folder may say is_decoder, where their class would compute something else."""
+    subject = config_keys.SUBJECTS[name]
+    family = family_of(subject.model_type)
+    config = replace(family.from_hf_config(subject.settings), is_causal=True)
+    values = {**family.to_hf_config(config), "is_decoder": True}
+    assert values["model_type"] == f"clozelab_{subject.model_type}"
+    assert family.from_hf_config(values) == config
+    with pytest.raises(ValueError, match="is_decoder is True, and only False"):
+        family.from_hf_config({**subject.settings, "is_decoder": True})
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Longformer", "choices"), ("BigBird", "spans")])
+def test_a_question_is_found_by_one_separator(name: str, kind: str) -> None:
+    """transformers finds it by config.json's, our heads by the tokenizer's."""
+    family = family_of(config_keys.SUBJECTS[name].model_type)
+    family.require_separator({"sep_token_id": 3}, [kind], 3, "F")
+    family.require_separator({"sep_token_id": 2}, ["lm"], 3, "F")
+    with pytest.raises(ValueError, match=r"F: sep_token_id is 2 in config.json and 3 for the tok"):
+        family.require_separator({"sep_token_id": 2}, [kind], 3, "F")
+    with pytest.raises(ValueError, match=r"write 3 in config.json"):
+        family.require_separator({}, [kind], 3, "F")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("DistilBERT", "activation"), ("XLNet", "ff_activation"), ("BERT", "model.")]
+)
+def test_an_activation_is_refused_by_the_familys_own_key(name: str, key: str) -> None:
+    subject = config_keys.SUBJECTS[name]
+    family = family_of(subject.model_type)
+    own = family.renamed.get("hidden_act", "hidden_act")
+    with pytest.raises(ValueError, match=rf"^{key}(hidden_act)? is 'tanh'; choose one of gelu,"):
+        family.from_hf_config({**subject.settings, own: "tanh"})
+
+
+@pytest.mark.parametrize("name", [*config_keys.SUBJECTS, "NeoBERT"])
+def test_what_we_write_is_known_to_us(name: str) -> None:
+    """Stock folders, and those that only we read."""
+    if name == "NeoBERT":
+        family = family_of("neobert")
+        config = family.from_hf_config(NEOBERT)
+    else:
+        subject = config_keys.SUBJECTS[name]
+        family = family_of(subject.model_type)
+        config = family.from_hf_config(subject.settings)
+    for changed in (config, replace(config, is_causal=True), replace(config, embedding_size=8)):
+        for kinds in ((), ("lm",), ("classification",)):
+            values = json.loads(json.dumps(family.to_hf_config(changed, kinds)))
+            assert family.unknown_keys(values) == ()
+            pools = replace(family.from_hf_config(values), predicts_next=changed.predicts_next)
+            assert pools == changed
