@@ -173,8 +173,8 @@ def vocabulary_file(folder: Path, config: ReadOnlyJson) -> Path | None:
         )
     if is_generic(name):
         raise ValueError(
-            f"{folder}: its tokenizer, {GENERIC}Fast, reads tokenizer.json, which is missing; copy it"
-            " from where the folder came from"
+            f"{folder}: its tokenizer, {GENERIC}Fast, reads tokenizer.json, which is missing; copy"
+            " it from where the folder came from"
         )
     usual = {"vocab.txt": "BertTokenizer", "vocab.json": "RobertaTokenizer"}[names[0]]
     raise ValueError(

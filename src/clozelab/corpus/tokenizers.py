@@ -724,13 +724,13 @@ def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
         )
     if not any((folder / name).is_file() for name in ("config.json", CONFIG_FILE)):
         return tokenizer_class.from_vocab(path, bool(lowercase))
-    released = None
+    plain = None
     if set(tokenizer_class.usual_tokens) <= set(entries):
-        released = tokenizer_class.from_vocab(path, bool(lowercase)).fingerprint
+        plain = tokenizer_class.from_vocab(path, bool(lowercase))
     config = _with_usual_roles(config, tokenizer_class.usual_tokens)
     if is_mpnet and isinstance(config["mask_token"], str):
         config["mask_token"] = {"content": config["mask_token"], "lstrip": True}
-    roles = [content_of(config[f"{role}_token"]) for role in ROLES]
+    roles = _roles_in(config)
     try:
         library = _wordpiece(ids_of(entries, roles), bool(lowercase))
     except ValueError as error:
@@ -739,7 +739,7 @@ def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
     rules["model"] |= {"unk_token": roles[1], "max_input_chars_per_word": 100}  # theirs
     if is_mpnet:
         rules["post_processor"] = ROBERTA_PROCESSOR
-    return _as_class_builds(folder, rules, config, released)
+    return _as_class_builds(folder, rules, config, plain)
 
 
 def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
@@ -747,17 +747,34 @@ def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
     prefix = bool(config.get("add_prefix_space"))
     plain = ByteBpeTokenizer.from_vocab(path.parent, False, prefix)
     config = _with_usual_roles(config, plain.usual_tokens)
-    rules = json.loads(_byte_bpe(models.BPE(plain._ids, plain.merges), False, prefix).to_str())
+    try:
+        ids = ids_of(plain.vocabulary, _roles_in(config))
+    except ValueError as error:
+        raise ValueError(f"vocabulary file {path}: {error}") from None
+    rules = json.loads(_byte_bpe(models.BPE(ids, plain.merges), False, prefix).to_str())
     rules["post_processor"] = {**ROBERTA_PROCESSOR, "add_prefix_space": prefix}
-    return _as_class_builds(path.parent, rules, config, plain.fingerprint)
+    return _as_class_builds(path.parent, rules, config, plain)
 
 
 def _as_class_builds(
-    folder: Path, rules: ReadOnlyJson, config: ReadOnlyJson, released: str | None
+    folder: Path, rules: ReadOnlyJson, config: ReadOnlyJson, plain: VocabularyTokenizer | None
 ) -> Tokenizer:
-    """The tokenizer that AutoTokenizer makes of a vocabulary and these rules."""
+    """The tokenizer that AutoTokenizer makes of a vocabulary and these rules.
+
+    `plain` has the same vocabulary, and may have the same rules.
+    """
     path = folder / TOKENIZER_FILE  # which is not there
-    return Tokenizer(path, settled(path, rules, config), config, released)
+    complete = settled(path, rules, config)
+    released = None
+    if plain is not None and _roles_in(config) == list(plain.usual_tokens):
+        if complete["normalizer"] == rules["normalizer"]:
+            released = plain.fingerprint
+    return Tokenizer(path, complete, config, released)
+
+
+def _roles_in(config: ReadOnlyJson) -> list[str]:
+    """The names of the special tokens in a configuration that names them all."""
+    return [content_of(config[f"{role}_token"]) for role in ROLES]
 
 
 def _with_usual_roles(config: ReadOnlyJson, tokens: Sequence[str]) -> JsonObject:
