@@ -765,10 +765,10 @@ def _as_class_builds(
     """
     path = folder / TOKENIZER_FILE  # which is not there
     complete = settled(path, rules, config)
+    is_plain = plain is not None and _roles_in(config) == list(plain.usual_tokens)
     released = None
-    if plain is not None and _roles_in(config) == list(plain.usual_tokens):
-        if complete["normalizer"] == rules["normalizer"]:
-            released = plain.fingerprint
+    if plain is not None and is_plain and complete["normalizer"] == rules["normalizer"]:
+        released = plain.fingerprint
     return Tokenizer(path, complete, config, released)
 
 

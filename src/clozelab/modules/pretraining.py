@@ -52,7 +52,8 @@ class PretrainingModel(nn.Module):
         # What is not trained stands beside: no state, no sharding and no checkpoint has it.
         trained = {name: model for name, model in self.named_models.items() if model.is_trained}
         self.models = nn.ModuleDict(trained)
-        if all(objective.pair is None for objective in objectives):
+        self.trains_pooler = any(objective.pair is not None for objective in objectives)
+        if not self.trains_pooler:
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
@@ -330,18 +331,24 @@ class PretrainingModule(TrainingModule):
         """
         longest = max(provenance["trained_seq_lengths"])
         tokenizer = with_max_length(tokenizer_files, longest)
+        pooler_is_trained = self.model.trains_pooler or self.model.encoder.has_trained_pooler
         for name, model in self._whole_model().named_models.items():
             target = folder
             if name != "encoder":
                 if not model.is_trained or folder.name != "encoder":
                     continue
                 target = folder.with_name(name)
+            remembered = dict(provenance)
+            # Its bytes stay: a fine-tuning begins from them.
+            has_pooler = any(True for _ in model.encoder.pooler.parameters())
+            if has_pooler and not (name == "encoder" and pooler_is_trained):
+                remembered["untrained"] = ["pooler"]
             save_encoder_folder(
                 target,
                 model.encoder,
                 heads=dict(model.heads.items()),
                 tokenizer_files=tokenizer,
-                extra_config={"clozelab": dict(provenance)},
+                extra_config={"clozelab": remembered},
                 dtype=dtype,
             )
 
