@@ -467,11 +467,10 @@ def save_model(
         remembered.pop(key, None)
     remembered |= facts | module.remembered()
     pooler = list(module.encoder.pooler.parameters())
-    is_read = any(parameter.requires_grad for parameter in pooler)
-    if pooler and not is_read and not module.encoder.has_trained_pooler:
-        remembered["untrained"] = ["pooler"]
-    else:
+    if any(parameter.requires_grad for parameter in pooler):
         remembered.pop("untrained", None)
+    elif pooler and not module.encoder.has_trained_pooler:
+        remembered["untrained"] = ["pooler"]
     labels = getattr(module.validation, "label_names", None) or ()
     label_kind = getattr(module.validation, "kind", None)
     max_length = max_positions(encoder_folder)

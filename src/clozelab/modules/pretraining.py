@@ -331,7 +331,6 @@ class PretrainingModule(TrainingModule):
         """
         longest = max(provenance["trained_seq_lengths"])
         tokenizer = with_max_length(tokenizer_files, longest)
-        pooler_is_trained = self.model.trains_pooler or self.model.encoder.has_trained_pooler
         for name, model in self._whole_model().named_models.items():
             target = folder
             if name != "encoder":
@@ -339,10 +338,8 @@ class PretrainingModule(TrainingModule):
                     continue
                 target = folder.with_name(name)
             remembered = dict(provenance)
-            # Its bytes stay: a fine-tuning begins from them.
-            has_pooler = any(True for _ in model.encoder.pooler.parameters())
-            if has_pooler and not (name == "encoder" and pooler_is_trained):
-                remembered["untrained"] = ["pooler"]
+            if name != "encoder" or not self.model.trains_pooler:
+                remembered["untrained"] = self._untrained_parts(name)
             save_encoder_folder(
                 target,
                 model.encoder,
@@ -351,6 +348,16 @@ class PretrainingModule(TrainingModule):
                 extra_config={"clozelab": remembered},
                 dtype=dtype,
             )
+
+    def _untrained_parts(self, name: str) -> list[str]:
+        """What is in the folder of a model of this name though no loss has read it.
+
+        Its bytes stay: a fine-tuning begins from them.
+        """
+        encoder = self.model.named_models[name].encoder
+        if encoder.has_trained_pooler or not list(encoder.pooler.parameters()):
+            return []
+        return ["pooler"]
 
     def gather_weights(self) -> None:
         """Collects on rank 0 what is spread over ranks.
