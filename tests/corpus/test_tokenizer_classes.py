@@ -45,6 +45,7 @@ PIECES = {
 }
 ENDS = {"cls_token": "<s>", "sep_token": "</s>"}
 COVID = {"content": "covid", "lstrip": False, "rstrip": False, "normalized": True}
+SAT = {"__type": "AddedToken", **COVID, "content": "sat", "lstrip": True}
 
 
 def write_json(path: Path, content: object) -> None:
@@ -111,7 +112,7 @@ def test_config_json_names_the_class_where_tokenizer_config_json_does_not(tmp_pa
         ENDS,
         {"unk_token": "the"},
         {"mask_token": "sat", "pad_token": "on"},
-        {"sep_token": {"content": "sat", "lstrip": True, "rstrip": False, "normalized": True}},
+        {"sep_token": SAT},
         {"extra_special_tokens": ["covid"], "additional_special_tokens": ["naive"]},
         {"added_tokens_decoder": {str(len(PIECES["both"])): COVID}},
         {"strip_accents": False, "tokenize_chinese_chars": False},
@@ -234,7 +235,7 @@ def changed(folder: Path, config: Mapping[str, Any]) -> Path:
 def test_a_setting_that_tokenizer_json_contradicts_is_refused(
     tmp_path: Path, make: Any, config: dict[str, Any], screen: Screens
 ) -> None:
-    """AutoTokenizer follows tokenizer_config.json there, and nobody knows which was trained with."""
+    """AutoTokenizer follows tokenizer_config.json there; nobody knows which was trained with."""
     make(tmp_path / "m")
     before = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "m"))
     folder = changed(tmp_path / "m", config)
