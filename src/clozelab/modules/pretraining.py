@@ -338,8 +338,11 @@ class PretrainingModule(TrainingModule):
                     continue
                 target = folder.with_name(name)
             remembered = dict(provenance)
-            if name != "encoder" or not self.model.trains_pooler:
-                remembered["untrained"] = self._untrained_parts(name)
+            # A pooler's bytes stay though no loss has read it: a fine-tuning begins from them.
+            has_pooler = bool(list(model.encoder.pooler.parameters()))
+            if has_pooler and (name != "encoder" or not self.model.trains_pooler):
+                is_given = self.model.named_models[name].encoder.has_trained_pooler
+                remembered["untrained"] = [] if is_given else ["pooler"]
             save_encoder_folder(
                 target,
                 model.encoder,
@@ -348,16 +351,6 @@ class PretrainingModule(TrainingModule):
                 extra_config={"clozelab": remembered},
                 dtype=dtype,
             )
-
-    def _untrained_parts(self, name: str) -> list[str]:
-        """What is in the folder of a model of this name though no loss has read it.
-
-        Its bytes stay: a fine-tuning begins from them.
-        """
-        encoder = self.model.named_models[name].encoder
-        if encoder.has_trained_pooler or not list(encoder.pooler.parameters()):
-            return []
-        return ["pooler"]
 
     def gather_weights(self) -> None:
         """Collects on rank 0 what is spread over ranks.
