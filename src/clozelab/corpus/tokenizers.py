@@ -608,6 +608,8 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     folder = Path(folder)
     config = read_config(folder)
     refuse_python_rules(folder, config["tokenizer_class"])
+    if config.get("truncation_side") == "left":
+        log.warning("%s: truncation_side left is not followed: a long text loses its end", folder)
     if (folder / TOKENIZER_FILE).is_file():
         return _of_tokenizer_json(folder, config)
     path = vocabulary_file(folder, config)
@@ -708,38 +710,39 @@ def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
     A folder of Google's, which has none of transformers' files, is read by the rules of the
     released code.
     """
-    folder = path.parent
     entries = _lines_of(path)
+    lowercase = _is_lowercase(path.parent, entries, config)
     is_mpnet = config["tokenizer_class"] == MPNET_CLASS
     tokenizer_class = MpnetTokenizer if is_mpnet else WordPieceTokenizer
-    lowercase = config.get("do_lower_case")
-    if lowercase is None and (folder / "bert_config.json").is_file():
-        # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-        words = [entry for entry in entries if not entry.startswith("[")]
-        lowercase = all(word == word.lower() for word in words)
-    if lowercase is None:
-        raise ValueError(
-            f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
-            " tokenizer_config.json"
-        )
-    if not any((folder / name).is_file() for name in ("config.json", CONFIG_FILE)):
-        return tokenizer_class.from_vocab(path, bool(lowercase))
+    if not any(path.with_name(name).is_file() for name in ("config.json", CONFIG_FILE)):
+        return tokenizer_class.from_vocab(path, lowercase)
     plain = None
     if set(tokenizer_class.usual_tokens) <= set(entries):
-        plain = tokenizer_class.from_vocab(path, bool(lowercase))
+        plain = tokenizer_class.from_vocab(path, lowercase)
     config = _with_usual_roles(config, tokenizer_class.usual_tokens)
     if is_mpnet and isinstance(config["mask_token"], str):
         config["mask_token"] = {"content": config["mask_token"], "lstrip": True}
-    roles = _roles_in(config)
-    try:
-        library = _wordpiece(ids_of(entries, roles), bool(lowercase))
-    except ValueError as error:
-        raise ValueError(f"vocabulary file {path}: {error}") from None
-    rules = json.loads(library.to_str())
-    rules["model"] |= {"unk_token": roles[1], "max_input_chars_per_word": 100}  # theirs
+    rules = json.loads(_wordpiece(_ids_of_file(path, entries, config), lowercase).to_str())
+    unknown = content_of(config["unk_token"])
+    rules["model"] |= {"unk_token": unknown, "max_input_chars_per_word": 100}  # theirs
     if is_mpnet:
         rules["post_processor"] = ROBERTA_PROCESSOR
-    return _as_class_builds(folder, rules, config, plain)
+    return _as_class_builds(path.parent, rules, config, plain)
+
+
+def _is_lowercase(folder: Path, entries: Sequence[str], config: ReadOnlyJson) -> bool:
+    """Whether text is lower-cased for a vocab.txt; ValueError where nothing says it."""
+    lowercase = config.get("do_lower_case")
+    if lowercase is not None:
+        return bool(lowercase)
+    if (folder / "bert_config.json").is_file():
+        # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
+        words = [entry for entry in entries if not entry.startswith("[")]
+        return all(word == word.lower() for word in words)
+    raise ValueError(
+        f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
+        " tokenizer_config.json"
+    )
 
 
 def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
@@ -747,11 +750,8 @@ def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
     prefix = bool(config.get("add_prefix_space"))
     plain = ByteBpeTokenizer.from_vocab(path.parent, False, prefix)
     config = _with_usual_roles(config, plain.usual_tokens)
-    try:
-        ids = ids_of(plain.vocabulary, _roles_in(config))
-    except ValueError as error:
-        raise ValueError(f"vocabulary file {path}: {error}") from None
-    rules = json.loads(_byte_bpe(models.BPE(ids, plain.merges), False, prefix).to_str())
+    model = models.BPE(_ids_of_file(path, plain.vocabulary, config), plain.merges)
+    rules = json.loads(_byte_bpe(model, False, prefix).to_str())
     rules["post_processor"] = {**ROBERTA_PROCESSOR, "add_prefix_space": prefix}
     return _as_class_builds(path.parent, rules, config, plain)
 
@@ -765,11 +765,19 @@ def _as_class_builds(
     """
     path = folder / TOKENIZER_FILE  # which is not there
     complete = settled(path, rules, config)
-    is_plain = plain is not None and _roles_in(config) == list(plain.usual_tokens)
     released = None
-    if plain is not None and is_plain and complete["normalizer"] == rules["normalizer"]:
-        released = plain.fingerprint
+    if plain is not None and complete["normalizer"] == rules["normalizer"]:
+        is_plain = _roles_in(config) == list(plain.usual_tokens)
+        released = plain.fingerprint if is_plain else None
     return Tokenizer(path, complete, config, released)
+
+
+def _ids_of_file(path: Path, entries: Sequence[str], config: ReadOnlyJson) -> dict[str, int]:
+    """Entry -> id; ValueError names the file where a role is no entry."""
+    try:
+        return ids_of(entries, _roles_in(config))
+    except ValueError as error:
+        raise ValueError(f"vocabulary file {path}: {error}") from None
 
 
 def _roles_in(config: ReadOnlyJson) -> list[str]:

@@ -183,12 +183,12 @@ def load_encoder(
 def has_untrained_pooler(values: ReadOnlyJson) -> bool:
     """Whether a config.json of ours says that no loss has read the pooler in the folder."""
     provenance = values.get("clozelab", {})
-    if "untrained" in provenance:
-        return "pooler" in provenance["untrained"]
-    # Older folders say what they were trained for; a task's head may have trained it since.
-    objective = provenance.get("objective", {"pair": ""})
-    is_single = all(phase.get("objective") is None for phase in provenance.get("phases", ()))
-    return is_single and objective.get("pair", "") is None
+    # Older folders say what they were pre-trained for; a task may have trained the pooler since.
+    if "untrained" not in provenance and "task" not in provenance:
+        objective = provenance.get("objective", {"pair": ""})
+        is_single = all(phase.get("objective") is None for phase in provenance.get("phases", ()))
+        return is_single and objective.get("pair", "") is None
+    return "pooler" in provenance.get("untrained", ())
 
 
 def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:

@@ -149,13 +149,10 @@ def _read_heads(
     between = _between(stored, encoder, config)
     heads = nn.ModuleDict(between)
     untrained = []
-    pooler = family.encoder_name("pooler.dense.weight")
-    has_weights = any(True for _ in encoder.pooler.parameters())
-    if has_weights and not {pooler, family.prefix + pooler} & stored.keys():
+    if list(encoder.pooler.parameters()) and not encoder.has_trained_pooler:
         untrained.append("pooler")
-    # A head that reads the pooler was trained with it.
-    trained_pooler = encoder.has_trained_pooler
-    has_foreign = bool(foreign_tensors(family, stored))
+    # Heads of which a part may be missing here.
+    unreadable = TASK_KINDS if foreign_tensors(family, stored) else ()
     # A BiLSTM stands below the heads of tasks, and makes their inputs wider.
     lstm = between.get("bilstm")
     input_size = None
@@ -169,15 +166,13 @@ def _read_heads(
         reads_states = lstm is not None or getattr(head, "reads_token_states", False)
         reads_pooler = head_kind in POOLED_KINDS and not reads_states
         lacks_pooler = reads_pooler and "pooler" in untrained
-        is_readable = not lacks_pooler and not (has_foreign and head_kind in TASK_KINDS)
-        trained_pooler |= reads_pooler
-        if is_readable and folders.has_head(family, head_kind, head, stored):
+        if head_kind in unreadable or lacks_pooler:
+            untrained.append(head_kind)
+        elif folders.has_head(family, head_kind, head, stored):
             folders.load_head(folder, head_kind, head, stored)
             heads[head_kind] = head
         else:
             untrained.append(head_kind)
-    if has_weights and not trained_pooler and "pooler" not in untrained:
-        untrained.insert(0, "pooler")
     return heads, untrained
 
 
