@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.runs.test_pretrain_run import run_here, workplace  # noqa: F401  (a fixture)
 
+import clozelab
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, read_config
 from clozelab.modules.model import read_model
@@ -109,3 +110,28 @@ def test_an_older_folder_says_it_by_its_objective(run_of: Any, tmp_path: Path) -
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "checksums.json").unlink()
         assert read_model(folder).untrained == expected
+
+
+@pytest.mark.parametrize("has_mark", [True, False], ids=["marked", "older"])
+def test_a_head_that_transformers_has_trained_on_it_is_read(
+    run_of: Any, tmp_path: Path, has_mark: bool
+) -> None:
+    """It keeps what our config.json says, and its head reads the pooler."""
+    path = run_of("mlm") / "encoder"
+    model = transformers.BertForSequenceClassification.from_pretrained(path, num_labels=3).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    tokenizer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["clozelab"]["untrained"] == ["pooler"]
+    if not has_mark:
+        del config["clozelab"]["untrained"]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    found = read_model(tmp_path)
+    assert found.untrained == () and "classification" in found.heads
+    predictor = clozelab.load(tmp_path, precision="32-true", device="cpu")
+    text = " ".join([word for word in predictor.tokenizer.vocabulary if word.isalpha()][:3])
+    with torch.no_grad():
+        logits = model(**tokenizer(text, return_tensors="pt")).logits[0]
+    shares = list(predictor.classify(text).probabilities.values())
+    assert torch.allclose(torch.tensor(shares), logits.softmax(-1), atol=1e-5)

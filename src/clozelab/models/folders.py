@@ -64,6 +64,13 @@ _OTHER_MODELS = frozenset(
         "longformer",
     ),
 )
+# How classes end whose heads read the pooler.
+_POOLED_CLASSES = (
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForNextSentencePrediction",
+    "ForPreTraining",
+)
 _WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 # TensorFlow's names of a LayerNorm's parameters.
 _MODERN_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -182,13 +189,17 @@ def load_encoder(
 
 def has_untrained_pooler(values: ReadOnlyJson) -> bool:
     """Whether a config.json of ours says that no loss has read the pooler in the folder."""
+    # Another library keeps what we say there, and may have trained a head on the pooler since.
+    for architecture in values.get("architectures") or ():
+        if str(architecture).endswith(_POOLED_CLASSES):
+            return False
     provenance = values.get("clozelab", {})
-    # Older folders say what they were pre-trained for; a task may have trained the pooler since.
-    if "untrained" not in provenance and "task" not in provenance:
-        objective = provenance.get("objective", {"pair": ""})
-        is_single = all(phase.get("objective") is None for phase in provenance.get("phases", ()))
-        return is_single and objective.get("pair", "") is None
-    return "pooler" in provenance.get("untrained", ())
+    if "untrained" in provenance:
+        return "pooler" in provenance["untrained"]
+    # Older folders say what they were pre-trained for.
+    objective = provenance.get("objective", {"pair": ""})
+    is_single = all(phase.get("objective") is None for phase in provenance.get("phases", ()))
+    return is_single and objective.get("pair", "") is None
 
 
 def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
