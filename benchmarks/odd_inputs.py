@@ -30,6 +30,7 @@ import odd_labels
 import odd_models
 import odd_predictions
 import odd_scores
+import odd_tokenizers
 from interleaved import ROOT, commit
 from odd_lab import PACKAGE, Case, End, quieten, run_case
 
@@ -43,6 +44,7 @@ KINDS = (
     odd_corpora.CASES,
     odd_scores.CASES,
     odd_folders.CASES,
+    odd_tokenizers.CASES,
 )
 
 

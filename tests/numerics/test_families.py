@@ -104,9 +104,16 @@ TASKS = {
     "ForQuestionAnswering": ("spans",),
     "ForMultipleChoice": ("choices",),
 }
-TOKENIZER = WordPieceTokenizer(
-    [*SPECIAL_TOKENS, *(f"Word{i}" for i in range(VOCAB - 5))], lowercase=False
-)
+
+
+def tokenizer_of(name):
+    """A vocabulary with the padding where the family's configuration has it."""
+    special = list(SPECIAL_TOKENS[1:])
+    special.insert(FAMILIES[name].get("pad_token_id", 0), SPECIAL_TOKENS[0])
+    words = [f"Word{i}" for i in range(VOCAB - 5)]
+    return WordPieceTokenizer([*special, *words], lowercase=False)
+
+
 EVERY_CLASS: list[tuple[str, str]] = []
 for name in FAMILIES:
     EVERY_CLASS += [(name, suffix) for suffix in CLASSES[name] | TASKS]
@@ -327,7 +334,7 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
     class, and here.
     """
     both = pair(name, suffix, tie_word_embeddings=tied)
-    for file, content in TOKENIZER.files().items():
+    for file, content in tokenizer_of(name).files().items():
         (tmp_path / "theirs" / file).write_bytes(content)
     read = read_model(tmp_path / "theirs")
     title = TITLES[name]

@@ -265,7 +265,7 @@ def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(
     tmp_path: Path, name: str
 ) -> None:
     """The first, although it sees only itself. Written again it is still theirs."""
-    folder = write(tmp_path / "m", name, is_decoder=True)
+    folder = write(tmp_path / "m", name, is_decoder=True, pad_token_id=0)
     model = getattr(transformers, name).from_pretrained(folder).eval()
     ids = torch.randint(5, len(WORDS), (1, 9), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.modules.model import read_model
 
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True
@@ -153,3 +155,29 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     ):
         finetune(*common, "task.metric=validation/matthews", name="linear")
     assert not (folder.parent / "linear").exists()
+
+
+def test_a_pooler_that_no_loss_has_read_stays_named_until_a_head_reads_it(
+    finetune: Any, world: Path, tmp_path: Path
+) -> None:
+    """The mark changes no number: a fine-tuning begins from the same bytes."""
+    marked = tmp_path / "encoder"
+    shutil.copytree(world / "encoder", marked)
+    (marked / "checksums.json").unlink()
+    config = read(marked, "config.json")
+    config["clozelab"]["untrained"] = ["pooler"]
+    (marked / "config.json").write_text(json.dumps(config))
+    assert read_model(marked).untrained == ("pooler",)
+    runs = {}
+    for task in ("swag", "ner_conll2003"):
+        for name, encoder in (("plain", world / "encoder"), ("marked", marked)):
+            words = (f"task={task}", f"encoder={encoder}", "epochs=1")
+            runs[task, name] = finetune(*words, name=f"{task}-{name}")
+        scores = [read(runs[task, name], "scores.json")["scores"] for name in ("plain", "marked")]
+        assert scores[0] == scores[1]
+    choices, tagger = (runs[task, "marked"] / "model" for task in ("swag", "ner_conll2003"))
+    assert read_model(choices).untrained == () and "choices" in read_model(choices).heads
+    assert "untrained" not in read(choices, "config.json")["clozelab"]
+    assert read_model(tagger).untrained == ("pooler",)
+    # Of a pooler that came from elsewhere nobody knows anything bad.
+    assert read_model(runs["ner_conll2003", "plain"] / "model").untrained == ()

@@ -435,6 +435,21 @@ class Tokenizer:
 
     # What it says of itself
 
+    def settings(self) -> dict[str, bool]:
+        """What its rules do, by keys of tokenizer_config.json."""
+        normalized = "é"
+        if self._library.normalizer is not None:
+            normalized = self._library.normalizer.normalize_str("é")
+        pieces = ["a,b"]
+        if self._library.pre_tokenizer is not None:
+            pieces = [piece for piece, _ in self._library.pre_tokenizer.pre_tokenize_str("a,b")]
+        return {
+            "do_lower_case": self.lowercase,
+            "keep_accents": normalized != "e",
+            "split_by_punct": len(pieces) > 1,
+            "add_prefix_space": pieces[0].startswith("▁"),
+        }
+
     @property
     def mask_token(self) -> str:
         """How a text says that a token is to be filled in."""

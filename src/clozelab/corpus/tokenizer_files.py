@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
+from clozelab.corpus.tokenizer_classes import TYPED_CLASSES, class_name, is_generic
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -33,9 +34,6 @@ BERT_RULES = {  # tokenizer_config.json -> the same in tokenizer.json's BertNorm
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-# of transformers; they take tokenizer.json as it is
-GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
-
 _WORD = re.compile("[^ \t\n\r]+")
 # "the old cat" -> "the", " old", " cat"
 _BYTE_CHUNK = re.compile(" ?[^ ]+")
@@ -71,9 +69,11 @@ def json_bytes(content: ReadOnlyJson) -> bytes:
 def read_config(folder: Path) -> JsonObject:
     """tokenizer_config.json, with the content of older files beside it.
 
-    Older versions of transformers wrote these.
+    Older versions of transformers wrote these. `tokenizer_class` is the class that AutoTokenizer
+    chooses.
     """
     config = json_or_empty(folder / CONFIG_FILE)
+    config["tokenizer_class"] = class_name(config, json_or_empty(folder / "config.json"))
     if "added_tokens_decoder" not in config:
         config |= json_or_empty(folder / "special_tokens_map.json")
         config[ADDED_TOKENS] = json_or_empty(folder / ADDED_TOKENS)
@@ -83,16 +83,13 @@ def read_config(folder: Path) -> JsonObject:
 def reads_token_types(config: ReadOnlyJson) -> bool:
     """Whether AutoTokenizer gives token types by a tokenizer_config.json.
 
-    A class that takes tokenizer.json as it is does so only where model_input_names says it.
+    Where model_input_names does not say it, the class does.
     """
     names = config.get("model_input_names")
     if names:
         return "token_type_ids" in names
-    return not _is_generic(config)
-
-
-def _is_generic(config: ReadOnlyJson) -> bool:
-    return str(config.get("tokenizer_class", "")).startswith(GENERIC_CLASSES)
+    # Without a class they are the template's.
+    return config.get("tokenizer_class", "") in ("", *TYPED_CLASSES)
 
 
 def type_of(node: ReadOnlyJson | None) -> str | None:
@@ -118,7 +115,7 @@ def settled(path: Path, rules: ReadOnlyJson, config: ReadOnlyJson) -> JsonObject
             " each time; set it to null"
         )
     settled = {**rules}
-    if not _is_generic(config):
+    if not is_generic(config["tokenizer_class"]):
         _settle_normalizer(settled, config)
         _settle_prefix_space(settled, config)
         _settle_template(settled, config)
@@ -241,7 +238,7 @@ def _named_tokens(config: ReadOnlyJson, vocabulary: Mapping[str, int]) -> Iterat
         # One that the vocabulary lacks would be an id without an embedding.
         if content_of(value) in vocabulary:
             yield _added_token(value, special=True)
-    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     if isinstance(extra, dict):
         extra = extra.values()
     special = [_added_token(value, special=True) for value in extra]

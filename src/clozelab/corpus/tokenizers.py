@@ -33,9 +33,20 @@ from clozelab.corpus.encoding import TEXTS_PER_BATCH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
 from clozelab.corpus.files import resolve_path
 from clozelab.corpus.lines import SURROGATES
+from clozelab.corpus.tokenizer_classes import (
+    BOS_CLASSES,
+    BUILT_MODELS,
+    FOLLOWED,
+    MPNET_CLASS,
+    is_generic,
+    own_code,
+    refuse_python_rules,
+    vocabulary_file,
+)
 from clozelab.corpus.tokenizer_files import (
     CONFIG_FILE,
     ROLES,
+    content_of,
     json_bytes,
     json_or_empty,
     open_library,
@@ -44,6 +55,7 @@ from clozelab.corpus.tokenizer_files import (
     reads_token_types,
     settled,
     type_of,
+    unknown_token,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
@@ -57,6 +69,13 @@ MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 CHARACTER_COVERAGE = 0.9999
 
+# RoBERTa's template, before it has its tokens
+ROBERTA_PROCESSOR: ReadOnlyJson = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 # BERT's cleaning removes them
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 
@@ -73,20 +92,7 @@ class VocabularyTokenizer(Tokenizer):
     has_token_types = True
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        ids = {token: index for index, token in enumerate(vocabulary)}
-        missing = [token for token in self.usual_tokens if token not in ids]
-        if missing:
-            raise ValueError(
-                f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}"
-            )
-        if len(ids) != len(vocabulary):
-            double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
-            raise ValueError(
-                f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous"
-            )
-        if "" in ids:
-            raise ValueError(f"entry {ids['']} of the vocabulary is empty")
-        self._ids = ids
+        self._ids = ids_of(vocabulary, self.usual_tokens)
         super().__init__(
             Path(TOKENIZER_FILE), json.loads(self.rules()), self._roles(), finds_added=False
         )
@@ -140,6 +146,22 @@ class VocabularyTokenizer(Tokenizer):
         return rows
 
 
+def ids_of(vocabulary: Sequence[str], special_tokens: Sequence[str]) -> dict[str, int]:
+    """Entry -> id; ValueError for a vocabulary that lacks a special token, or is ambiguous."""
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    missing = [token for token in special_tokens if token not in ids]
+    if missing:
+        raise ValueError(f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}")
+    if len(ids) != len(vocabulary):
+        double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
+        raise ValueError(
+            f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous"
+        )
+    if "" in ids:
+        raise ValueError(f"entry {ids['']} of the vocabulary is empty")
+    return ids
+
+
 class WordPieceTokenizer(VocabularyTokenizer):
     """BERT's rules."""
 
@@ -182,11 +204,8 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
         ValueError where it is not one.
         """
-        # Only "\n" ends an entry: vocabularies hold other line separators as entries.
-        text = read_text(Path(path), "one entry a line, as in BERT's vocab.txt")
-        lines = text.removesuffix("\n").split("\n")
         try:
-            return cls([line.strip() for line in lines], lowercase=lowercase)
+            return cls(_lines_of(Path(path)), lowercase=lowercase)
         except ValueError as error:
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
@@ -236,6 +255,13 @@ class WordPieceTokenizer(VocabularyTokenizer):
         if self.lowercase:
             texts = [_final_sigma(text) for text in texts]
         return super()._cleaned(texts)
+
+
+def _lines_of(path: Path) -> list[str]:
+    """The entries of a vocab.txt."""
+    # Only "\n" ends an entry: vocabularies hold other line separators as entries.
+    text = read_text(path, "one entry a line, as in BERT's vocab.txt")
+    return [line.strip() for line in text.removesuffix("\n").split("\n")]
 
 
 class MpnetTokenizer(WordPieceTokenizer):
@@ -576,18 +602,21 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer of a model's folder; ValueError where there is none that can be read.
 
     It is read from `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without
-    that file it is read from `vocab.txt`, or `vocab.json` and `merges.txt`, with BERT's or
-    RoBERTa's rules and what tokenizer_config.json says.
+    that file it is read from `vocab.txt`, or `vocab.json` and `merges.txt`, by the rules of its
+    class (tokenizer_classes.py) and what tokenizer_config.json says.
     """
     folder = Path(folder)
-    if (folder / TOKENIZER_FILE).is_file():
-        return _of_tokenizer_json(folder)
     config = read_config(folder)
-    if (folder / "vocab.txt").is_file():
-        return _of_vocab_txt(folder, config)
-    if (folder / "vocab.json").is_file():
-        plain = ByteBpeTokenizer.from_vocab(folder, False, config.get("add_prefix_space", False))
-        return _with_more_tokens(folder, plain, config)
+    refuse_python_rules(folder, config["tokenizer_class"])
+    if config.get("truncation_side") == "left":
+        log.warning("%s: truncation_side left is not followed: a long text loses its end", folder)
+    if (folder / TOKENIZER_FILE).is_file():
+        return _of_tokenizer_json(folder, config)
+    path = vocabulary_file(folder, config)
+    if path is not None and path.suffix == ".txt":
+        return _of_vocab_txt(path, config)
+    if path is not None:
+        return _of_vocab_json(path, config)
     advice = ""
     sentencepiece_files = sorted(folder.glob("*.model"))
     if sentencepiece_files:
@@ -601,9 +630,8 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     )
 
 
-def _of_tokenizer_json(folder: Path) -> Tokenizer:
+def _of_tokenizer_json(folder: Path, config: ReadOnlyJson) -> Tokenizer:
     path = folder / TOKENIZER_FILE
-    config = read_config(folder)
     content = json_or_empty(path)
     rules = settled(path, content, config)
     for section in ("normalizer", "pre_tokenizer"):
@@ -620,51 +648,153 @@ def _of_tokenizer_json(folder: Path) -> Tokenizer:
     released = None
     for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
         released = released or tokenizer_class.of_rules(rules)
+    tokenizer: Tokenizer
     if released is None:
-        return Tokenizer(path, rules, config)
-    if _is_writer_of(released, path, rules):
-        return released.with_token_types(_number_of_types(config))
-    return Tokenizer(path, rules, config, released.fingerprint)
+        tokenizer = Tokenizer(path, rules, config)
+    elif _is_writer_of(released, path, rules):
+        tokenizer = released.with_token_types(_number_of_types(config))
+    else:
+        tokenizer = Tokenizer(path, rules, config, released.fingerprint)
+    _compare_settings(path, tokenizer, rules, config)
+    return tokenizer
 
 
-def _of_vocab_txt(folder: Path, config: ReadOnlyJson) -> Tokenizer:
-    """BERT's rules, with what tokenizer_config.json says of accents and Chinese characters."""
-    lowercase = config.get("do_lower_case")
-    if lowercase is None and (folder / "bert_config.json").is_file():
-        # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-        text = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt")
-        entries = []
-        for entry in text.split("\n"):
-            if not entry.startswith("["):
-                entries.append(entry)
-        lowercase = all(entry == entry.lower() for entry in entries)
-    if lowercase is None:
-        raise ValueError(
-            f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
-            " tokenizer_config.json"
+def _compare_settings(
+    path: Path, tokenizer: Tokenizer, rules: ReadOnlyJson, config: ReadOnlyJson
+) -> None:
+    """ValueError where tokenizer_config.json says what tokenizer.json does not do.
+
+    Only what AutoTokenizer would do by tokenizer_config.json counts: a class that takes
+    tokenizer.json as it is looks at none of it.
+    """
+    name = config["tokenizer_class"]
+    if own_code(config):
+        log.warning("%s: %s of auto_map is not run; the file counts", path, own_code(config))
+    if is_generic(name):
+        return
+    model = rules["model"]
+    kind = "BPE with </w>" if model.get("end_of_word_suffix") == "</w>" else type_of(model)
+    built = BUILT_MODELS.get(name, kind)
+    if built != kind:
+        log.warning(
+            "%s holds %s, of whose entries %s of transformers 5 builds %s; here the file counts",
+            path,
+            kind,
+            name,
+            built,
         )
-    is_mpnet = str(config.get("tokenizer_class")).startswith("MPNet")
+    first = tokenizer.vocabulary[tokenizer.cls_id]
+    last = tokenizer.vocabulary[tokenizer.sep_id]
+    does: JsonObject = {"cls_token": first, "sep_token": last, "unk_token": unknown_token(model)}
+    if name in BOS_CLASSES:
+        does |= {"bos_token": first, "eos_token": last}
+    for key, value in tokenizer.settings().items():
+        if name in FOLLOWED[key]:
+            does[key] = value
+    for key, value in does.items():
+        given = config.get(key)
+        if isinstance(value, str):
+            given = content_of(given)
+        # A model without an unknown token contradicts nothing.
+        if given not in (None, "", value) and value != "":
+            raise ValueError(
+                f"{path.parent}: {CONFIG_FILE} says {key} {json.dumps(given)}, which {name} of"
+                f" transformers follows, and {TOKENIZER_FILE} has {json.dumps(value)}: put right"
+                " the one that is wrong"
+            )
+
+
+def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
+    """BERT's rules, with what tokenizer_config.json says of case, accents and Chinese characters.
+
+    A folder of Google's, which has none of transformers' files, is read by the rules of the
+    released code.
+    """
+    entries = _lines_of(path)
+    lowercase = _is_lowercase(path.parent, entries, config)
+    is_mpnet = config["tokenizer_class"] == MPNET_CLASS
     tokenizer_class = MpnetTokenizer if is_mpnet else WordPieceTokenizer
-    plain = tokenizer_class.from_vocab(folder / "vocab.txt", bool(lowercase))
-    plain = plain.with_token_types(_number_of_types(config))
-    return _with_more_tokens(folder, plain, config)
+    if not any(path.with_name(name).is_file() for name in ("config.json", CONFIG_FILE)):
+        return tokenizer_class.from_vocab(path, lowercase)
+    plain = None
+    if set(tokenizer_class.usual_tokens) <= set(entries):
+        plain = tokenizer_class.from_vocab(path, lowercase)
+    config = _with_usual_roles(config, tokenizer_class.usual_tokens)
+    if is_mpnet and isinstance(config["mask_token"], str):
+        config["mask_token"] = {"content": config["mask_token"], "lstrip": True}
+    rules = json.loads(_wordpiece(_ids_of_file(path, entries, config), lowercase).to_str())
+    unknown = content_of(config["unk_token"])
+    rules["model"] |= {"unk_token": unknown, "max_input_chars_per_word": 100}  # theirs
+    if is_mpnet:
+        rules["post_processor"] = ROBERTA_PROCESSOR
+    return _as_class_builds(path.parent, rules, config, plain)
 
 
-def _with_more_tokens(folder: Path, plain: VocabularyTokenizer, config: ReadOnlyJson) -> Tokenizer:
-    """A tokenizer of a vocabulary alone.
+def _is_lowercase(folder: Path, entries: Sequence[str], config: ReadOnlyJson) -> bool:
+    """Whether text is lower-cased for a vocab.txt; ValueError where nothing says it."""
+    lowercase = config.get("do_lower_case")
+    if lowercase is not None:
+        return bool(lowercase)
+    if (folder / "bert_config.json").is_file():
+        # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
+        words = [entry for entry in entries if not entry.startswith("[")]
+        return all(word == word.lower() for word in words)
+    raise ValueError(
+        f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
+        " tokenizer_config.json"
+    )
 
-    Where there are added tokens or other rules, it is as AutoTokenizer makes it.
+
+def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
+    """RoBERTa's rules, with what tokenizer_config.json says of the space before a text."""
+    prefix = bool(config.get("add_prefix_space"))
+    plain = ByteBpeTokenizer.from_vocab(path.parent, False, prefix)
+    config = _with_usual_roles(config, plain.usual_tokens)
+    model = models.BPE(_ids_of_file(path, plain.vocabulary, config), plain.merges)
+    rules = json.loads(_byte_bpe(model, False, prefix).to_str())
+    rules["post_processor"] = {**ROBERTA_PROCESSOR, "add_prefix_space": prefix}
+    return _as_class_builds(path.parent, rules, config, plain)
+
+
+def _as_class_builds(
+    folder: Path, rules: ReadOnlyJson, config: ReadOnlyJson, plain: VocabularyTokenizer | None
+) -> Tokenizer:
+    """The tokenizer that AutoTokenizer makes of a vocabulary and these rules.
+
+    `plain` has the same vocabulary, and may have the same rules.
     """
     path = folder / TOKENIZER_FILE  # which is not there
-    written = json.loads(plain.rules())
-    rules = settled(path, written, config)
-    before = {token["content"] for token in written["added_tokens"]}
-    after = {token["content"] for token in rules["added_tokens"]}
-    if before == after and rules["normalizer"] == written["normalizer"]:
-        return plain
-    if rules["model"]["type"] == "WordPiece":
-        rules["model"] = {**rules["model"], "max_input_chars_per_word": 100}  # theirs
-    return Tokenizer(path, rules, config, plain.fingerprint)
+    complete = settled(path, rules, config)
+    released = None
+    if plain is not None and complete["normalizer"] == rules["normalizer"]:
+        is_plain = _roles_in(config) == list(plain.usual_tokens)
+        released = plain.fingerprint if is_plain else None
+    return Tokenizer(path, complete, config, released)
+
+
+def _ids_of_file(path: Path, entries: Sequence[str], config: ReadOnlyJson) -> dict[str, int]:
+    """Entry -> id; ValueError names the file where a role is no entry."""
+    try:
+        return ids_of(entries, _roles_in(config))
+    except ValueError as error:
+        raise ValueError(f"vocabulary file {path}: {error}") from None
+
+
+def _roles_in(config: ReadOnlyJson) -> list[str]:
+    """The names of the special tokens in a configuration that names them all."""
+    return [content_of(config[f"{role}_token"]) for role in ROLES]
+
+
+def _with_usual_roles(config: ReadOnlyJson, tokens: Sequence[str]) -> JsonObject:
+    """tokenizer_config.json with the special tokens of the class where it names none."""
+    complete = dict(config)
+    # RoBERTa's classes have these beside the five.
+    if "<s>" in tokens:
+        complete = {"bos_token": "<s>", "eos_token": "</s>", **config}
+    for role, token in zip(ROLES, tokens, strict=True):
+        key = f"{role}_token"
+        complete[key] = config.get(key) or token
+    return complete
 
 
 def _number_of_types(config: ReadOnlyJson) -> str:

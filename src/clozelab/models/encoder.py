@@ -359,6 +359,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
+        # A folder's may be.
+        self.has_trained_pooler = False
         pattern = config.attention.build(config)
         self.masks: list[Mask] = [
             pattern.mask(number) for number in range(config.num_hidden_layers)

@@ -35,6 +35,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import warn_of_unknown
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
+from clozelab.models.leftovers import HARMLESS, TASK_KINDS, foreign_tensors, named_few
 from clozelab.models.locate import CONFIG_FILE, config_path
 from clozelab.models.registry import family_for, family_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
@@ -49,9 +50,6 @@ WEIGHTS = (
     PICKLED_WEIGHTS_FILE,
     f"{PICKLED_WEIGHTS_FILE}.index.json",
 )
-# Buffers that hold nothing of a model: numbers of positions, zeros, and the count of an average of
-# weights.
-_HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids", "n_averaged")
 # Every encoder has it, so what stands before it is a wrapper's prefix.
 _LANDMARK = "embeddings.word_embeddings.weight"
 # What encoders are called in their classes: such a prefix is no wrapper's.
@@ -67,6 +65,13 @@ _OTHER_MODELS = frozenset(
         "ernie",
         "longformer",
     ),
+)
+# How classes end whose heads read the pooler.
+_POOLED_CLASSES = (
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForNextSentencePrediction",
+    "ForPreTraining",
 )
 _WEIGHT_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 # TensorFlow's names of a LayerNorm's parameters.
@@ -147,7 +152,8 @@ def load_encoder(
         initialisation: "random": the same shape with fresh weights.
         seed: of fresh weights, also of a missing pooler.
         stored: what read_tensors has read already.
-        tells_fresh: warn of a missing pooler; not where nothing is trained on it.
+        tells_fresh: warn of a missing pooler, and of tensors that no head here has; not where
+            nothing is trained on the encoder.
     """
     folder = Path(folder)
     generator = torch.Generator().manual_seed(seed)
@@ -161,12 +167,13 @@ def load_encoder(
     tensors = _without_heads(stored, family)
     if not tensors:
         raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
-    for name in _HARMLESS:
+    for name in HARMLESS:
         tensors.pop(family.prefix + name, None)
     state = _state(encoder, {})
     fresh = {name: value for name, value in state.items() if name.startswith("encoder.pooler.")}
     poolers = family.to_hf(fresh)
-    if poolers and not poolers.keys() & tensors.keys():
+    is_in_file = bool(poolers.keys() & tensors.keys())
+    if poolers and not is_in_file:
         # Its draws come behind all others.
         drawn = Encoder(encoder.config, generator)
         encoder.pooler.load_state_dict(drawn.pooler.state_dict())
@@ -175,7 +182,26 @@ def load_encoder(
             _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
         tensors |= poolers
     _fill(state, tensors, family, folder)
+    encoder.has_trained_pooler = is_in_file and not has_untrained_pooler(read_config_dict(folder))
+    foreign = foreign_tensors(family, stored)
+    if tells_fresh and foreign:
+        _LOG.warning("%s: no head here has the tensor %s: left out", folder, named_few(foreign))
     return encoder
+
+
+def has_untrained_pooler(values: ReadOnlyJson) -> bool:
+    """Whether a config.json of ours says that no loss has read the pooler in the folder."""
+    # Another library keeps what we say there, and may have trained a head on the pooler since.
+    for architecture in values.get("architectures") or ():
+        if str(architecture).endswith(_POOLED_CLASSES):
+            return False
+    provenance = values.get("clozelab", {})
+    if "untrained" in provenance:
+        return "pooler" in provenance["untrained"]
+    # Older folders say what they were pre-trained for.
+    objective = provenance.get("objective", {"pair": ""})
+    is_single = all(phase.get("objective") is None for phase in provenance.get("phases", ()))
+    return is_single and objective.get("pair", "") is None
 
 
 def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
@@ -196,12 +222,15 @@ def load_head(
 ) -> None:
     """Fills `module` with the folder's head of this kind.
 
-    ValueError for a missing or misshapen tensor.
+    ValueError for a missing or misshapen tensor, and for a task's head with tensors that ours has
+    not.
     """
     folder = Path(folder)
     family = family_for(read_config(folder))
     if stored is None:
         stored = read_tensors(folder)
+    if kind in TASK_KINDS:
+        refuse_foreign(foreign_tensors(family, stored), folder)
     if kind == "lm":
         projection = _untied_projection(family, stored)
         if projection is not None:
@@ -215,6 +244,16 @@ def load_head(
     state = _head_state(kind, module)
     tensors = {name: stored[name] for name in family.to_hf(state) if name in stored}
     _fill(state, tensors, family, folder)
+
+
+def refuse_foreign(names: Collection[str], folder: Path | str) -> None:
+    """ValueError where a file has tensors (`names`) that may be a part of its task's head."""
+    if names:
+        raise ValueError(
+            f"{folder}: no head here has the tensor {named_few(names)}, so answers without it would"
+            " be others than the model's; its encoder can be used (do=embed, finetune, export with"
+            " head=false)"
+        )
 
 
 def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[str]) -> bool:
@@ -508,9 +547,8 @@ def _fill(
         (unexpected, f"is not part of the {model} model that {CONFIG_FILE} describes"),
     ):
         if names:
-            others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            name = names[0].removeprefix(family.prefix)
-            raise ValueError(f"{folder}: tensor {name}{others} {problem}")
+            bare_names = [name.removeprefix(family.prefix) for name in names]
+            raise ValueError(f"{folder}: tensor {named_few(bare_names)} {problem}")
     tensors = {}
     for name, value in expected.items():
         bare_name = name.removeprefix(family.prefix)

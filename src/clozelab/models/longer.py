@@ -71,4 +71,5 @@ def load_encoder_as(config: EncoderConfig, folder: Path, seed: int) -> Encoder:
     if trained < config.max_position_embeddings:
         encoder.embeddings.tile_positions(trained, config.max_position_embeddings)
     encoder.share_projections()
+    encoder.has_trained_pooler = short.has_trained_pooler
     return encoder

@@ -147,7 +147,9 @@ class FineTuning(TrainingModule):
             kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size
         )
         reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
-        self.encoder.pooler.requires_grad_(kind in POOLED_KINDS and not reads_states)
+        reads_pooler = kind in POOLED_KINDS and not reads_states
+        self.encoder.pooler.requires_grad_(reads_pooler)
+        self.encoder.has_trained_pooler |= reads_pooler
         setattr(self, name, head)
 
     @classmethod
@@ -484,6 +486,10 @@ def save_model(
     for key in OF_ONE_TASK:
         remembered.pop(key, None)
     remembered |= facts | module.remembered()
+    if module.encoder.has_trained_pooler:
+        remembered.pop("untrained", None)
+    elif list(module.encoder.pooler.parameters()):
+        remembered["untrained"] = ["pooler"]
     labels = getattr(module.validation, "label_names", None) or ()
     label_kind = getattr(module.validation, "kind", None)
     max_length = max_positions(encoder_folder)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models import folders
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import (
     COMMON_HEADS,
@@ -26,6 +27,13 @@ from clozelab.models.families.bert import (
     Family,
 )
 from clozelab.models.heads import BiLSTM, FeatureMix
+from clozelab.models.leftovers import (
+    NAMED_KINDS,
+    TASK_KINDS,
+    foreign_tensors,
+    named_few,
+    unread_tensors,
+)
 from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
 from clozelab.modules.sentence_folders import (
@@ -40,8 +48,6 @@ from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
 MAX_PADDED_ENTRIES = 127
-TASK_KINDS = ("classification", "tags", "choices", "spans")
-NAMED_KINDS = ("lm", "nsp", "sop", "rtd", "spans")  # whose tensors' names say which they are
 MULTI_LABEL = "multi_label_classification"
 PROBLEM_TYPES = {"regression": "regression", "multi_label": MULTI_LABEL}  # of a model's task
 
@@ -55,8 +61,8 @@ class Model:
     # By kind (models/families/bert.py): those with weights in the folder; "bilstm" and
     # "feature_mix" among them.
     heads: nn.ModuleDict
-    # Kinds of heads, and "pooler", that the architecture has and the folder has no weights for; a
-    # head that reads a pooler without weights is one of them.
+    # Kinds of heads, and "pooler", that the architecture has and the folder has no weights for, or
+    # none that were trained; a head that reads a pooler without weights is one of them.
     untrained: tuple[str, ...]
     tokenizer: Tokenizer
     config: ReadOnlyJson  # config.json as it is
@@ -66,6 +72,8 @@ class Model:
     task: str | None
     labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
     max_length: int  # tokens of the longest sequence that was trained, as far as it is recorded
+    # Names of the file's tensors that no head here has; the head of a task is then not read.
+    foreign: tuple[str, ...]
 
     @property
     def provenance(self) -> JsonObject:
@@ -109,6 +117,10 @@ def read_model(path: Path | str) -> Model:
     task_kind = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task_kind, stored)
     heads, untrained = _read_heads(folder, config, encoder, kinds, len(labels), stored)
+    foreign = foreign_tensors(family, stored)
+    unread = foreign or unread_tensors(family, stored, heads)
+    if unread:
+        log.warning("%s: tensor %s is read by nothing here: left out", folder, named_few(unread))
     architecture = family.architecture(kinds, encoder.config.is_causal)
     task = task_of(task_kind, config, labels)
     if passes_sigmoid(folder, task) and "classification" in heads:
@@ -124,6 +136,7 @@ def read_model(path: Path | str) -> Model:
         task=task,
         labels=labels,
         max_length=max_positions(folder),
+        foreign=tuple(foreign),
     )
 
 
@@ -140,10 +153,10 @@ def _read_heads(
     between = _between(stored, encoder, config)
     heads = nn.ModuleDict(between)
     untrained = []
-    pooler = family.encoder_name("pooler.dense.weight")
-    has_weights = any(True for _ in encoder.pooler.parameters())
-    if has_weights and not {pooler, family.prefix + pooler} & stored.keys():
+    if list(encoder.pooler.parameters()) and not encoder.has_trained_pooler:
         untrained.append("pooler")
+    # Heads of which a part may be missing here.
+    unreadable = TASK_KINDS if foreign_tensors(family, stored) else ()
     # A BiLSTM stands below the heads of tasks, and makes their inputs wider.
     lstm = between.get("bilstm")
     input_size = None
@@ -157,7 +170,9 @@ def _read_heads(
         reads_states = lstm is not None or getattr(head, "reads_token_states", False)
         reads_pooler = head_kind in POOLED_KINDS and not reads_states
         lacks_pooler = reads_pooler and "pooler" in untrained
-        if folders.has_head(family, head_kind, head, stored) and not lacks_pooler:
+        if head_kind in unreadable or lacks_pooler:
+            untrained.append(head_kind)
+        elif folders.has_head(family, head_kind, head, stored):
             folders.load_head(folder, head_kind, head, stored)
             heads[head_kind] = head
         else:
@@ -442,6 +457,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
         )
     config = folders.read_config(folder)
     family_for(config).require_template(tokenizer.cls_is_last, folder)
+    _require_padding(folder, config, tokenizer)
     rows = config.vocab_size
     entries = tokenizer.vocab_size
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
@@ -467,6 +483,25 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     # Fresh weights never read the weights file, which checks them otherwise.
     folders.verify_checksums(folder)
     return tokenizer
+
+
+def _require_padding(folder: Path, config: EncoderConfig, tokenizer: Tokenizer) -> None:
+    """ValueError where positions are counted behind another token than the tokenizer's padding.
+
+    transformers counts a token with config.json's pad_token_id as padding, wherever it stands in a
+    text.
+    """
+    if not dict(config.positions.options).get("after_padding"):
+        return
+    padding = tokenizer.special_tokens[0]
+    if padding and tokenizer.pad_id == config.pad_token_id:
+        return
+    raise ValueError(
+        f"{folder}: positions begin behind the padding, which is the id {config.pad_token_id} for"
+        f" this {config.model_type} and {padding or 'no token'} for its tokenizer: put right"
+        " pad_token_id in config.json (an MPNet's is always 1), or pad_token in"
+        " tokenizer_config.json"
+    )
 
 
 def _without_embeddings(tokenizer: Tokenizer, rows: int) -> str:

@@ -52,7 +52,8 @@ class PretrainingModel(nn.Module):
         # What is not trained stands beside: no state, no sharding and no checkpoint has it.
         trained = {name: model for name, model in self.named_models.items() if model.is_trained}
         self.models = nn.ModuleDict(trained)
-        if all(objective.pair is None for objective in objectives):
+        self.trains_pooler = any(objective.pair is not None for objective in objectives)
+        if not self.trains_pooler:
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
@@ -338,12 +339,18 @@ class PretrainingModule(TrainingModule):
                 if not model.is_trained or folder.name != "encoder":
                     continue
                 target = folder.with_name(name)
+            remembered = dict(provenance)
+            # A pooler's bytes stay though no loss has read it: a fine-tuning begins from them.
+            has_pooler = bool(list(model.encoder.pooler.parameters()))
+            if has_pooler and (name != "encoder" or not self.model.trains_pooler):
+                is_given = self.model.named_models[name].encoder.has_trained_pooler
+                remembered["untrained"] = [] if is_given else ["pooler"]
             save_encoder_folder(
                 target,
                 model.encoder,
                 heads=dict(model.heads.items()),
                 tokenizer_files=tokenizer,
-                extra_config={"clozelab": dict(provenance)},
+                extra_config={"clozelab": remembered},
                 dtype=dtype,
             )
 

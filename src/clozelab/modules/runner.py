@@ -20,6 +20,8 @@ from clozelab.datamodules import examples
 from clozelab.datamodules.encoded import Encoded
 from clozelab.datamodules.examples import Ints
 from clozelab.datamodules.finetuning import Batch, make_batch
+from clozelab.models.folders import refuse_foreign
+from clozelab.models.leftovers import TASK_KINDS
 from clozelab.models.registry import family_for
 from clozelab.modules.classification import sequence_states
 from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
@@ -72,11 +74,13 @@ class ModelRunner:
                 self._fp32_library = onednn_fp32
 
     def head(self, kind: str, verb: str) -> Any:
-        """The head of a kind; ValueError where it was never trained."""
+        """The head of a kind; ValueError where it was never trained, or is not ours."""
         if kind in self.heads:
             if kind == "lm":
                 family_for(self.encoder.config).require_masks(self.model.config)
             return self.heads[kind]
+        if kind in TASK_KINDS:
+            refuse_foreign(self.model.foreign, self.model.folder)
         trained = [name for name in self.heads if name not in ("bilstm", "feature_mix")]
         raise ValueError(
             f"{self.model.folder} cannot {verb}: its {kind} head was never trained (trained heads:"

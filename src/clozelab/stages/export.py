@@ -237,7 +237,11 @@ def write(
 
 
 def require_trained_heads(model: Model) -> None:
-    """ValueError for a head that has no weights; a pooler may lack them."""
+    """ValueError for a head that has no weights, or is not ours; a pooler may lack them."""
+    from clozelab.models.folders import refuse_foreign
+
+    if model.task:
+        refuse_foreign(model.foreign, model.folder)
     for kind in model.untrained:
         if kind != "pooler":
             raise ValueError(
