@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clozelab.optim.groups import freeze_groups
+from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
 from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
@@ -74,6 +75,7 @@ class TrainingModule(LightningModule):
         self.gradient_clip_norm = gradient_clip_norm
         self.seed = seed
         self.throughput = Throughput()
+        self._are_loggers_aligned = False
         self.batches_seen = 0  # digest of all batches so far
         # What this rank was asked, and what all ranks have agreed on: exit statuses, 0 for none.
         self.stop_requested: Callable[[], int] = lambda: 0
@@ -174,11 +176,25 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         self._compare_plans()
-        # What a resumed run will log again must not stand there twice.
+        self._align_loggers()
+        self.throughput.start()
+
+    def on_fit_end(self) -> None:
+        # Where no step was left to train, on_train_start was never called.
+        if not self._are_loggers_aligned:
+            self._align_loggers()
+
+    def _align_loggers(self) -> None:
+        """Has every logger hold what was logged until this step, and nothing of later steps."""
+        self._are_loggers_aligned = True
+        step = self.trainer.global_step
         for logger in self.loggers:
             if isinstance(logger, MetricsCsv):
-                logger.truncate_after(self.trainer.global_step)
-        self.throughput.start()
+                logger.truncate_after(step)
+        # Trackers are compared with metrics.csv.
+        for logger in self.loggers:
+            if isinstance(logger, BackgroundLogger):
+                logger.go_on_after(step)
 
     def _compare_plans(self) -> None:
         """Refuses a Trainer that would change what a step is.

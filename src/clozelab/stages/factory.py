@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import fields, replace
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -171,11 +172,15 @@ def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Lo
     if not cfg.logger:
         return loggers
     job = tracked_job(cfg, run, arm=arm, name=name)
+    began = datetime.fromisoformat(run.content.started).timestamp()
     for label, tracker in build_trackers(cfg, job).items():
-        logger = BackgroundLogger(tracker, label, run.dir)
+        logger = BackgroundLogger(tracker, label, run.dir, began)
         # W&B has the configuration from the job, and TensorBoard never gets it.
         if not isinstance(tracker, WandbTracker | TensorBoardTracker):
             logger.log_hyperparams(dict(job.config))
+        # What is no training begins anew, also after a kill.
+        if not isinstance(cfg, TrainingConfig):
+            logger.go_on_after(-1)
         loggers.append(logger)
     return loggers
 
