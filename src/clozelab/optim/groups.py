@@ -7,8 +7,11 @@ the number of dimensions: every bias and every gain is a vector, everything that
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch import nn
 
 from clozelab.text.plain import ReadOnlyJson
 
+log = logging.getLogger(__name__)
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 GroupNodes = Sequence[ReadOnlyJson] | None
 
@@ -29,6 +33,16 @@ class ParameterGroup:
     weight_decay: float | None = None  # None: the optimizer's for matrices, none for vectors
     frozen: bool = False
 
+    @property
+    def settings(self) -> str:
+        """As it stands in a log."""
+        if self.frozen:
+            return "frozen"
+        settings = f"learning rate x {self.learning_rate_factor:g}"
+        if self.weight_decay is not None:
+            settings += f", weight decay {self.weight_decay:g}"
+        return settings
+
 
 USUAL = ParameterGroup()
 
@@ -36,7 +50,8 @@ USUAL = ParameterGroup()
 def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, ParameterGroup]:
     """Name of a parameter -> the first of some groups that it fits; the usual one's are left out.
 
-    ValueError for a node that is no group, and for a pattern that no name fits.
+    ValueError for a node that is no group, and for a pattern that no name fits, or only names that
+    an earlier pattern fits.
     """
     matches: dict[str, ParameterGroup] = {}
     names = list(names)
@@ -48,20 +63,52 @@ def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, Parameter
         fitting = [name for name in names if fnmatchcase(name, group.pattern)]
         if not fitting:
             raise ValueError(
-                f"optimizer.groups: no parameter's name fits {group.pattern!r}; one is called"
-                f" {next(iter(names), '')}"
+                f"optimizer.groups: no parameter's name fits {group.pattern!r};"
+                f" {_real_names(group.pattern, names)}"
             )
-        for name in fitting:
-            matches.setdefault(name, group)
+        remaining = [name for name in fitting if name not in matches]
+        if not remaining:
+            raise ValueError(
+                f"optimizer.groups: {group.pattern!r} fits only parameters that an earlier pattern"
+                " fits, and the first one counts: put the narrower pattern first"
+            )
+        for name in remaining:
+            matches[name] = group
     return matches
 
 
+def _real_names(pattern: str, names: Sequence[str]) -> str:
+    """The names that are most like a pattern, for the message that refuses it."""
+    # Four layers of one name would say less than four names.
+    kinds = {re.sub(r"\d+", "N", name): name for name in reversed(names)}
+    alike = get_close_matches(pattern.replace("*", ""), list(kinds), n=4, cutoff=0.0)
+    shown = ", ".join(kinds[kind] for kind in alike)
+    return f"of the model's {len(names)} names the nearest are {shown}"
+
+
 def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
-    """Freezes the parameters of a model whose groups are frozen."""
+    """Freezes the parameters of a model whose groups are frozen, and logs what each group has.
+
+    ValueError where nothing is left to train.
+    """
     named = dict(model.named_parameters())
+    members: dict[ParameterGroup, list[nn.Parameter]] = {}
     for name, group in match_groups(named, nodes).items():
+        members.setdefault(group, []).append(named[name])
         if group.frozen:
             named[name].requires_grad_(False)
+    for group, parameters in members.items():
+        count = sum(parameter.numel() for parameter in parameters)
+        log.info(
+            "optimizer.groups: %s: %d of %d tensors, %s weights, %s",
+            group.pattern,
+            len(parameters),
+            len(named),
+            f"{count:,}",
+            group.settings,
+        )
+    if members and not any(parameter.requires_grad for parameter in named.values()):
+        raise ValueError("optimizer.groups freezes every parameter; leave one to train")
 
 
 # What torch.optim calls a group: its parameters and their settings.

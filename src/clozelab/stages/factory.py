@@ -111,12 +111,16 @@ def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
     """Build optimizer and schedule once: their constructors know what they can do.
 
     The parameters are of no use; one has the name of a layer's, for optimizers that tell by it.
+    Groups are held against the names of the model, once there is one.
     """
     names = ("weight", "encoder.layer.0.weight")
     parameters = []
     for name in names:
         parameters.append((name, nn.Parameter(torch.zeros(1, 1))))
-    optimizer = build("optimizer", cfg.optimizer)(parameters)
+    settings = {**cfg.optimizer}
+    if "groups" in settings:
+        settings["groups"] = None
+    optimizer = build("optimizer", settings)(parameters)
     build("schedule", cfg.schedule)(optimizer, total_steps=steps)
 
 

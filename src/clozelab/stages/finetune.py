@@ -118,6 +118,9 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     # A module that predicts numbers of a range refuses labels outside of it.
     if isinstance(data, LabelledDataModule):
         data.refuse_outside(cfg.task.module.get("number_range"))
+    # The names of the head's parameters are known once it is built.
+    if cfg.optimizer.get("groups"):
+        build_module(cfg, folder, encoder, data)
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
