@@ -209,6 +209,8 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
 
 
 def _dotted_names(value: object, prefix: str) -> Iterator[str]:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
     if not isinstance(value, dict):
         return
     for key, child in value.items():
@@ -227,12 +229,13 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
         above, _, last_of_name = name.rpartition(".")
         if above == parent:
             siblings[last_of_name] = name
+    # Spelt in full, and in another place: the nearest to the top, beside what is likeliest meant.
+    spelt_alike = [name for name in known if name.rpartition(".")[2] == last]
     near = nearest(last, siblings)
-    if near:
+    if near and not spelt_alike:
         return siblings[near]
-    for name in known:
-        if name.rpartition(".")[2] == last:
-            return name
+    if spelt_alike:
+        return min(spelt_alike, key=lambda name: name.count("."))
     # By whole names, its neighbours and what it stands below would always win.
     elsewhere = [
         name

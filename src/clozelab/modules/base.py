@@ -76,6 +76,7 @@ class TrainingModule(LightningModule):
         self.seed = seed
         self.throughput = Throughput()
         self._are_loggers_aligned = False
+        self._last_learning_rate: float | None = None  # of the last optimizer step
         self.batches_seen = 0  # digest of all batches so far
         # What this rank was asked, and what all ranks have agreed on: exit statuses, 0 for none.
         self.stop_requested: Callable[[], int] = lambda: 0
@@ -102,6 +103,9 @@ class TrainingModule(LightningModule):
     def learning_rate(self, peak: float) -> None:
         """Rate of the coming optimizer step."""
         self.optimizer_factory = partial(self.optimizer_factory, learning_rate=peak)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        self._last_learning_rate = self.learning_rate
 
     def clip_gradient_norm(self) -> Tensor:
         """Scales the gradient, sharded or not, down to `gradient_clip_norm`.
@@ -133,9 +137,13 @@ class TrainingModule(LightningModule):
         numbers = []
         for name, value in reported.items():
             numbers.append(f"the {name.replace('_', ' ')} is {float(value)}")
+        # What went wrong is the work of steps before; the coming one may be the schedule's end.
+        rate = self._last_learning_rate
+        if rate is None:
+            rate = self.learning_rate
         diverge(
             self.trainer,
-            f"step {step}: {' and '.join(numbers)} at learning rate {self.learning_rate:.3g}. A"
+            f"step {step}: {' and '.join(numbers)} at learning rate {rate:.3g}. A"
             " smaller learning rate, a longer warm-up (schedule.warmup_fraction) or"
             " trainer.precision=32-true are the usual cures",
         )

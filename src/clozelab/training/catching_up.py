@@ -159,7 +159,7 @@ def read_wandb_history(path: Path) -> Iterator[dict[str, float]]:
     The file is a LevelDB log behind 7 bytes: blocks of 32 KiB with chunks, whose header of 7 bytes
     is checksum, length and kind (1 whole, 2 to 4 first, middle, last).
     """
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     data = path.read_bytes()
     position = 7
