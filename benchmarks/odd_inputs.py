@@ -27,12 +27,19 @@ import odd_corpora
 import odd_labels
 import odd_models
 import odd_predictions
+import odd_words
 from interleaved import ROOT, commit
 from odd_lab import PACKAGE, Case, End, quieten, run_case
 
 PAGE = ROOT / "docs" / "reliability.md"
 TABLE = re.compile(r"(<!-- make odd -->\n).*?(<!-- end -->)", re.DOTALL)
-KINDS = (odd_models.CASES, odd_predictions.CASES, odd_labels.CASES, odd_corpora.CASES)
+KINDS = (
+    odd_models.CASES,
+    odd_predictions.CASES,
+    odd_labels.CASES,
+    odd_corpora.CASES,
+    odd_words.CASES,
+)
 
 
 def chosen(words: Sequence[str] | None) -> list[Case]:

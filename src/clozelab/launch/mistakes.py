@@ -229,13 +229,13 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
         above, _, last_of_name = name.rpartition(".")
         if above == parent:
             siblings[last_of_name] = name
-    # Spelt in full, and in another place: the nearest to the top, beside what is likeliest meant.
+    # Spelt in full, and in another place: the nearest to the top, of a task its own file's.
     spelt_alike = [name for name in known if name.rpartition(".")[2] == last]
     near = nearest(last, siblings)
     if near and not spelt_alike:
         return siblings[near]
     if spelt_alike:
-        return min(spelt_alike, key=lambda name: name.count("."))
+        return min(spelt_alike, key=lambda name: (name.count("."), ".hub." in name))
     # By whole names, its neighbours and what it stands below would always win.
     elsewhere = [
         name

@@ -50,8 +50,8 @@ USUAL = ParameterGroup()
 def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, ParameterGroup]:
     """Name of a parameter -> the first of some groups that it fits; the usual one's are left out.
 
-    ValueError for a node that is no group, and for a pattern that no name fits, or only names that
-    an earlier pattern fits.
+    ValueError for a node that is no group, for a pattern that no name fits, or only names that an
+    earlier pattern fits, and where nothing is left to train.
     """
     matches: dict[str, ParameterGroup] = {}
     names = list(names)
@@ -74,6 +74,8 @@ def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, Parameter
             )
         for name in remaining:
             matches[name] = group
+    if names and sum(group.frozen for group in matches.values()) == len(names):
+        raise ValueError("optimizer.groups freezes every parameter; leave one to train")
     return matches
 
 
@@ -87,10 +89,7 @@ def _real_names(pattern: str, names: Sequence[str]) -> str:
 
 
 def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
-    """Freezes the parameters of a model whose groups are frozen, and logs what each group has.
-
-    ValueError where nothing is left to train.
-    """
+    """Freezes the parameters of a model whose groups are frozen, and logs what each group has."""
     named = dict(model.named_parameters())
     members: dict[ParameterGroup, list[nn.Parameter]] = {}
     for name, group in match_groups(named, nodes).items():
@@ -107,8 +106,6 @@ def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
             f"{count:,}",
             group.settings,
         )
-    if members and not any(parameter.requires_grad for parameter in named.values()):
-        raise ValueError("optimizer.groups freezes every parameter; leave one to train")
 
 
 # What torch.optim calls a group: its parameters and their settings.
