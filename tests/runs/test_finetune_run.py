@@ -807,3 +807,16 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
     assert "hub" not in read(plain, "run.json")["config"]["task"]
     with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
         finetune("hub=true", "task.hub.revision=null", name="moving")
+
+
+def test_a_task_that_is_named_anew_has_its_own_title(finetune: Callable[..., Path]) -> None:
+    """It began with SST-2's file; `task.title=` has the last word."""
+    for more, title in (((), "mine"), (("task.title=Ours",), "Ours")):
+        run_dir = finetune("task.name=mine", *more, name=f"titled-{title}")
+        assert json.loads((run_dir / "scores.json").read_text())["title"] == title
+
+
+def test_a_divergence_names_the_rate_that_was_in_force(finetune: Callable[..., Path]) -> None:
+    """Not that of the step to come, which is 0 behind the last one."""
+    with pytest.raises(ValueError, match=r"the loss is nan at learning rate [1-9]\S*e\+\d+\. A"):
+        finetune("learning_rate=1e30", "epochs=1", "evaluations_per_epoch=1", name="diverged")

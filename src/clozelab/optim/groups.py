@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -60,32 +60,31 @@ def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, Parameter
             group = ParameterGroup(**node)
         except TypeError as error:
             raise ValueError(f"optimizer.groups: {error}") from None
-        fitting = [name for name in names if fnmatchcase(name, group.pattern)]
-        if not fitting:
-            raise ValueError(
-                f"optimizer.groups: no parameter's name fits {group.pattern!r};"
-                f" {_real_names(group.pattern, names)}"
-            )
-        remaining = [name for name in fitting if name not in matches]
-        if not remaining:
-            raise ValueError(
-                f"optimizer.groups: {group.pattern!r} fits only parameters that an earlier pattern"
-                " fits, and the first one counts: put the narrower pattern first"
-            )
-        for name in remaining:
+        for name in _names_of_group(group.pattern, names, matches):
             matches[name] = group
     if names and sum(group.frozen for group in matches.values()) == len(names):
         raise ValueError("optimizer.groups freezes every parameter; leave one to train")
     return matches
 
 
-def _real_names(pattern: str, names: Sequence[str]) -> str:
-    """The names that are most like a pattern, for the message that refuses it."""
-    # Four layers of one name would say less than four names.
-    kinds = {re.sub(r"\d+", "N", name): name for name in reversed(names)}
-    alike = get_close_matches(pattern.replace("*", ""), list(kinds), n=4, cutoff=0.0)
-    shown = ", ".join(kinds[kind] for kind in alike)
-    return f"of the model's {len(names)} names the nearest are {shown}"
+def _names_of_group(pattern: str, names: Sequence[str], taken: Container[str]) -> list[str]:
+    """The names that fit a pattern and that no earlier one has taken; ValueError for none."""
+    fitting = [name for name in names if fnmatchcase(name, pattern)]
+    if not fitting:
+        # Four layers of one name would say less than four names.
+        kinds = {re.sub(r"\d+", "N", name): name for name in reversed(names)}
+        alike = get_close_matches(pattern.replace("*", ""), list(kinds), n=4, cutoff=0.0)
+        raise ValueError(
+            f"optimizer.groups: no parameter's name fits {pattern!r}; of the model's {len(names)}"
+            f" names the nearest are {', '.join(kinds[kind] for kind in alike)}"
+        )
+    remaining = [name for name in fitting if name not in taken]
+    if not remaining:
+        raise ValueError(
+            f"optimizer.groups: {pattern!r} fits only parameters that an earlier pattern fits, and"
+            " the first one counts: put the narrower pattern first"
+        )
+    return remaining
 
 
 def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
