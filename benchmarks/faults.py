@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # These two make the helpers of the tests importable.
-from faults_lab import Lab, Trial, changed, end, expect, fork, is_close
+from faults_lab import Lab, Trial, at_call, changed, die, end, expect, fork, is_close
 from interleaved import ROOT, commit, machine
 
 # isort: split
@@ -71,22 +71,6 @@ class Row(NamedTuple):
 
 
 # Faults
-
-
-def at_call(owner: Any, name: str, number: int, act: Callable[[], object]) -> None:
-    """Do something before the number-th call, from 0, of a function."""
-    original, calls = getattr(owner, name), itertools.count()
-
-    def noticed(*args: Any, **kwargs: Any) -> Any:
-        if next(calls) == number:
-            act()
-        return original(*args, **kwargs)
-
-    setattr(owner, name, noticed)
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_in_a_save(number: int, draw: random.Random) -> None:

@@ -7,6 +7,7 @@ fork of it that goes in by the console script's door, so that a kill costs one s
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -216,6 +217,22 @@ def is_same(run: Path, other: Path) -> bool:
     return (
         batches and rows(run) == rows(other) and weights == expected and is_same_state(mine, theirs)
     )
+
+
+def at_call(owner: Any, name: str, number: int, act: Callable[[], object]) -> None:
+    """Do something before the number-th call, from 0, of a function."""
+    original, calls = getattr(owner, name), itertools.count()
+
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == number:
+            act()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, noticed)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def expect(is_so: bool, said: str) -> None:

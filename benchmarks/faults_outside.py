@@ -9,6 +9,7 @@ of its own: the whole package asks for other versions than ours), and Slurm wher
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -27,13 +28,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.pytorch.loggers import Logger
+from tests.runs import test_killed_trackers as killed_trackers
 from tests.runs.test_pretrain_run import overrides, state
 from tests.runs.test_stops import children
 
+from clozelab.modules.pretraining import PretrainingModule
 from clozelab.stages import factory
-from clozelab.training.background import unsent
+from clozelab.training.background import BackgroundLogger
+from clozelab.training.catching_up import unsent
 from clozelab.training.stopping import HUNG, NOTICE_SECONDS, die_with_parent
-from faults_lab import SETTINGS, Lab, Trial, changed, end, expect, fork, has_ended, is_same
+from faults_lab import (
+    SETTINGS,
+    Lab,
+    Trial,
+    at_call,
+    changed,
+    die,
+    end,
+    expect,
+    fork,
+    has_ended,
+    is_same,
+)
 from interleaved import ROOT
 
 NOTICED_SECONDS = 60.0  # at most
@@ -184,6 +200,7 @@ def trackers(lab: Lab) -> Iterator[Outcome]:
         yield outcome
     yield mlflow(lab)
     yield wandb(lab)
+    yield from killed_with_trackers(lab)
 
 
 def wandb(lab: Lab) -> Outcome:
@@ -201,6 +218,61 @@ def wandb(lab: Lab) -> Outcome:
         began = time.monotonic()
         pid = trial.start(lambda: os.environ.update(address))
         return judged(lab, trial, "W&B's server takes connections and answers none", pid, began)
+
+
+def killed_with_trackers(lab: Lab) -> Iterator[Outcome]:
+    """W&B's files, TensorBoard's and Lightning's table after kills, against metrics.csv, per key
+    and step.
+    """
+    moments = {
+        "before the first save": (PretrainingModule, "training_step", 6),
+        "between two saves": (PretrainingModule, "training_step", 34),
+        "in a validation": (PretrainingModule, "validation_step", 2),
+    }
+    for name, moment in moments.items():
+        trial = with_local_trackers(lab, name)
+        expect(trial.train(partial(at_call, *moment, die)) == -signal.SIGKILL, trial.said)
+        is_right = trial.train() == 0 and lab.is_whole(trial) and not unsent(trial.run_dir)
+        # Of three trackers, how many hold every number; the two that can, once.
+        passed = tracker_faults(trial.run_dir) == (0, 0)
+        must = "W&B, TensorBoard and csv hold every number of metrics.csv, the last two once"
+        yield Outcome(f"kill -9 with trackers, {name}", must, 1, int(is_right and passed))
+
+    def no_catching_up() -> None:
+        BackgroundLogger.go_on_after = lambda *_: None
+
+    trial = with_local_trackers(lab, "control")
+    kill = partial(at_call, *moments["between two saves"], die)
+    expect(trial.train(kill) == -signal.SIGKILL, trial.said)
+    expect(trial.train(no_catching_up) == 0, trial.said)
+    missing, doubled = tracker_faults(trial.run_dir)
+    done = "control: a tracker is not told what a killed start has lost"
+    yield Outcome(done, "the comparison notices", 1, int(missing > 0 and doubled > 0))
+
+
+def with_local_trackers(lab: Lab, name: str) -> Trial:
+    trial = lab.trial(f"trackers-{name.replace(' ', '-')}")
+    place = "clozelab.training.tracking.build_"
+    node = {"_partial_": True, "_target_": f"{place}wandb_logger", "project": "faults"}
+    add_logger(trial, "wandb", node | {"entity": None, "mode": "offline"})
+    node = {"_partial_": True, "_target_": f"{place}tensorboard_logger", "flush_seconds": 30}
+    add_logger(trial, "tensorboard", node)
+    node = {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": str(trial.run_dir)}
+    add_logger(trial, "csv", node | {"name": "csv", "version": ""})
+    return trial
+
+
+def tracker_faults(run_dir: Path) -> tuple[int, int]:
+    """(numbers of metrics.csv that a tracker lacks, those that TensorBoard or csv have twice)."""
+    expected = killed_trackers.figures(run_dir)
+    wandb = killed_trackers.in_wandb(run_dir)
+    others = [killed_trackers.in_tensorboard(run_dir), killed_trackers.in_table(run_dir)]
+    missing = doubled = 0
+    for place, (value,) in expected.items():
+        for values in (wandb, *others):
+            missing += not any(math.isclose(each, value, rel_tol=1e-6) for each in values[place])
+        doubled += sum(len(values[place]) > 1 for values in others)
+    return missing, doubled
 
 
 def judged(lab: Lab, trial: Trial, done: str, pid: int, began: float) -> Outcome:

@@ -31,6 +31,7 @@ import odd_models
 import odd_predictions
 import odd_scores
 import odd_tokenizers
+import odd_words
 from interleaved import ROOT, commit
 from odd_lab import PACKAGE, Case, End, quieten, run_case
 
@@ -45,6 +46,7 @@ KINDS = (
     odd_scores.CASES,
     odd_folders.CASES,
     odd_tokenizers.CASES,
+    odd_words.CASES,
 )
 
 

@@ -421,3 +421,17 @@ def test_a_wrong_name_is_told_before_the_slow_imports(
     )
     assert message in done.stderr
     assert done.stdout.splitlines()[-1] == "1 []"
+
+
+def test_ctrl_c_during_the_imports_says_nothing() -> None:
+    """The console script's first line is the handler; what follows it is slow here."""
+    code = (
+        "import os, signal, sys, clozelab.__main__ as start\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'clozelab.cli': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "start.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

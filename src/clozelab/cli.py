@@ -245,6 +245,9 @@ def _print_error(error: BaseException, verb: str) -> None:
     if isinstance(error, OSError) and error.filename and error.strerror:
         names_file = True
         message = f"{error.filename}: {error.strerror.lower()}"  # without [Errno 2]
+        path = Path(os.fsdecode(error.filename))
+        if path.is_symlink() and not path.exists():
+            message = f"{path} is a link to {path.readlink()}, which does not exist"
     elif "hydra" in sys.modules:
         from clozelab.launch.mistakes import explain
 

@@ -71,12 +71,22 @@ def test_an_error_of_the_trial_itself_is_no_verdict(lab: Any, tmp_path: Path) ->
         lab.run_case(case, tmp_path / "place")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="users and signals")
-def test_a_sample() -> None:
+def run_only(*names: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "benchmarks/odd_inputs.py", "--only", *SAMPLE]
+    command = [sys.executable, "benchmarks/odd_inputs.py", "--only", *names]
     done = forked.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 cases" in done.stdout and "4 right, 1 refused" in done.stdout
+    return str(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="users and signals")
+def test_a_sample() -> None:
+    output = run_only(*SAMPLE)
+    assert "5 cases" in output and "4 right, 1 refused" in output
+
+
+def test_words_at_wrong_places_are_refused_by_what_to_write_instead() -> None:
+    """All of benchmarks/odd_words.py: what each case must say stands there."""
+    assert "29 right" in run_only("words at wrong places/")

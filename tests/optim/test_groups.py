@@ -73,13 +73,34 @@ def test_the_rate_of_a_matrix_under_muon(tiny_config) -> None:
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ({"pattern": "*.layers.*"}, r"no parameter's name fits '\*\.layers\.\*'"),
+        (
+            {"pattern": "*.layers.*"},
+            r"no parameter's name fits '\*\.layers\.\*'; of the model's \d+ names .*layer\.0\.",
+        ),
         ({"pattern": "*", "rate": 1}, "unexpected keyword argument 'rate'"),
     ],
 )
 def test_a_group_that_means_nothing(tiny_config, group: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         freeze_groups(Encoder(tiny_config()), [group])
+
+
+def test_the_log_counts_what_is_frozen(tiny_config, caplog: pytest.LogCaptureFixture) -> None:
+    encoder = Encoder(tiny_config())
+    with caplog.at_level("INFO"):
+        freeze_groups(encoder, [{"pattern": "*embeddings.*", "frozen": True}])
+    table = [value for name, value in encoder.named_parameters() if "embeddings." in name]
+    weights = sum(value.numel() for value in table)
+    total = len(list(encoder.parameters()))
+    assert f"{len(table)} of {total} tensors, {weights:,} weights, frozen" in caplog.text
+    with pytest.raises(ValueError, match="freezes every parameter"):
+        freeze_groups(encoder, [{"pattern": "*", "frozen": True}])
+
+
+def test_a_group_behind_one_that_takes_all_is_refused() -> None:
+    nodes = [{"pattern": "*", "learning_rate_factor": 0.5}, {"pattern": "a.*", "frozen": True}]
+    with pytest.raises(ValueError, match=r"'a\.\*' fits only parameters that an earlier pattern"):
+        match_groups(["a.b", "c"], nodes)
 
 
 def test_the_first_group_counts() -> None:

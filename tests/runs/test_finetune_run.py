@@ -855,3 +855,16 @@ def test_the_log_says_the_recipe_and_why(
     begun(tmp_path / "own", "laptop")
     finetune(*words, f"encoder={own}", name="third")
     assert "was pre-trained at scale=laptop: say that" in caplog.text
+
+
+def test_a_task_that_is_named_anew_has_its_own_title(finetune: Callable[..., Path]) -> None:
+    """It began with SST-2's file; `task.title=` has the last word."""
+    for more, title in (((), "mine"), (("task.title=Ours",), "Ours")):
+        run_dir = finetune("task.name=mine", *more, name=f"titled-{title}")
+        assert json.loads((run_dir / "scores.json").read_text())["title"] == title
+
+
+def test_a_divergence_names_the_rate_that_was_in_force(finetune: Callable[..., Path]) -> None:
+    """Not that of the step to come, which is 0 behind the last one."""
+    with pytest.raises(ValueError, match=r"the loss is nan at learning rate [1-9]\S*e\+\d+\. A"):
+        finetune("learning_rate=1e30", "epochs=1", "evaluations_per_epoch=1", name="diverged")

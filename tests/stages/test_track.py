@@ -14,7 +14,7 @@ from tests.screens import Screens
 
 from clozelab.runs.record import Record
 from clozelab.stages import factory, track
-from clozelab.training.background import Numbers, note_unsent, unsent
+from clozelab.training.catching_up import Numbers, Recorded, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
 
 
@@ -29,8 +29,8 @@ class Tracker(Logger):
         self.parameters: dict[str, Any] = {}
         self.ends: list[int] = []
 
-    def known_steps(self, key: str) -> set[int]:
-        return {1} if key == "train/loss" else set()
+    def recorded_values(self) -> Recorded:
+        return {("train/loss", 1): [1.0]}
 
     def log_many(self, calls: Sequence[Numbers]) -> None:
         self.calls += calls
@@ -81,7 +81,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
 
     made = Tracker()
     monkeypatch.setattr(factory, "recompose_config", recompose_config)
-    monkeypatch.setattr(factory, "build_trackers", lambda cfg, job: {"mine": made, "csv": object()})
+    monkeypatch.setattr(factory, "build_trackers", lambda cfg, job: {"mine": made})
     job = SimpleNamespace(config={"seed": 1})
     monkeypatch.setattr("clozelab.report.tracked.job_of_record", lambda cfg, record: job)
     return made

@@ -18,7 +18,9 @@ import pytest
 from lightning.pytorch.loggers import Logger
 
 from clozelab.training import background
-from clozelab.training.background import UNSENT_FILE, BackgroundLogger, unsent
+from clozelab.training.background import BackgroundLogger
+from clozelab.training.catching_up import UNSENT_FILE, note_unsent, unsent
+from clozelab.training.tracking import MetricsCsv
 
 
 class Tracker(Logger):
@@ -190,13 +192,49 @@ def test_no_more_is_kept_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_missing_values_add_up_over_the_sessions_of_a_run(tmp_path: Path) -> None:
-    for count in (5, 7):
-        background.note_unsent(tmp_path, "mine", count)
-    background.note_unsent(tmp_path, "other", 1)
-    assert unsent(tmp_path) == {"mine": 12, "other": 1}
+    def act() -> None:
+        raise TypeError("no such key")
+
+    for steps in (range(1, 3), range(3, 4)):
+        logger = BackgroundLogger(Tracker(act), "mine", tmp_path)
+        log_steps(logger, steps)
+        logger.close(0)
+    note_unsent(tmp_path, "other", 1)
+    assert unsent(tmp_path) == {"mine": 6, "other": 1}
     for label in ("mine", "other"):
-        background.note_unsent(tmp_path, label, 0)
+        note_unsent(tmp_path, label, 0)
     assert unsent(tmp_path) == {} and not (tmp_path / UNSENT_FILE).exists()
+
+
+def test_a_kill_leaves_a_note_that_the_next_start_keeps_or_takes_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes it away where the tracker can say what it has."""
+
+    class Knowing(Tracker):
+        def recorded_values(self) -> Any:
+            return {("loss", 1): [1.0], ("loss", 3): [1.0 / 3], ("accuracy", 3): [0.25]}
+
+    csv = MetricsCsv(tmp_path)
+    log_steps(csv, range(1, 3))
+    note_unsent(tmp_path, "mine", None)  # as a start that was killed leaves it
+    for tracker in (Tracker(), Knowing()):
+        logger = BackgroundLogger(tracker, "mine", tmp_path)
+        logger.go_on_after(2)
+        log_steps(logger, range(3, 5))
+        logger.close(0)
+        command = f"clozelab track {tmp_path} logger=mine"
+        is_knowing = isinstance(tracker, Knowing)
+        assert (unsent(tmp_path) == {"mine": None}) is not is_knowing
+        assert (command in caplog.text) is not is_knowing
+        caplog.clear()
+    clock = {"train/tokens": 0.0, "train/seconds": 0.0}
+    assert tracker.steps == [
+        (1, {"accuracy": 0.5, **clock}),
+        (2, {"loss": 0.5, "accuracy": 0.5, **clock}),
+        (3, {"accuracy": 0.5}),  # of the repeated step only the value that is another now
+        (4, {"loss": 0.25, "accuracy": 0.5}),
+    ]
 
 
 def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from clozelab.launch import experiments, plugins
 from clozelab.launch.sweep import GatedLoader
 from clozelab.text.paths import CONF_DIR
 
+VALUED_OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
+
 
 def run_application(
     verb: str,
@@ -46,9 +48,9 @@ def run_application(
     if "--help-all" in hydra_arguments:  # Hydra's own help
         hydra_arguments = [word for word in hydra_arguments if word != "--help-all"]
         hydra_arguments.append("--help")
-    # Hydra's parser knows `-m` before the first `name=value` only.
+    # Hydra's parser knows `-m`, and an option behind it, before the first `name=value` only.
     flags = [argument for argument in hydra_arguments if argument in ("-m", "--multirun")]
-    overrides = [argument for argument in hydra_arguments if argument not in flags]
+    overrides = _options_first([word for word in hydra_arguments if word not in flags])
     # The launcher says `hydra.mode=RUN` to each job of a sweep.
     modes = [argument for argument in hydra_arguments if argument.startswith("hydra.mode=")]
     is_one_job = modes[-1:] == ["hydra.mode=RUN"]
@@ -63,3 +65,18 @@ def run_application(
             run()
     finally:
         sys.argv = argv
+
+
+def _options_first(words: Sequence[str]) -> list[str]:
+    """Options with their values, then overrides: argparse takes these in one stretch alone."""
+    options = []
+    overrides = []
+    before = ""
+    for word in words:
+        is_value = before in VALUED_OPTIONS
+        if word.startswith("-") or is_value:
+            options.append(word)
+        else:
+            overrides.append(word)
+        before = word
+    return [*options, *overrides]

@@ -209,6 +209,8 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
 
 
 def _dotted_names(value: object, prefix: str) -> Iterator[str]:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
     if not isinstance(value, dict):
         return
     for key, child in value.items():
@@ -219,7 +221,8 @@ def _dotted_names(value: object, prefix: str) -> Iterator[str]:
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """Return the key that was probably meant, or None.
 
-    That is one beside it that is spelt alike, else any that ends in it, else any that is alike.
+    That is one beside it that is spelt alike, else any that ends in it, else any that is alike. Of
+    a key without a place, one that ends in it comes first.
     """
     parent, _, last = key.rpartition(".")
     siblings = {}
@@ -227,12 +230,13 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
         above, _, last_of_name = name.rpartition(".")
         if above == parent:
             siblings[last_of_name] = name
+    spelt_alike = [name for name in known if name.rpartition(".")[2] == last]
+    # A key with a place is misspelt there; one without may lack it.
     near = nearest(last, siblings)
-    if near:
+    if near and (parent or not spelt_alike):
         return siblings[near]
-    for name in known:
-        if name.rpartition(".")[2] == last:
-            return name
+    if spelt_alike:  # the nearest to the top, of a task its own file's
+        return min(spelt_alike, key=lambda name: (name.count("."), ".hub." in name))
     # By whole names, its neighbours and what it stands below would always win.
     elsewhere = [
         name

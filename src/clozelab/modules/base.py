@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clozelab.optim.groups import freeze_groups
+from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
 from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
@@ -74,6 +75,8 @@ class TrainingModule(LightningModule):
         self.gradient_clip_norm = gradient_clip_norm
         self.seed = seed
         self.throughput = Throughput()
+        self._are_loggers_aligned = False
+        self._last_learning_rate: float | None = None  # of the last optimizer step
         self.batches_seen = 0  # digest of all batches so far
         # What this rank was asked, and what all ranks have agreed on: exit statuses, 0 for none.
         self.stop_requested: Callable[[], int] = lambda: 0
@@ -100,6 +103,9 @@ class TrainingModule(LightningModule):
     def learning_rate(self, peak: float) -> None:
         """Rate of the coming optimizer step."""
         self.optimizer_factory = partial(self.optimizer_factory, learning_rate=peak)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        self._last_learning_rate = self.learning_rate
 
     def clip_gradient_norm(self) -> Tensor:
         """Scales the gradient, sharded or not, down to `gradient_clip_norm`.
@@ -131,9 +137,13 @@ class TrainingModule(LightningModule):
         numbers = []
         for name, value in reported.items():
             numbers.append(f"the {name.replace('_', ' ')} is {float(value)}")
+        # What went wrong is the work of steps before; the coming one may be the schedule's end.
+        rate = self._last_learning_rate
+        if rate is None:
+            rate = self.learning_rate
         diverge(
             self.trainer,
-            f"step {step}: {' and '.join(numbers)} at learning rate {self.learning_rate:.3g}. A"
+            f"step {step}: {' and '.join(numbers)} at learning rate {rate:.3g}. A"
             " smaller learning rate, a longer warm-up (schedule.warmup_fraction) or"
             " trainer.precision=32-true are the usual cures",
         )
@@ -174,11 +184,25 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         self._compare_plans()
-        # What a resumed run will log again must not stand there twice.
+        self._align_loggers()
+        self.throughput.start()
+
+    def on_fit_end(self) -> None:
+        # Where no step was left to train, on_train_start was never called.
+        if not self._are_loggers_aligned:
+            self._align_loggers()
+
+    def _align_loggers(self) -> None:
+        """Has every logger hold what was logged until this step, and nothing of later steps."""
+        self._are_loggers_aligned = True
+        step = self.trainer.global_step
         for logger in self.loggers:
             if isinstance(logger, MetricsCsv):
-                logger.truncate_after(self.trainer.global_step)
-        self.throughput.start()
+                logger.truncate_after(step)
+        # Trackers are compared with metrics.csv.
+        for logger in self.loggers:
+            if isinstance(logger, BackgroundLogger):
+                logger.go_on_after(step)
 
     def _compare_plans(self) -> None:
         """Refuses a Trainer that would change what a step is.

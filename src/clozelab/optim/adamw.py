@@ -7,6 +7,7 @@ by up to 1 / sqrt(1 - beta2) per unit of learning rate; `bias_correction: false`
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from importlib import import_module
 
@@ -174,8 +175,8 @@ def check_hyperparameters(
             raise ValueError(f"optimizer.{name} is {value!r}: it must be a number")
         if name == "eps" and not value > 0.0:
             raise ValueError(f"optimizer.eps is {value}: it must be > 0")
-        if not value >= 0.0:
-            raise ValueError(f"optimizer.{name} is {value}: it must be >= 0")
+        if not 0.0 <= value < math.inf:
+            raise ValueError(f"optimizer.{name} is {value}: it must be >= 0 and finite")
     for name, beta in zip(("first", "second"), betas, strict=True):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"optimizer.betas: the {name} one is {beta}: it must be in [0, 1)")

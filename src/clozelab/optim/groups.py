@@ -7,8 +7,11 @@ the number of dimensions: every bias and every gain is a vector, everything that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch import nn
 
 from clozelab.text.plain import ReadOnlyJson
 
+log = logging.getLogger(__name__)
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 GroupNodes = Sequence[ReadOnlyJson] | None
 
@@ -29,6 +33,16 @@ class ParameterGroup:
     weight_decay: float | None = None  # None: the optimizer's for matrices, none for vectors
     frozen: bool = False
 
+    @property
+    def settings(self) -> str:
+        """As it stands in a log."""
+        if self.frozen:
+            return "frozen"
+        settings = f"learning rate x {self.learning_rate_factor:g}"
+        if self.weight_decay is not None:
+            settings += f", weight decay {self.weight_decay:g}"
+        return settings
+
 
 USUAL = ParameterGroup()
 
@@ -36,7 +50,8 @@ USUAL = ParameterGroup()
 def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, ParameterGroup]:
     """Name of a parameter -> the first of some groups that it fits; the usual one's are left out.
 
-    ValueError for a node that is no group, and for a pattern that no name fits.
+    ValueError for a node that is no group, for a pattern that no name fits, or only names that an
+    earlier pattern fits, and where nothing is left to train.
     """
     matches: dict[str, ParameterGroup] = {}
     names = list(names)
@@ -45,23 +60,51 @@ def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, Parameter
             group = ParameterGroup(**node)
         except TypeError as error:
             raise ValueError(f"optimizer.groups: {error}") from None
-        fitting = [name for name in names if fnmatchcase(name, group.pattern)]
-        if not fitting:
-            raise ValueError(
-                f"optimizer.groups: no parameter's name fits {group.pattern!r}; one is called"
-                f" {next(iter(names), '')}"
-            )
-        for name in fitting:
-            matches.setdefault(name, group)
+        for name in _names_of_group(group.pattern, names, matches):
+            matches[name] = group
+    if names and sum(group.frozen for group in matches.values()) == len(names):
+        raise ValueError("optimizer.groups freezes every parameter; leave one to train")
     return matches
 
 
+def _names_of_group(pattern: str, names: Sequence[str], taken: Container[str]) -> list[str]:
+    """The names that fit a pattern and that no earlier one has taken; ValueError for none."""
+    fitting = [name for name in names if fnmatchcase(name, pattern)]
+    if not fitting:
+        # Four layers of one name would say less than four names.
+        kinds = {re.sub(r"\d+", "N", name): name for name in reversed(names)}
+        alike = get_close_matches(pattern.replace("*", ""), list(kinds), n=4, cutoff=0.0)
+        raise ValueError(
+            f"optimizer.groups: no parameter's name fits {pattern!r}; of the model's {len(names)}"
+            f" names the nearest are {', '.join(kinds[kind] for kind in alike)}"
+        )
+    remaining = [name for name in fitting if name not in taken]
+    if not remaining:
+        raise ValueError(
+            f"optimizer.groups: {pattern!r} fits only parameters that an earlier pattern fits, and"
+            " the first one counts: put the narrower pattern first"
+        )
+    return remaining
+
+
 def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
-    """Freezes the parameters of a model whose groups are frozen."""
+    """Freezes the parameters of a model whose groups are frozen, and logs what each group has."""
     named = dict(model.named_parameters())
+    members: dict[ParameterGroup, list[nn.Parameter]] = {}
     for name, group in match_groups(named, nodes).items():
+        members.setdefault(group, []).append(named[name])
         if group.frozen:
             named[name].requires_grad_(False)
+    for group, parameters in members.items():
+        count = sum(parameter.numel() for parameter in parameters)
+        log.info(
+            "optimizer.groups: %s: %d of %d tensors, %s weights, %s",
+            group.pattern,
+            len(parameters),
+            len(named),
+            f"{count:,}",
+            group.settings,
+        )
 
 
 # What torch.optim calls a group: its parameters and their settings.

@@ -201,10 +201,18 @@ def _refusal(
     stage = next(iter(by_stage))
     if len(by_stage) > 1:
         subject = f"no stage takes {word!r}"
-        # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
+        # The sweeps have all keys that prepare has, and more: the last one's refusal says most,
+        # of those that have what stands on top of the key.
         *_, stage = sorted(stages, key=lambda name: name != "evaluate")
+        top = key_of(word).partition(".")[0]
+        for name, step in {"pretrain": Step("pretrain", "pretrain", None, ()), **stages}.items():
+            if top in known_keys(step.config_name, step.folder):
+                stage = name
     if stage not in stages:
-        return f"{subject}: there is nothing to {stage} here"
+        return (
+            f"{subject}: this command has no step '{stage}' but {', '.join(stages)}; with encoder="
+            " nothing is prepared and pre-trained"
+        )
     step = stages[stage]
     error = _problem(step, [*accepted[stage], by_stage.get(stage, word)])
     assert error is not None

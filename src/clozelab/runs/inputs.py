@@ -30,9 +30,10 @@ def require_encoder(folder: str | Path | None, key: str = "encoder") -> Path:
         for name in ("config.json", "bert_config.json"):
             if (Path(folder) / name).is_file():
                 return Path(folder)
-        encoder = Path(folder) / "encoder"
-        if (encoder / "config.json").is_file():
-            raise ValueError(f"{folder} is a run's folder; its encoder is {encoder}")
+        for name in ("encoder", "model"):
+            inner = Path(folder) / name
+            if (inner / "config.json").is_file():
+                raise ValueError(f"{folder} is a run's folder: say {key}={inner}")
     raise ValueError(
         f"{folder or f'{key} is not set'}: no encoder here (config.json is missing);"
         f" pre-train it first, or give {key}=FOLDER in the Hugging Face"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import fields, replace
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -113,12 +114,16 @@ def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
     """Build optimizer and schedule once: their constructors know what they can do.
 
     The parameters are of no use; one has the name of a layer's, for optimizers that tell by it.
+    Groups are held against the names of the model, once there is one.
     """
     names = ("weight", "encoder.layer.0.weight")
     parameters = []
     for name in names:
         parameters.append((name, nn.Parameter(torch.zeros(1, 1))))
-    optimizer = build("optimizer", cfg.optimizer)(parameters)
+    settings = {**cfg.optimizer}
+    if "groups" in settings:
+        settings["groups"] = None
+    optimizer = build("optimizer", settings)(parameters)
     build("schedule", cfg.schedule)(optimizer, total_steps=steps)
 
 
@@ -185,11 +190,15 @@ def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Lo
     if not cfg.logger:
         return loggers
     job = tracked_job(cfg, run, arm=arm, name=name)
+    began = datetime.fromisoformat(run.content.started).timestamp()
     for label, tracker in build_trackers(cfg, job).items():
-        logger = BackgroundLogger(tracker, label, run.dir)
+        logger = BackgroundLogger(tracker, label, run.dir, began)
         # W&B has the configuration from the job, and TensorBoard never gets it.
         if not isinstance(tracker, WandbTracker | TensorBoardTracker):
             logger.log_hyperparams(dict(job.config))
+        # What is no training begins anew, also after a kill.
+        if not isinstance(cfg, TrainingConfig):
+            logger.go_on_after(-1)
         loggers.append(logger)
     return loggers
 

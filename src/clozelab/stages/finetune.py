@@ -46,6 +46,7 @@ from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
 from clozelab.stages import factory
 from clozelab.targets import build, check_targets, locate
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -89,7 +90,7 @@ def main(cfg: FinetuneConfig, composed: Composed) -> None:
     job = prepare(cfg, with_test_files=cfg.predict_test)
     refuse_partial_scores(cfg, job.data.total_steps)
     log_recipe(cfg, job.encoder_folder, job.data.total_steps)
-    description = describe_task(job)
+    description = describe_task(job, composed)
     test_splits = {}
     if cfg.predict_test:
         test_splits = job.data.load_test()
@@ -127,6 +128,9 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if isinstance(data, LabelledDataModule):
         data.refuse_outside(cfg.task.module.get("number_range"))
         data.validation.kind.check_metrics(cfg.task.module["metrics"])
+    # The names of the head's parameters are known once it is built.
+    if cfg.optimizer.get("groups"):
+        build_module(cfg, folder, encoder, data)
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
@@ -203,12 +207,19 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         )
 
 
-def describe_task(job: FinetuneJob) -> JsonObject:
-    """What scores.json says of the task."""
+def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
+    """What scores.json says of the task.
+
+    A task that a command line names anew does not keep the title of the file that it began with.
+    """
     task = job.cfg.task
+    title = task.title
+    given = values_of(composed.origin.overrides) if composed.origin else {}
+    if "task.name" in given and "task.title" not in given:
+        title = task.name
     return {
         "name": task.name,
-        "title": task.title,
+        "title": title,
         "stand_in_for": task.stand_in_for,
         "synthetic": job.data.synthetic,
         "baselines": job.data.baselines,

@@ -122,6 +122,9 @@ def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
     if not is_suffix or out.is_dir() or not out.parent.is_dir():
         kinds = " or ".join(suffixes) or "file"
         raise ValueError(f"{key}={out}: give a {kinds}, in a folder that is there")
+    # By its mode: root may write everything, and would replace it.
+    if out.exists() and not out.stat().st_mode & 0o222:
+        raise ValueError(f"{key}={out} is read-only: give another name, or make it writable")
     return out
 
 

@@ -119,6 +119,8 @@ def predict_texts(args: ParsedArgs) -> None:
     out = None
     if "output" in values:
         out = inference.parse_output("output", values["output"])
+        if out.exists() and "input" in values and out.samefile(values["input"]):
+            raise ValueError(f"output={out} is the input: its answers would replace it")
     # Only the model knows what it does where nobody says it.
     predictor = inference.load_predictor(args)
     act = values.get("do")

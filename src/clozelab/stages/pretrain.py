@@ -37,6 +37,7 @@ from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models
+from clozelab.optim.groups import match_groups
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
 from clozelab.runs.origin import is_given
 from clozelab.runs.record import Record, Score
@@ -233,7 +234,13 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
         student = given_config(cfg)
     # Which objectives and parts fit together, the constructors know.
     with torch.device("meta"):
-        build_models(Encoder(student), list(dict.fromkeys(objectives)))
+        models = build_models(Encoder(student), list(dict.fromkeys(objectives)))
+    # Named as a PretrainingModule names what it trains.
+    names = []
+    for model_name, model in models.items():
+        if model.is_trained:
+            names += [f"model.models.{model_name}.{name}" for name, _ in model.named_parameters()]
+    match_groups(names, cfg.optimizer.get("groups"))
     longest = max(phase.seq_length for phase in cfg.phases)
     for objective in dict.fromkeys(objectives):
         objective.token.check(student, longest)

@@ -17,7 +17,7 @@ import numpy as np
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.rows import Row, RowFile, open_rows
-from clozelab.datamodules.files import cached_folder, content_key
+from clozelab.datamodules.files import cached_folder, content_key, text_lines
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import ParsedArgs, path_of, verb
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
 
 HELP = """\
-clozelab search MODEL query=TEXT in=FILE [text=COLUMN] [top_k=5] [--json]
+clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
         [cache_dir=FOLDER]
 
 Prints the lines of a file that are most like a text: cosine, number of the
@@ -39,6 +39,7 @@ are never among them; the latter are counted. The embeddings are kept in the
 cache, and made again when the lines have changed; `clozelab predict MODEL
 do=embed input=FILE output=FILE.npy` writes them to a file.
 
+  queries=FILE   a query a line; the lines of each stand below it
   in=FILE        a text a line, or a table (.csv, .tsv, .jsonl, .parquet), as
                  for predict; text= names its column
   errors=raise   end at the first line that cannot be read
@@ -47,6 +48,7 @@ pooling=, layer=, stride=, device=, precision=, hub=true are as for predict
 do=embed."""
 KEYS = (
     "query",
+    "queries",
     "in",
     "text",
     "format",
@@ -65,6 +67,7 @@ def main(args: ParsedArgs) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | args.values
     refuse_no_search(values)
+    queries = queries_of(values)
     file = open_rows(values["in"], values.get("format", "auto"))
     # Here top_k counts lines, and is no option of the model's.
     option_values = {key: value for key, value in values.items() if key != "top_k"}
@@ -72,7 +75,8 @@ def main(args: ParsedArgs) -> int:
     predictor = inference.load_predictor(args)
     roles = inference.roles_of_file(file, "embed", values, predictor.trained_columns)
     rows = list(inference.rows_of(file, roles, "embed", values))
-    query = predictor.embed(values["query"], **options)
+    # Before the file: a query that cannot be read is refused at once.
+    query_vectors = [predictor.embed(query, **options) for query in queries]
     key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
@@ -86,25 +90,53 @@ def main(args: ParsedArgs) -> int:
         return {}
 
     cached_folder(folder, write)
-    cosines = cosine_similarities(np.load(folder / "vectors.npy"), query)
+    vectors = np.load(folder / "vectors.npy")
     # A line without text has a vector, and is like nothing.
-    for index, row in enumerate(rows):
-        if inference.is_empty(row.record, roles):
-            cosines[index] = math.nan
-    for index in most_similar(cosines, int(values["top_k"])):
-        print_hit(rows[index], roles, float(cosines[index]), is_json="json" in args.flags)
+    vectors[[inference.is_empty(row.record, roles) for row in rows]] = math.nan
+    is_json = "json" in args.flags
+    for text, query in zip(queries, query_vectors, strict=True):
+        cosines = cosine_similarities(vectors, query)
+        group = text if "queries" in values else None
+        if group is not None and not is_json:
+            print(f"# {group}")
+        for index in most_similar(cosines, int(values["top_k"])):
+            cosine = float(cosines[index])
+            print_hit(rows[index], roles, cosine, query=group, is_json=is_json)
     return 0
+
+
+def queries_of(values: Mapping[str, str]) -> list[str]:
+    """The one query of a command line, or the lines of its file that hold something.
+
+    ValueError where there is none, and where a query is the name of a file.
+    """
+    if "query" in values:
+        if Path(values["query"]).is_file():
+            name = values["query"]
+            raise ValueError(f"query={name} is a file: say queries={name} to search for each line")
+        return [values["query"]]
+    queries = []
+    for number, line in text_lines(Path(values["queries"])):
+        if line is None:
+            raise ValueError(f"queries={values['queries']}: line {number} is not UTF-8")
+        if line.strip():
+            queries.append(line)
+    if not queries:
+        raise ValueError(f"queries={values['queries']} has no line to search for")
+    return queries
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:
     """ValueError for words that make no search."""
-    is_complete = "query" in values and "in" in values
+    is_complete = ("query" in values) != ("queries" in values) and "in" in values
     if not is_complete or not values["top_k"].isdecimal() or values["top_k"] == "0":
         raise ValueError(
-            "search needs query=TEXT and in=FILE, and top_k is a whole number above 0; see --help"
+            "search needs query=TEXT or queries=FILE, and in=FILE; top_k is a whole number above 0;"
+            " see --help"
         )
-    if not Path(values["in"]).is_file():
-        raise ValueError(f"in={values['in']}: there is no such file")
+    for key in ("in", "queries"):
+        if key in values and not Path(values[key]).is_file():
+            raise ValueError(f"{key}={values[key]}: there is no such file")
 
 
 def cosine_similarities(
@@ -124,10 +156,14 @@ def most_similar(cosines: NDArray[np.float32], top_k: int) -> list[int]:
     return finite[:top_k]
 
 
-def print_hit(row: Row, roles: Mapping[str, str], cosine: float, *, is_json: bool) -> None:
-    """Print one line of the file; `line` is its number there."""
+def print_hit(
+    row: Row, roles: Mapping[str, str], cosine: float, *, query: str | None, is_json: bool
+) -> None:
+    """Print one line of the file; `line` is its number there, `query` one of several."""
     if is_json:
         hit = row.record | {"line": row.number, "cosine": round(cosine, 4)}
+        if query is not None:
+            hit["query"] = query
         print(json.dumps(hit, ensure_ascii=False, default=str))
         return
     text = " ".join(str(row.record.get(roles["text"])).split())

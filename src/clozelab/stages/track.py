@@ -3,40 +3,33 @@ again."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.runs.record import RUN_FILE, Record, read_record
+from clozelab.runs.record import LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject, read_json
-from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, read_rows
+from clozelab.training.host import holder
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-    from clozelab.training.background import Numbers
-
 HELP = """clozelab track FOLDER ... [logger=mlflow|wandb]
 
 Sends what a tracker is missing of runs, from their metrics.csv and scores. The
-last line of a run's log gives this command where its tracker was away.
+last line of a run's log gives this command where its tracker was away; after a
+kill, the same training sends them when it goes on.
 
   FOLDER    a run folder; or one above run folders: those below it of which
             something is missing
   logger=   to which tracker (those that the run had); a run that had none can
             be sent too
 
-MLflow is asked which steps it has, and gets the others. The server is the one
-that MLFLOW_TRACKING_URI names."""
-LOCAL_TRACKERS = ("tensorboard", "csv")  # they write files in the run folder
-# logged steps that a tracker is sent at once
-NUMBERS_A_CALL = 200
+A tracker gets what it lacks: MLflow is asked, W&B's and TensorBoard's files are
+read. MLflow's server is the one that MLFLOW_TRACKING_URI names."""
 TRAINING_FACTS = ("tokens", "flops", "training_seconds", "tokens_per_second", "mfu")
 
 
@@ -50,6 +43,9 @@ def main(args: ParsedArgs) -> int:
         record = read_record(folder)
         if record is None:
             raise ValueError(f"{folder / RUN_FILE} cannot be read; give the folder of a run")
+        if holder(folder / LOCK_FILE) is not None:
+            say(f"{folder} is in use by another process, which sends its numbers itself")
+            continue
         send(record, args.values.get("logger", ""))
     return 0
 
@@ -60,7 +56,7 @@ def run_folders(names: Sequence[str]) -> list[Path]:
     Raises:
         ValueError: there is no such folder.
     """
-    from clozelab.training.background import UNSENT_FILE
+    from clozelab.training.catching_up import UNSENT_FILE
 
     folders = []
     for path in map(Path, names):
@@ -82,7 +78,9 @@ def send(record: Record, logger: str) -> None:
     """
     from clozelab.report.tracked import job_of_record
     from clozelab.stages import factory
-    from clozelab.training.background import note_unsent, reason
+    from clozelab.training.background import reason
+    from clozelab.training.catching_up import note_unsent, unsent
+    from clozelab.training.tracking import WandbTracker
 
     folder = record.folder
     overrides = []
@@ -92,15 +90,15 @@ def send(record: Record, logger: str) -> None:
         cfg = composed.config
         job = job_of_record(cfg, record)
         trackers = factory.build_trackers(cfg, job)
-    for label in LOCAL_TRACKERS:
-        trackers.pop(label, None)
     if not trackers:
         raise ValueError(f"{folder} had no tracker to send to; say logger=mlflow or logger=wandb")
-    calls = list(recorded_calls(folder, record))
     for label, tracker in trackers.items():
+        is_noted = label in unsent(folder)
         try:
-            num_values = send_missing(tracker, calls, dict(job.config))
-            end_run(tracker, record)
+            num_values = send_missing(tracker, record, dict(job.config))
+            # W&B would begin another folder for scores that it has.
+            if num_values or is_noted or not isinstance(tracker, WandbTracker):
+                end_run(tracker, record)
         except Exception as error:  # whatever a tracker's package raises
             raise ValueError(
                 f"{label} did not take the numbers of {folder}"
@@ -108,23 +106,6 @@ def send(record: Record, logger: str) -> None:
             ) from error
         note_unsent(folder, label, 0)
         say(f"{label} was sent {several(num_values, 'value')} of {folder}")
-
-
-def recorded_calls(folder: Path, record: Record) -> Iterator[Numbers]:
-    """What the trackers were told in training: one call a step, then the final scores."""
-    from clozelab.training.background import Numbers, final_numbers
-
-    # metrics.csv has seconds since the beginning, trackers want the time of the clock.
-    began = datetime.fromisoformat(record.started).timestamp()
-    seconds = 0.0
-    # A line holds one figure; the lines of a step stand together, as groupby wants them.
-    for step, rows in itertools.groupby(read_rows(folder / "metrics.csv"), attrgetter("step")):
-        metrics: dict[str, float] = {}
-        for row in rows:
-            metrics |= {TOKENS_KEY: float(row.tokens), SECONDS_KEY: row.seconds, row.key: row.value}
-            seconds = row.seconds
-        yield Numbers(metrics, step, began + seconds)
-    yield Numbers(final_numbers(final_scores(record)), 0, began + seconds)
 
 
 def final_scores(record: Record) -> JsonObject:
@@ -141,41 +122,38 @@ def final_scores(record: Record) -> JsonObject:
     return scores
 
 
-def send_missing(tracker: Logger, calls: Sequence[Numbers], config: JsonObject) -> int:
+def send_missing(tracker: Logger, record: Record, config: JsonObject) -> int:
     """Send all but what the tracker says it has; returns the number of values sent."""
-    from clozelab.training.tracking import WandbTracker
+    from clozelab.training.background import final_numbers
+    from clozelab.training.catching_up import (
+        Numbers,
+        catch_up,
+        give,
+        recorded_by,
+        recorded_calls,
+        unrecorded,
+    )
+    from clozelab.training.tracking import TensorBoardTracker, WandbTracker
 
     if hasattr(tracker, "load_package"):
         tracker.load_package()
-    known_steps = _known_steps(tracker, calls)
-    if not isinstance(tracker, WandbTracker):  # it has the configuration from its job
+    # W&B has the configuration from its job, and TensorBoard never gets it.
+    if not isinstance(tracker, WandbTracker | TensorBoardTracker):
         tracker.log_hyperparams(config)
-
-    unsent = []
-    for call in calls:
-        metrics = {
-            key: value
-            for key, value in call.metrics.items()
-            if call.step not in known_steps.get(key, ())
-        }
-        if metrics:
-            unsent.append(replace(call, metrics=metrics))
-    # A long run has thousands of steps: too many for a request each.
-    if hasattr(tracker, "log_many"):
-        for begin in range(0, len(unsent), NUMBERS_A_CALL):
-            tracker.log_many(unsent[begin : begin + NUMBERS_A_CALL])
-    else:
-        for call in unsent:
-            tracker.log_metrics(call.metrics, call.step)
-    return sum(call.size for call in unsent)
-
-
-def _known_steps(tracker: object, calls: Sequence[Numbers]) -> dict[str, set[int]]:
-    """For each metric the steps that a tracker has; empty for one that cannot say it."""
-    if not hasattr(tracker, "known_steps"):
-        return {}
-    keys = set(itertools.chain.from_iterable(call.metrics for call in calls))
-    return {key: tracker.known_steps(key) for key in sorted(keys)}
+    recorded = recorded_by(tracker)
+    if recorded is None:
+        recorded = {}
+    began = datetime.fromisoformat(record.started).timestamp()
+    calls = recorded_calls(record.folder / "metrics.csv", began)
+    num_values, beside = catch_up(tracker, calls, recorded)
+    # Another tracker than W&B has no place of its own for the final scores.
+    if not hasattr(tracker, "summarise"):
+        end = calls[-1].time if calls else began
+        finals = [Numbers(final_numbers(final_scores(record)), 0, end)]
+        missing = unrecorded(finals, beside)
+        give(tracker, missing)
+        num_values += sum(call.size for call in missing)
+    return num_values
 
 
 def end_run(tracker: Logger, record: Record) -> None:

@@ -101,6 +101,8 @@ def main(args: ParsedArgs) -> int:
     path = Path(args.names[0])
     if path.is_file():
         return verify_archive(path, args.values)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; give the folder of a run, or a pack")
     if args.values:
         raise ValueError(f"verify RUN takes no {next(iter(args.values))}=; it is for a pack")
     return verify_run(args.names[0])

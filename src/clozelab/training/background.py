@@ -10,14 +10,12 @@ comes back costs a run ten seconds at its end, and the process nothing."""
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -26,34 +24,32 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import Json, ReadOnlyJson, read_json
+from clozelab.text.plain import Json, ReadOnlyJson
+from clozelab.training.catching_up import (
+    CALLS_AT_ONCE,
+    Numbers,
+    Recorded,
+    catch_up,
+    give,
+    note_unsent,
+    recorded_by,
+    recorded_calls,
+    unrecorded,
+    unsent,
+)
 
 log = logging.getLogger(__name__)
 
 # How many calls, and how long, a tracker is waited for.
 WAITING_CALLS = 50_000  # kept for a tracker that is away or slow; later ones are only counted
-BUNDLED_CALLS = 200  # given at once to a tracker that takes several
 SILENT_SECONDS = 10.0  # of one call, after which the tracker is said not to answer
 RETRY_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 1.0  # of a connection that broke, where nothing is said yet
+CATCH_UP = "catch_up"  # the one call that is not a method of the target
 REFUSALS = 3  # calls in a row that fail for another reason than an outage; then the tracker is off
 CLOSE_SECONDS = 10.0  # at the end of a run, without anything being taken
 LONGEST_CLOSE_SECONDS = 60.0  # at the end of a run, for a tracker that takes things, but slowly
 LONGEST_REASON = 160  # characters
-UNSENT_FILE = "unsent.json"  # in a run folder: tracker -> number of values that it is missing
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """One call of log_metrics, with the time at which it was made (seconds since 1970)."""
-
-    metrics: dict[str, float]
-    step: int | None
-    time: float
-
-    @property
-    def size(self) -> int:
-        return len(self.metrics)
 
 
 @dataclass(frozen=True)
@@ -88,18 +84,31 @@ class BackgroundLogger(Logger):
             outage (tried again) from a refusal (left out). Without that method an OSError is an
             outage.
         label: its name in messages, for example "mlflow".
-        folder: the run folder, which the command for missing values names; None: there is no such
-            command.
+        folder: the run folder, whose metrics.csv the tracker is compared with after a kill, and
+            which the command for missing values names; None: there is neither.
+        began: when the run began, in seconds since 1970.
 
     Only the first rank has a thread. Anything else than the methods below goes to the target, in
     the caller's thread.
     """
 
-    def __init__(self, target: Logger, label: str, folder: Path | None = None) -> None:
+    def __init__(
+        self, target: Logger, label: str, folder: Path | None = None, began: float = 0.0
+    ) -> None:
         super().__init__()
         self.target = target
         self.label = label
         self.folder = folder
+        self.began = began
+        # What earlier starts of this run have left unsent, and what they sent of later steps.
+        self._unsent_before: int | None = 0
+        self._is_behind = False
+        self._repeated: Recorded = {}
+        if folder is not None:
+            self._unsent_before = unsent(folder).get(label, 0)
+            has_numbers = (folder / "metrics.csv").exists()
+            begins_anew = isinstance(target, CSVLogger) and has_numbers
+            self._is_behind = self._unsent_before != 0 or begins_anew
         # Values given to the tracker, and values that it took.
         self.given = 0
         self.taken = 0
@@ -147,6 +156,17 @@ class BackgroundLogger(Logger):
 
     def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         self._put(Call("log_hyperparams", (params,), len(params)))
+
+    def go_on_after(self, step: int) -> None:
+        """Training goes on after this step (-1: all is measured again), also in mid-run.
+
+        A tracker that an earlier start has left behind is sent what metrics.csv has until there.
+        """
+        if self._is_behind:
+            self._is_behind = False
+            self._put(Call(CATCH_UP, (step,)))
+        elif hasattr(self.target, "drop_from"):
+            self._put(Call("drop_from", (step + 1,)))
 
     def save(self) -> None:
         """The thread saves after each of its bundles."""
@@ -203,6 +223,9 @@ class BackgroundLogger(Logger):
         # middle of another thread's import would wait for that import for ever.
         if hasattr(self.target, "load_package"):
             self.target.load_package()
+        # A kill leaves this note, and `close` takes it away.
+        if self.folder is not None:
+            note_unsent(self.folder, self.label, None)
         self._thread = threading.Thread(
             target=self._work, name=f"tracker {self.label}", daemon=True
         )
@@ -222,22 +245,30 @@ class BackgroundLogger(Logger):
                 return
 
     def _say_what_is_missing(self) -> None:
-        missing = self.given - self.taken
-        if not missing:
-            return
+        missing: int | None = self.given - self.taken
+        # What an earlier start has lost stays lost where the tracker could not say what it has.
+        if self._unsent_before is None:
+            missing = None
+        elif missing is not None:
+            missing += self._unsent_before
         command = ""
         if self.folder is not None:
             note_unsent(self.folder, self.label, missing)
             words = shlex.join(["clozelab", "track", str(self.folder), f"logger={self.label}"])
             command = f"; metrics.csv has the numbers, and this sends them: {words}"
-        log.warning(
-            "%s is missing %d of %d values (%s)%s",
-            self.label,
-            missing,
-            self.given,
-            self._last_error,
-            command,
-        )
+        if missing is None:
+            log.warning(
+                "%s may be missing values of a start that was killed%s", self.label, command
+            )
+        elif missing:
+            log.warning(
+                "%s is missing %d of %d values (%s)%s",
+                self.label,
+                missing,
+                self.given,
+                self._last_error,
+                command,
+            )
 
     def _say_trouble(self, why: str) -> None:
         self._last_error = why
@@ -277,7 +308,7 @@ class BackgroundLogger(Logger):
 
         Nothing where nothing waits.
         """
-        bundle = list(islice(self._calls, BUNDLED_CALLS))
+        bundle = list(islice(self._calls, CALLS_AT_ONCE))
         numbers = list(takewhile(lambda call: isinstance(call, Numbers), bundle))
         if numbers and hasattr(self.target, "log_many"):
             return numbers
@@ -306,13 +337,24 @@ class BackgroundLogger(Logger):
 
     def _give(self, bundle: Sequence[Numbers | Call]) -> None:
         first = bundle[0]
-        if isinstance(first, Call):
-            getattr(self.target, first.method)(*first.arguments)
-        elif hasattr(self.target, "log_many"):
-            self.target.log_many(bundle)
+        if not isinstance(first, Call):
+            numbers = [call for call in bundle if isinstance(call, Numbers)]
+            give(self.target, unrecorded(numbers, self._repeated))
+        elif first.method == CATCH_UP:
+            self._catch_up(*first.arguments)
         else:
-            self.target.log_metrics(first.metrics, first.step)
-            self.target.save()
+            getattr(self.target, first.method)(*first.arguments)
+
+    def _catch_up(self, step: object) -> None:
+        assert isinstance(step, int) and self.folder is not None, "go_on_after sees to that"
+        recorded = recorded_by(self.target)
+        if recorded is None:
+            return
+        calls = recorded_calls(self.folder / "metrics.csv", self.began, step)
+        num_values, self._repeated = catch_up(self.target, calls, recorded, step)
+        self._unsent_before = 0
+        if num_values:
+            log.info("%s was sent %d values that a killed start had lost", self.label, num_values)
 
     def _note_failure(self, error: Exception) -> bool:
         """Whether calls are refused, and so left out; after several in a row the tracker is off."""
@@ -352,29 +394,3 @@ def reason(error: BaseException) -> str:
     if not isinstance(cause, OSError):
         cause = error
     return shortened(" ".join(str(cause).split()), LONGEST_REASON)
-
-
-def note_unsent(folder: Path, label: str, count: int) -> None:
-    """Notes in a run folder that a tracker is missing so many values more.
-
-    A count of 0 means that it has all of them now.
-    """
-    path = folder / UNSENT_FILE
-    notes = unsent(folder)
-    notes[label] = notes.get(label, 0) + count
-    if not count:
-        del notes[label]
-    with suppress(OSError):  # a full disk has its own message
-        if notes:
-            path.write_text(json.dumps(notes) + "\n", encoding="utf-8")
-        else:
-            path.unlink(missing_ok=True)
-
-
-def unsent(folder: Path) -> dict[str, int]:
-    """Tracker -> number of values that it is missing, of a run folder."""
-    try:
-        notes = read_json(folder / UNSENT_FILE)
-        return {str(label): int(number) for label, number in notes.items()}
-    except (OSError, ValueError, AttributeError):
-        return {}

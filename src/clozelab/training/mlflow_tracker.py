@@ -21,7 +21,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.plain import Json, ReadOnlyJson
-from clozelab.training.background import Numbers
+from clozelab.training.catching_up import Numbers, Recorded
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
@@ -150,9 +150,14 @@ class MlflowTracker(Logger):
         for begin in range(0, len(fresh), PARAMETERS_A_REQUEST):
             client.log_batch(self.run_id, params=fresh[begin : begin + PARAMETERS_A_REQUEST])
 
-    def known_steps(self, key: str) -> set[int]:
-        """The steps of which the server has this metric."""
-        return {metric.step for metric in self.client().get_metric_history(self.run_id, key)}
+    def recorded_values(self) -> Recorded:
+        """What the server holds of this run."""
+        client = self.client()
+        recorded: Recorded = {}
+        for key in client.get_run(self.run_id).data.metrics:
+            for metric in client.get_metric_history(self.run_id, key):
+                recorded.setdefault((key, metric.step), []).append(metric.value)
+        return recorded
 
     @rank_zero_only
     def close(self, exit_code: int = 0) -> None:

@@ -24,6 +24,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from clozelab.corpus.files import write_whole
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.catching_up import Numbers, Recorded, read_wandb_history
 from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
@@ -150,6 +151,17 @@ class WandbTracker(Logger):
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration goes along when the run starts."""
 
+    def recorded_values(self) -> Recorded:
+        """What the files of this run in its folder hold, online as well as offline."""
+        recorded: Recorded = {}
+        folder = Path(self.settings["dir"])
+        for path in sorted(folder.glob(f"wandb/*run-*-{self.settings['id']}/*.wandb")):
+            for numbers in read_wandb_history(path):
+                step = int(numbers.get("step", 0))
+                for key, value in numbers.items():
+                    recorded.setdefault((key, step), []).append(value)
+        return recorded
+
     @rank_zero_only
     def summarise(self, scores: ReadOnlyJson) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
@@ -266,6 +278,39 @@ class TensorBoardTracker(TensorBoardLogger):
 
     def save(self) -> None:
         """Nothing but the event files."""
+
+    def load_package(self) -> None:
+        """Import what reads the event files."""
+        import tensorboard.backend.event_processing.event_accumulator  # noqa: F401
+
+        # It warns of every restart that it reads.
+        logging.getLogger("tensorboard").setLevel(logging.ERROR)
+
+    @rank_zero_only
+    def log_many(self, calls: Sequence[Numbers]) -> None:
+        for call in calls:
+            for key, value in call.metrics.items():
+                self.experiment.add_scalar(key, value, call.step, walltime=call.time)
+        self.experiment.flush()
+
+    def recorded_values(self) -> Recorded:
+        """What TensorBoard shows, as float32."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        accumulator = EventAccumulator(self.log_dir, size_guidance={"scalars": 0})
+        accumulator.Reload()
+        recorded: Recorded = {}
+        for key in accumulator.Tags()["scalars"]:
+            for event in accumulator.Scalars(key):
+                recorded.setdefault((key, event.step), []).append(event.value)
+        return recorded
+
+    def drop_from(self, step: int) -> None:
+        """Have TensorBoard show nothing of what was written of this step and later ones."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        restart = Event(session_log=SessionLog(status=SessionLog.START))
+        self.experiment.file_writer.add_event(restart, step)
 
 
 def summarise(loggers: Sequence[Logger], scores: ReadOnlyJson) -> None:

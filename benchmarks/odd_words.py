@@ -1,0 +1,267 @@
+"""Words, keys and files at wrong places on a command line.
+
+Each command has to end with status 1 or 2 and one sentence that has the words given here, which say
+what to write instead; and it has to leave nothing behind. Few are read: these do what the same
+words do in their usual order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from clozelab import cli
+from odd_lab import READ, Cases, check, equal
+from odd_predictions import masked
+
+CASES = Cases("words at wrong places")
+FINETUNE = ["finetune", "task=sst2", "encoder=bert", "row=x"]
+PREDICT = ["predict", "bert", "do=embed", "input=lines.txt"]
+SEARCH = ["search", "bert", "in=lines.txt", "top_k=2"]
+LINES = ("a good film", "the slow film ran", "a bad one")
+EXPERIMENT = """
+title: Is more better?
+arms:
+  rate15: {objective: mlm, objective.token.predict_prob: 0.15}
+  rate30: {objective: mlm, objective.token.predict_prob: 0.3}
+columns: [{name: MRPC, task: mrpc}]
+claims: [{text: more helps, primary: true, compare: [rate30, rate15, MRPC], direction: higher}]
+"""
+
+
+def furnish(place: Path) -> None:
+    """A folder with a model, two runs, texts, and files that cannot be what they are named as."""
+    for name in ("bert", "fine-tuned/model", "pre-trained/encoder"):
+        shutil.copytree(masked(), place / name)
+    (place / "lines.txt").write_text("\n".join(LINES) + "\n")
+    (place / "queries.txt").write_text("a film\nthe slow one\n")
+    (place / "blank.txt").write_text("\n \n")
+    (place / "latin.txt").write_bytes("ein Löwe\n".encode("latin-1"))
+    (place / "read-only.npy").write_bytes(b"kept")
+    (place / "read-only.npy").chmod(0o444)
+    (place / "other-name.txt").symlink_to("lines.txt")
+    (place / "dangling").symlink_to("nowhere/at-all")
+    (place / "my/task").mkdir(parents=True)
+    (place / "rates.yaml").write_text(EXPERIMENT)
+
+
+def command(place: Path, words: Sequence[str]) -> tuple[int, str]:
+    """Status and output of a command that is given in a folder."""
+    output = io.StringIO()
+    before = os.environ.get("CLOZELAB_CACHE")
+    os.environ["CLOZELAB_CACHE"] = f"{place}-cache"
+    try:
+        with (
+            contextlib.chdir(place),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+        ):
+            status = cli.main([*words])
+    except SystemExit as stop:  # argparse's
+        status = int(stop.code or 0)
+    finally:
+        del os.environ["CLOZELAB_CACHE"]
+        if before is not None:
+            os.environ["CLOZELAB_CACHE"] = before
+    return status, output.getvalue()
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    files = [path for path in sorted(place.rglob("*")) if path.is_file()]
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
+
+
+def refused(name: str, oddity: str, words: Sequence[str], *sentence: str) -> None:
+    """Register a command that has to be refused in a sentence with these words."""
+
+    def act(place: Path) -> None:
+        furnish(place)
+        before = contents(place)
+        status, output = command(place, words)
+        line = output.rpartition("error: ")[2].strip()
+        check(status in (1, 2), f"status {status}: {output[-200:]}")
+        check("Traceback" not in output, output[-300:])
+        check("\n" not in line, f"more than a sentence: {line}")
+        for part in sentence:
+            check(part in line, f"{part!r} is missing in: {line}")
+        equal(contents(place), before, "files")
+
+    CASES.add(words[0], READ, name=name, oddity=oddity)(act)
+
+
+refused(
+    "encoder_is_a_finetuning",
+    "encoder= names the folder of a fine-tuning instead of its model",
+    ["finetune", "task=sst2", "encoder=fine-tuned", "row=x"],
+    "say encoder=fine-tuned/model",
+)
+refused(
+    "encoder_is_a_pretraining",
+    "encoder= names the folder of a pre-training instead of its encoder",
+    ["evaluate", "measure=blimp", "encoder=pre-trained", "row=x"],
+    "say encoder=pre-trained/encoder",
+)
+for key in ("train_file", "validation_file", "text_columns", "label_column"):
+    refused(
+        f"{key}_on_top",
+        f"{key}= without its place",
+        [*FINETUNE, f"{key}=lines.txt"],
+        f"did you mean 'task.data.{key}'?",
+    )
+refused(
+    "learning_rate_on_top",
+    "learning_rate= of a pre-training without its place",
+    ["pretrain", "learning_rate=1e-4"],
+    "did you mean 'optimizer.learning_rate'?",
+)
+for value in ("inf", "nan", "-1"):
+    refused(
+        f"learning_rate_{value}",
+        f"a learning rate of {value}",
+        ["pretrain", f"optimizer.learning_rate={value}"],
+        f"optimizer.learning_rate is {value}",
+        "finite",
+    )
+refused(
+    "weight_decay_inf",
+    "a weight decay of infinity",
+    [*FINETUNE, "optimizer.weight_decay=inf"],
+    "optimizer.weight_decay is inf",
+)
+refused(
+    "group_of_nothing",
+    "a group of parameters whose pattern fits no name",
+    ["pretrain", 'optimizer.groups=[{pattern: "*.layers.0.*", frozen: true}]'],
+    "no parameter's name fits '*.layers.0.*'",
+    ".layer.0.",
+)
+refused(
+    "group_of_a_layer_too_many",
+    "a group of a layer that the model does not have",
+    ["pretrain", 'optimizer.groups=[{pattern: "*.layer.77.*", frozen: true}]'],
+    "no parameter's name fits '*.layer.77.*'",
+)
+refused(
+    "group_behind_all",
+    "a group behind one that takes every parameter",
+    ["pretrain", "optimizer.groups=[{pattern: '*', weight_decay: 0}, {pattern: '*.layer.0.*'}]"],
+    "an earlier pattern fits",
+)
+refused(
+    "group_of_all_frozen",
+    "every parameter is frozen",
+    ["pretrain", 'optimizer.groups=[{pattern: "*", frozen: true}]'],
+    "freezes every parameter",
+)
+refused(
+    "query_is_a_file",
+    "query= names a file",
+    [*SEARCH, "query=queries.txt"],
+    "say queries=queries.txt",
+)
+refused(
+    "queries_is_no_file",
+    "queries= names no file",
+    [*SEARCH, "queries=a good film"],
+    "queries=a good film: there is no such file",
+)
+refused(
+    "query_and_queries",
+    "query= and queries= at once",
+    [*SEARCH, "query=film", "queries=queries.txt"],
+    "query=TEXT or queries=FILE",
+)
+refused(
+    "queries_are_blank",
+    "a file of queries with blank lines alone",
+    [*SEARCH, "queries=blank.txt"],
+    "queries=blank.txt has no line to search for",
+)
+refused(
+    "queries_are_latin",
+    "a file of queries in Latin-1",
+    [*SEARCH, "queries=latin.txt"],
+    "line 1 is not UTF-8",
+)
+refused(
+    "output_is_the_input",
+    "output= is the input",
+    [*PREDICT, "output=lines.txt"],
+    "output=lines.txt is the input",
+)
+refused(
+    "output_is_the_input_by_another_name",
+    "output= is a link to the input",
+    [*PREDICT, "output=other-name.txt"],
+    "output=other-name.txt is the input",
+)
+refused(
+    "output_is_read_only",
+    "output= is a read-only file",
+    [*PREDICT, "output=read-only.npy"],
+    "read-only.npy is read-only",
+)
+refused(
+    "pack_that_is_not_there",
+    "verify of a pack that is not there, with a key of packs",
+    ["verify", "monday.zip", "data_dir=data"],
+    "monday.zip does not exist",
+)
+refused(
+    "key_that_no_stage_knows",
+    "a misspelt key of the corpus for a whole experiment",
+    ["reproduce", "rates.yaml", "corpus.sources.0.pth=texts", "scale=own", "--dry-run"],
+    "did you mean 'corpus.sources.0.path'?",
+)
+refused(
+    "corpus_beside_a_given_encoder",
+    "a corpus for an experiment whose encoder is given",
+    ["reproduce", "table1_glue", "encoder=bert", "corpus.sources.0.path=texts", "--dry-run"],
+    "no step 'pretrain'",
+    "with encoder=",
+)
+
+
+@CASES.add("pretrain", READ)
+def runs_dir_is_a_dangling_link(place: Path) -> None:
+    """runs_dir= is a link to nothing"""
+    furnish(place)
+    text = "\n\n".join(f"cat {number} sat .\nthe mat had {number} ." for number in range(900))
+    (place / "text.txt").write_text(text)
+    words = ["corpus=text", "corpus.sources.0.path=text.txt", "tokenizer.vocab_size=100"]
+    status, output = command(place, ["pretrain", "runs_dir=dangling", *words, "data_dir=."])
+    line = output.rpartition("error: ")[2].strip()
+    equal((status, line), (1, "dangling is a link to nowhere/at-all, which does not exist"), "end")
+    check(not (place / "nowhere").exists(), "the link's place was made")
+
+
+@CASES.add("finetune", READ)
+def config_dir_behind_a_key(place: Path) -> None:
+    """--config-dir stands between keys"""
+    furnish(place)
+    keys = FINETUNE[2:]
+    before = command(place, ["finetune", "--config-dir", "my", "task=sst2", *keys])
+    between = command(place, ["finetune", "task=sst2", "--config-dir", "my", *keys])
+    check("benchmark file not found" in before[1], before[1])
+    # Without the lines of the log, which have the time.
+    equal(between[1].partition("error: ")[2], before[1].partition("error: ")[2], "sentence")
+
+
+@CASES.add("search", READ)
+def queries_in_a_file(place: Path) -> None:
+    """queries= of two lines answers as two searches do"""
+    furnish(place)
+    alone = []
+    for query in ("a film", "the slow one"):
+        _, output = command(place, [*SEARCH, f"query={query}", "--json"])
+        hits = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        alone += [hit | {"query": query} for hit in hits]
+    _, output = command(place, [*SEARCH, "queries=queries.txt", "--json"])
+    together = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    equal(len(together), 4, "hits")
+    equal(together, alone, "hits")

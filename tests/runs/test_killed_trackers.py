@@ -1,0 +1,152 @@
+"""A real training is killed with -9 twice and goes on: each tracker then holds what metrics.csv
+holds. W&B's files, TensorBoard's and Lightning's table are read back, per key and step.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import forked
+from tests.report.test_tracked import offline, records
+from tests.runs.test_pretrain_run import command, environment, workplace
+
+from clozelab.runs.record import read_record
+from clozelab.stages import track
+from clozelab.training.catching_up import unsent
+
+__all__ = ["offline", "workplace"]
+Values = dict[tuple[str, int], list[float]]
+SETTINGS = {
+    "phases": "[{seq_length: 16, steps: 30, global_batch_size: 8, micro_batch_size: 4}]",
+    "checkpoint_interval_steps": 10,
+    "validation.interval_steps": 10,
+    "logger": "[wandb,tensorboard,csv]",
+    "logger.wandb.mode": "offline",
+}
+STEP_LINES = 9  # of metrics.csv a step, at most
+
+
+def figures(run_dir: Path) -> Values:
+    """What metrics.csv holds."""
+    values: Values = defaultdict(list)
+    with (run_dir / "metrics.csv").open() as stream:
+        for row in csv.DictReader(stream):
+            values[row["key"], int(row["step"])].append(float(row["value"]))
+    return values
+
+
+def in_wandb(run_dir: Path) -> Values:
+    values: Values = defaultdict(list)
+    for record in records(run_dir):
+        point = {}
+        for item in record.history.item:
+            point[item.key or item.nested_key[0]] = float(json.loads(item.value_json))
+        for key, value in point.items():
+            values[key, int(point["step"])].append(value)
+    return values
+
+
+def in_tensorboard(run_dir: Path) -> Values:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    reader = accumulators.EventAccumulator(
+        str(run_dir / "tensorboard"), size_guidance={"scalars": 0}
+    )
+    reader.Reload()
+    values: Values = defaultdict(list)
+    for key in reader.Tags()["scalars"]:
+        for event in reader.Scalars(key):
+            values[key, event.step].append(event.value)
+    return values
+
+
+def in_table(run_dir: Path) -> Values:
+    values: Values = defaultdict(list)
+    with (run_dir / "csv" / "metrics.csv").open() as stream:
+        for row in csv.DictReader(stream):
+            for key, value in row.items():
+                if value and key != "step":
+                    values[key, int(row["step"])].append(float(value))
+    return values
+
+
+def kill_after(command: list[str], run_dir: Path, lines: int) -> None:
+    """Start a training and kill it once its metrics.csv has so many lines."""
+    path = run_dir / "metrics.csv"
+    process = forked.Popen(command, env=environment())
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.read_bytes().count(b"\n") < lines:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+@pytest.fixture
+def killed(workplace: Path, tmp_path: Path, offline: None) -> Iterator[tuple[list[str], Path]]:
+    """A run that was killed before its first save, and again behind its second."""
+    run_dir = tmp_path / "run"
+    words = command(workplace, run_dir, **SETTINGS)
+    kill_after(words, run_dir, 4 * STEP_LINES)
+    assert not list(run_dir.glob("checkpoints/*"))
+    kill_after(words, run_dir, 24 * STEP_LINES)
+    assert list(run_dir.glob("checkpoints/*"))
+    yield words, run_dir
+
+
+def assert_holds(values: Values, expected: Values, is_once: bool = True) -> None:
+    missing = [place for place in expected if place not in values]
+    assert not missing, f"{len(missing)} of {len(expected)} are missing: {missing[:5]}"
+    twice = [place for place in expected if len(values[place]) > 1]
+    assert not (is_once and twice), f"{len(twice)} stand there more than once: {twice[:5]}"
+    for place, (value,) in expected.items():
+        assert np.isclose(values[place], value, rtol=1e-6).any(), place
+
+
+def test_trackers_hold_what_metrics_csv_holds(killed: tuple[list[str], Path]) -> None:
+    words, run_dir = killed
+    assert unsent(run_dir) == {"wandb": None, "tensorboard": None, "csv": None}
+    lost = [place for place in figures(run_dir) if place not in in_wandb(run_dir)]
+    assert lost, "the control: W&B takes nothing along, and this test shows nothing"
+    assert forked.run(words, env=environment()).returncode == 0
+    expected = figures(run_dir)
+    assert {step for _, step in expected} == set(range(1, 31))
+    # What W&B was sent cannot be taken back: figures of speed were measured twice.
+    assert_holds(in_wandb(run_dir), expected, is_once=False)
+    losses = {place: values for place, values in expected.items() if place[0] == "train/loss"}
+    assert_holds(in_wandb(run_dir), losses)
+    shown = in_tensorboard(run_dir)
+    assert_holds(shown, expected)
+    steps = [step for key, step in shown if key == "train/loss"]
+    assert steps == sorted(steps), "TensorBoard's line would run backwards"
+    assert_holds(in_table(run_dir), expected)
+    assert unsent(run_dir) == {}
+
+
+def test_a_killed_run_that_does_not_go_on_is_sent_by_track(
+    killed: tuple[list[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, run_dir = killed
+    expected = figures(run_dir)
+    assert track.main([str(run_dir.parent)]) == 0
+    counts: list[Any] = []
+    for _ in range(2):
+        values = in_wandb(run_dir), in_tensorboard(run_dir), in_table(run_dir)
+        assert_holds(values[0], expected, is_once=False)
+        assert_holds(values[1], expected)
+        assert_holds(values[2], expected)
+        counts.append(({place: len(held) for place, held in values[0].items()}, *values[1:]))
+        capsys.readouterr()
+        assert track.main([str(run_dir)]) == 0, "once more"
+    assert counts[0] == counts[1]
+    assert "wandb was sent 0 values" in capsys.readouterr().out
+    record = read_record(run_dir)
+    assert record is not None and not record.is_complete and unsent(run_dir) == {}

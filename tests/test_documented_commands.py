@@ -1,0 +1,275 @@
+"""Every command of the README and of docs/*.md, as far as its first step.
+
+A command is composed, checked at the door, its parts are built, and its inputs are looked for. Then
+it is stopped: before a corpus is prepared, before a task's examples are encoded, before a model
+answers or a machine is measured. Names such as FOLDER, RUN and my/data are stand-ins here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from clozelab import cli, hydra_compat
+from clozelab.config import Composed
+from clozelab.launch.launcher import SweepLauncher
+from clozelab.planning.steps import Step
+from clozelab.stages import doctor, evaluate, factory, finetune, prepare, pretrain, reproduce
+from clozelab.targets import check_targets
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+class Reached(BaseException):
+    """A command has come as far as its first step."""
+
+
+def stop(*_: Any, **__: Any) -> Any:
+    raise Reached
+
+
+# What a page calls by a name of its own.
+NAMES = {"$seed": "1", "measure=NAME": "measure=blimp", "scale=S": "scale=demo"}
+EXPERIMENT = "table5_pretraining_tasks"
+# Of commands that need what no stand-in is: how they end, in the words of who looked for it.
+MISSING = (
+    r"no run below",
+    r"no run to pack below",
+    r"runs/adhoc/own: no run",
+    r"no run of 'table5",
+    r"until=decided needs a stopping rule",
+    r"nothing is missing of the runs",
+    r"monday\.zip",
+    r"expected: plain text",  # the books that scale=laptop and larger read
+    r"RUN is no complete fine-tuning",
+    r"no pre-training run with a checkpoint",
+    r"there is no sbatch here",
+    r"no model here, expected config\.json",
+    r"runs/\S*/encoders?(/step-240)?: no encoder here",
+    r"benchmark file not found: (data|my/data|my/benchmarks)/",
+    r"no files of minimal pairs at",
+    r"COMMIT",
+    r"uncased_L-12_H-768_A-12",
+)
+
+
+def documented(text: str) -> Iterator[str]:
+    """The commands of a page: those of its blocks, and whole ones in its sentences."""
+    blocks = "\n".join(re.findall(r"```(?:bash|sh|console)?\n(.*?)```", text, re.DOTALL))
+    for line in re.sub(r"\\\n\s*", " ", blocks).splitlines():
+        match = re.search(r"(?:^|[ |])(?:-m )?clozelab (\S.*)", line)
+        if match and not line.startswith(("git ", "#", "cd ")):
+            yield match[1]
+    sentences = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    yield from re.findall(r"`clozelab ([a-z-]+ [^`]*=[^`]*)`", sentences)
+
+
+def all_documented() -> list[tuple[str, str]]:
+    commands = []
+    for page in PAGES:
+        for command in documented(page.read_text(encoding="utf-8")):
+            if "..." not in command:
+                commands.append((page.name, command))
+    return list(dict.fromkeys(commands))
+
+
+def write_model(
+    folder: Path, *, size: int = 16, heads: int = 2, layers: int = 2, head: str = "MaskedLM"
+) -> None:
+    """A tiny BERT with a head, as transformers saves it."""
+    import transformers
+
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a film to remember not mat sat on who sang ? ada my"
+    config = transformers.BertConfig(
+        vocab_size=len(words.split()),
+        hidden_size=size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * size,
+    )
+    if folder.name == "NLI":
+        config.id2label = {0: "CONTRADICTION", 1: "NEUTRAL", 2: "ENTAILMENT"}
+    getattr(transformers, f"BertFor{head}")(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(words.split()) + "\n")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the pages name: models, texts, tables, the files of SST-2."""
+    root = tmp_path_factory.mktemp("documented")
+    write_model(root / "bert-folder", layers=6)
+    write_model(root / "bert-base", layers=12)
+    write_model(root / "TEACHER_RUN_DIR/encoder", size=256, heads=4, layers=4)
+    write_model(root / "RUN_DIR/encoder", size=128, layers=4)
+    for name in ("RUN", "RUN/model", "NLI"):
+        write_model(root / name, head="SequenceClassification")
+    write_model(root / "QA", head="QuestionAnswering")
+    for name in ("FOLDER", "MODEL", "my-bert", "ROBERTA", "bio"):
+        (root / name).symlink_to(root / "bert-folder")
+    text = "the cat sat on the mat . it was a long day .\n\nthe film was long . who sang ?\n\n"
+    for name in (
+        "my/texts/a.txt",
+        "texts/a.txt",
+        "abstracts/a.txt",
+        "lines.txt",
+        "questions.txt",
+        "queries.txt",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text * 5)
+    (root / "dump").mkdir()
+    pandas.DataFrame({"body": [text]}).to_parquet(root / "posts.parquet")
+    pandas.DataFrame({"text": [text]}).to_csv(root / "dump/a.csv.xz", index=False)
+    reviews = pandas.DataFrame({"review": ["a film", "not a film"]})
+    reviews.to_csv(root / "reviews.csv", index=False)
+    pairs = pandas.DataFrame({"premise": ["a film"], "hypothesis": ["the film"]})
+    pairs.to_parquet(root / "pairs.parquet")
+    pair = json.dumps({"question": "who sang ?", "answer": "ada"}) + "\n"
+    (root / "words.txt").write_text("cat\n")
+    (root / "names.txt").write_text("the mat\n")
+    (root / "mypkg.py").write_text(PACKAGE)
+    for name in ("train", "dev"):
+        file = root / f"data/glue/SST-2/{name}.tsv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("sentence\tlabel\n" + "a film\t1\nnot a film\t0\n" * 20)
+    (root / "data/pairs.jsonl").write_text(pair * 20)
+    return root
+
+
+# An optimizer of somebody's own takes what conf/optimizer/adamw.yaml gives.
+PACKAGE = """
+from torch.optim import SGD
+
+def Lamb(named_parameters, learning_rate, betas, eps, weight_decay, bias_correction, groups):
+    return SGD([parameter for _, parameter in named_parameters], lr=learning_rate)
+"""
+
+
+def go_to_first_step(composed: Composed) -> None:
+    with contextlib.suppress(Reached):
+        cli.job(composed)
+
+
+def launch_first_and_last(
+    self: SweepLauncher, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+) -> None:
+    """In the place of a launcher's `launch`: its first job and its last, in this process."""
+    ends = [job_overrides[0], job_overrides[-1]]
+    composer = hydra_compat.JobComposer(self.context.config_loader, self.master)
+    for composed in map(composer.compose, ends[: len(job_overrides)]):
+        go_to_first_step(composed)
+    raise Reached
+
+
+def reproduce_first_and_last(*arguments: Any, **_: Any) -> None:
+    """In the place of a round, or of its list: the first and the last job of each sweep."""
+    lists = [argument for argument in arguments if isinstance(argument, list)]
+    (steps,) = [each for each in lists if each and isinstance(each[0], Step)]
+    for step in steps:
+        if not step.is_sweep:
+            continue
+        for overrides in (step.sweep.jobs[0], step.sweep.jobs[-1]):
+            composed = step.sweep.composer.compose(overrides)
+            composed.check()
+            check_targets(composed.values)
+            if step.verb == "pretrain":
+                go_to_first_step(composed)
+            if step.verb == "finetune":
+                finetune.check_finetuning(composed.config)
+    raise Reached
+
+
+@pytest.fixture
+def stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are given in `place`, and stop at their first step."""
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("CLOZELAB_CACHE", str(place / "cache"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("a film\n"))
+    monkeypatch.setattr(pretrain, "prepared_corpus", stop)
+    monkeypatch.setattr(prepare, "prepared_corpus", stop)
+    monkeypatch.setattr(finetune, "claim_run", stop)
+    monkeypatch.setattr(evaluate, "EvaluationJob", stop)
+    monkeypatch.setattr(doctor, "_examine_machine", stop)
+    monkeypatch.setattr("clozelab.checks.doctor.examine", stop)
+    monkeypatch.setattr("clozelab.stages.subject.analyse", stop)
+    monkeypatch.setattr("uvicorn.run", stop)
+    monkeypatch.setattr(SweepLauncher, "launch", launch_first_and_last)
+    monkeypatch.setattr(reproduce, "run_round", reproduce_first_and_last)
+    monkeypatch.setattr(reproduce, "dry_run", reproduce_first_and_last)
+    # A machine with as many GPUs as a page speaks of.
+    choose = factory.choose_hardware
+    here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
+    monkeypatch.setattr(factory, "choose_hardware", lambda **asked: choose(**(asked | here)))
+
+
+def words_of(command: str) -> list[str]:
+    for name, stand_in in NAMES.items():
+        command = command.replace(name, stand_in)
+    words = shlex.split(command, comments=True)
+    if words[0] in ("plan", "reproduce", "runs", "pack") and "NAME" in words:
+        words[words.index("NAME")] = EXPERIMENT
+    if words[0] in ("export", "vocabulary"):
+        words = [re.sub("^to=.*", "to=new", word) for word in words]
+    if words[0] == "evaluate" and "task@measure.task=mnli" in words:
+        words[words.index("encoder=FOLDER")] = "encoder=NLI"
+    if words[0] == "explain" and any(word.startswith("question=") for word in words):
+        words[words.index("RUN")] = "QA"
+    return words
+
+
+@pytest.mark.parametrize(("page", "command"), all_documented())
+def test_a_documented_command_comes_to_its_first_step(
+    page: str,
+    command: str,
+    place: Path,
+    stopped: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.rmtree(place / "new", ignore_errors=True)
+    try:
+        status = cli.main(words_of(command))
+    except Reached:
+        return
+    output = "".join(capsys.readouterr())
+    if status:
+        assert status == 1 and "Traceback" not in output, output[-2000:]
+        assert any(re.search(end, output) for end in MISSING), output[-2000:]
+
+
+def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) -> None:
+    """What docs/pretraining.md freezes in a BERT of twelve layers."""
+    (command,) = [each for page, each in all_documented() if "layer.[0-9]" in each]
+    built = []
+
+    def keep(job: Any, *_: Any) -> None:
+        built.append(finetune.build_module(job.cfg, job.encoder_folder, job.encoder, job.data))
+        raise Reached
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Reached):
+        patch.setattr(finetune, "claim_run", keep)
+        cli.main(words_of(command))
+    trained = [name for name, value in built[0].named_parameters() if value.requires_grad]
+    layers = {match[1] for name in trained if (match := re.search(r"layer\.(\d+)\.", name))}
+    assert layers == {"10", "11"}
+    assert not any("embeddings" in name for name in trained)
+    assert any(not name.startswith("encoder.") for name in trained), "the head is trained"
+
+
+def test_the_control() -> None:
+    """No end above lets a misspelt value through."""
+    page = "```bash\nclozelab pretrain objective=mlmm   # a comment\n```\n`clozelab plan NAME a=b`"
+    assert list(documented(page)) == ["pretrain objective=mlmm   # a comment", "plan NAME a=b"]
+    assert not any(re.search(end, "error: there is no objective 'mlmm'") for end in MISSING)
