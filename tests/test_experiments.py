@@ -27,14 +27,13 @@ from tests.screens import Screens
 
 from clozelab.analysis.comparability import is_within
 from clozelab.config import Composed, canonical, kept_step, scaled, total_steps
-from clozelab.corpus.files import digest
+from clozelab.files.digests import digest
 from clozelab.launch import sweep
 from clozelab.launch.experiments import KINDS, ExperimentSource, sweeps_in
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.results.evidence import MAY_DIFFER, treatment_factors
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.runs.identity import flatten
 from clozelab.runs.provenance import provenance_of, read_delta
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import kept_steps, trained_by
@@ -42,6 +41,7 @@ from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
 from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
+from clozelab.text.plain import flatten
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SMALL_WORLD = "dials"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-from clozelab.runs.redaction import HIDDEN, redacted, scrubbed
+from clozelab.text.redaction import HIDDEN, redacted, scrubbed
 
 SRC = Path(__file__).parents[1] / "src"
 PLANTED = {

@@ -187,7 +187,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         if _is_for_user(error):
             _print_error(error, verb)
         else:
-            from clozelab.runs.redaction import scrubbed
+            from clozelab.text.redaction import scrubbed
 
             print(scrubbed(traceback.format_exc()), end="", file=sys.stderr)
         return int(getattr(error, "exit_status", 1))
@@ -235,7 +235,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from clozelab.runs.redaction import scrubbed
+    from clozelab.text.redaction import scrubbed
 
     # Hydra wraps what a constructor raises; the user wants the constructor's words.
     if type(error).__name__ == "InstantiationException" and error.__cause__:
@@ -262,7 +262,7 @@ def _print_error(error: BaseException, verb: str) -> None:
 
 def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:
     """Of every log line of a stage, the libraries' too, without secrets: it goes into files."""
-    from clozelab.runs.redaction import scrubbed
+    from clozelab.text.redaction import scrubbed
 
     record = logging.LogRecord(*arguments, **options)
     with suppress(TypeError, ValueError):  # a wrong call, which logging itself reports

@@ -29,17 +29,17 @@ from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from clozelab.runs.identity import CONDITIONAL_KEYS, flatten
-from clozelab.runs.origin import is_given
-from clozelab.runs.redaction import digested, redacted
+from clozelab.files.origin import is_given
 from clozelab.schema import (
+    CONDITIONAL_KEYS,
     IDENTITY,
     NEUTRAL,
     SCHEMAS,
     meaning_of,
 )
 from clozelab.text.did_you_mean import hint, nearest
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten, read_json
+from clozelab.text.redaction import digested, redacted
 
 
 def fallback(*values: Json) -> Json:

@@ -667,3 +667,7 @@ def _schemas_in(value_type: object, key: str) -> Iterator[tuple[type, str]]:
     for candidate, prefix in candidates:
         if isinstance(candidate, type) and is_dataclass(candidate):
             yield candidate, prefix
+
+
+CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
+"""Key -> the option without which it cannot change a result."""

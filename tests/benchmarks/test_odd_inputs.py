@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests import forked
 
-from clozelab.corpus.files import file_sha256
+from clozelab.files.digests import file_sha256
 from clozelab.models.folders import read_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import MANIFEST, generator_of, known_loss
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.files.digests import file_sha256
 from microworld.world import known_loss as bounds_of
 
 ENTROPY = {

@@ -10,7 +10,7 @@ import pytest
 
 from clozelab.corpus.files import Source
 from clozelab.launch.sweep import compose
-from clozelab.text.formatting import passes
+from clozelab.planning.passes import passes
 
 
 def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

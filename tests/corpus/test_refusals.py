@@ -162,7 +162,7 @@ def a_corpus_too_small_to_split_is_refused(tmp_path: Path, data: Path, text: str
 def a_picture_before_anything_slow(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.corpus.files.file_sha256", lambda path: pytest.fail("slow step"))
+    monkeypatch.setattr("clozelab.files.digests.file_sha256", lambda path: pytest.fail("slow step"))
     (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
     test_prepare.run(tmp_path, sources=[Source("one", "one.txt"), Source("picture", "picture.txt")])
 
@@ -170,7 +170,7 @@ def a_picture_before_anything_slow(
 def a_vocabulary_too_small_before_anything_slow(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.corpus.files.file_sha256", lambda path: pytest.fail("slow step"))
+    monkeypatch.setattr("clozelab.files.digests.file_sha256", lambda path: pytest.fail("slow step"))
     (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
     test_prepare.run(tmp_path, vocab_size=5)
 

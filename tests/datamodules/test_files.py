@@ -16,7 +16,6 @@ import pytest
 import zstandard
 from tests.screens import Screens
 
-from clozelab.corpus.files import file_sha256, one_at_a_time
 from clozelab.corpus.generated import MANIFEST
 from clozelab.datamodules.files import (
     baselines_of,
@@ -28,6 +27,8 @@ from clozelab.datamodules.files import (
     text_lines,
 )
 from clozelab.datamodules.labelled import TableFormat
+from clozelab.files.digests import file_sha256
+from clozelab.files.locks import exclusive_lock
 
 
 def test_found_file_and_its_checksum(tmp_path: Path) -> None:
@@ -160,11 +161,11 @@ def test_who_comes_later_waits(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with one_at_a_time(tmp_path):
+        with exclusive_lock(tmp_path):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with one_at_a_time(tmp_path):
+    with exclusive_lock(tmp_path):
         thread.start()
         thread.join(0.2)
         order.append("first")

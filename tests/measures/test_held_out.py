@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.screens import Screens
 
-from clozelab.corpus.files import Source, file_sha256
+from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer
@@ -26,6 +26,7 @@ from clozelab.datamodules.heldout import (
     piece_lengths,
     windows,
 )
+from clozelab.files.digests import file_sha256
 
 TEXT_OF_WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast"
 WORDS = TEXT_OF_WORDS.split()

@@ -36,13 +36,13 @@ from clozelab.planning.jobs import (
     Speed,
     made_up_corpus,
 )
+from clozelab.planning.passes import MOST_PASSES
 from clozelab.planning.steps import make_steps
 from clozelab.planning.tables import warnings
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
-from clozelab.text.formatting import MOST_PASSES
 from clozelab.training.trainer import choose_hardware
 
 FOLDER = find_experiment("table5_pretraining_tasks")

@@ -18,7 +18,7 @@ import yaml
 from tests.runs.archives import MEANS, NAME, contents, edit, on_machines, rewritten, say
 from tests.screens import Screens
 
-from clozelab.corpus.files import digest
+from clozelab.files.digests import digest
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find

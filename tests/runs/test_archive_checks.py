@@ -16,7 +16,7 @@ import yaml
 from tests.runs.archives import NAME, edit, rewritten, say
 from tests.screens import Screens
 
-from clozelab.corpus.files import digest
+from clozelab.files.digests import digest
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.identity import identity_of

@@ -24,14 +24,14 @@ import yaml
 from tests import forked
 from tests.screens import Screens
 
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules import files
+from clozelab.files.digests import file_sha256
+from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs import code, inputs
 from clozelab.runs.code import code_of_results
-from clozelab.runs.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.runs.store import RunConflictError
 from clozelab.stages.archive import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.composing import composed
 
+from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.runs.identity import identity_of
-from clozelab.runs.origin import GIVEN, is_given, scale_of_encoder
 
 RECIPE = ("learning_rate", "epochs", "global_batch_size")
 OWN = [1e-3, 3, 16]  # of scale=own

@@ -14,11 +14,11 @@ from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.launch.experiments import sweeps_in
 from clozelab.report.tracked import tracked_config
-from clozelab.runs.identity import flatten
 from clozelab.runs.inputs import watched_files
-from clozelab.runs.redaction import HIDDEN, redacted, redacted_words
 from clozelab.runs.store import Run
 from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.plain import flatten
+from clozelab.text.redaction import HIDDEN, redacted, redacted_words
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 

@@ -3,14 +3,13 @@
 A source is anything with a `name`, a `text_field` and `shards(index, data_dir)`; a shard is as
 `Shard` says. Here a shard is a file: of text (a row is one sentence, or the blank between
 documents), of JSON objects, or a table (csv, tsv, Parquet, Arrow). All but the last two may be
-packed (corpus/lines.py). A row that cannot be used is counted by reason and skipped; too many end
+packed (files/lines.py). A row that cannot be used is counted by reason and skipped; too many end
 the run.
 NUL characters are removed and counted, as BERT's cleaning does.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -18,23 +17,12 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from filelock import FileLock, Timeout
-
-from clozelab.corpus.lines import (
-    Advance,
-    CountedFile,
-    chunks_of,
-    file_suffix,
-    ignore,
-    lines_of,
-)
 from clozelab.corpus.tables import (
     COLUMNAR,
     DEFAULT_TEXT_COLUMN,
@@ -42,8 +30,17 @@ from clozelab.corpus.tables import (
     open_table,
     table_format,
 )
+from clozelab.files.digests import file_facts
+from clozelab.files.lines import (
+    Advance,
+    CountedFile,
+    chunks_of,
+    file_suffix,
+    ignore,
+    lines_of,
+)
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -71,72 +68,6 @@ HOW_TO_GET = (
     " own text with corpus=text corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs"
     " none"
 )
-
-
-def digest(value: Json) -> str:
-    """sha256 hex of a JSON value in its canonical form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def file_facts(path: Path) -> JsonObject:
-    """A file's size and checksum, as manifests name them."""
-    return {"size": path.stat().st_size, "sha256": file_sha256(path)}
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, put in its place in one rename at the end.
-
-    So a reader never sees half of it.
-    """
-    # of this process alone: two may write the same file
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file of these lines, whole or not at all."""
-    with whole_file(path) as file:
-        file.writelines(f"{line}\n".encode() for line in lines)
-
-
-@contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold back other processes that want to write there.
-
-    Who waits finds the work of the first one done. The lock ends with the process that holds it;
-    one that hangs is waited for, and that is said. ValueError where nothing can be written.
-    """
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        log.info("another process is writing %s; waiting for it", folder)
-        lock.acquire()
-    except OSError as error:
-        raise ValueError(
-            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the"
-            " environment variable CLOZELAB_CACHE, to a folder that can be written"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @dataclass

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.files.digests import file_sha256
 from clozelab.text.plain import JsonObject, read_json
 
 MANIFEST = "generated.json"

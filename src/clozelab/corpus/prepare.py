@@ -39,14 +39,7 @@ from clozelab.corpus.documents import (
     read_documents,
 )
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import (
-    CorpusCounts,
-    Shard,
-    Source,
-    digest,
-    file_facts,
-    one_at_a_time,
-)
+from clozelab.corpus.files import CorpusCounts, Shard, Source
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -61,6 +54,8 @@ from clozelab.corpus.tokenizers import (
     TokenizerSettings,
     WordPieceTokenizer,
 )
+from clozelab.files.digests import digest, file_facts
+from clozelab.files.locks import exclusive_lock
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -100,7 +95,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float) -> Path:
     if not folder.exists():
         # Before the lock: a vocabulary that does not fit is said within seconds.
         _check_beginning(plan, max_unknown_share)
-    with one_at_a_time(folder):
+    with exclusive_lock(folder):
         if folder.exists():
             try:
                 return PreparedCorpus.open(folder).folder

@@ -24,13 +24,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from clozelab.corpus.lines import (
-    file_suffix,
-    is_decoded,
-    parse_json,
-    refuse_carriage_returns,
-    text_lines,
-)
 from clozelab.corpus.tables import (
     COLUMNAR,
     DamagedRow,
@@ -42,6 +35,13 @@ from clozelab.corpus.tables import (
     open_table,
     refuse_twins,
     table_format,
+)
+from clozelab.files.lines import (
+    file_suffix,
+    is_decoded,
+    parse_json,
+    refuse_carriage_returns,
+    text_lines,
 )
 from clozelab.text.plain import Json, JsonObject
 

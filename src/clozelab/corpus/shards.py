@@ -26,8 +26,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from clozelab.corpus.files import digest, file_facts, file_sha256
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.files.digests import digest, file_facts, file_sha256
 from clozelab.text.plain import JsonObject, read_json
 
 SHARDS_FILE = "shards.json"

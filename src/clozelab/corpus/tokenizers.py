@@ -32,7 +32,6 @@ from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 from clozelab.corpus.encoding import TEXTS_PER_BATCH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
 from clozelab.corpus.files import resolve_path
-from clozelab.corpus.lines import SURROGATES
 from clozelab.corpus.tokenizer_classes import (
     BOS_CLASSES,
     BUILT_MODELS,
@@ -58,6 +57,7 @@ from clozelab.corpus.tokenizer_files import (
     unknown_token,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
+from clozelab.files.lines import SURROGATES
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.corpus.files import file_sha256, one_at_a_time
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
-from clozelab.corpus.lines import COMPRESSIONS
-from clozelab.corpus.lines import text_lines as text_lines
 from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
+from clozelab.files.digests import file_sha256
+from clozelab.files.lines import COMPRESSIONS
+from clozelab.files.lines import text_lines as text_lines
+from clozelab.files.locks import exclusive_lock
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
@@ -187,7 +188,7 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
     if facts is not None:
         return facts
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(folder.parent):
+    with exclusive_lock(folder.parent):
         # Another process may have written it while this one waited.
         facts = _checked_facts(folder)
         if facts is not None:

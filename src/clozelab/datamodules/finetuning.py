@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
@@ -36,6 +35,7 @@ from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
 from clozelab.datamodules.splitting import Hashes, HeldOut, Overlap
+from clozelab.files.digests import file_sha256
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.text.plain import JsonObject

@@ -25,7 +25,7 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, Source, file_sha256
+from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
@@ -39,6 +39,7 @@ from clozelab.datamodules.scoring import (
     inner_tokens,
     token_ranges,
 )
+from clozelab.files.digests import file_sha256
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, read_json
 

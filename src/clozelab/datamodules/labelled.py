@@ -24,7 +24,6 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tables import Record, Table, open_table, refuse_twins
 from clozelab.datamodules.baselines import BAG
 from clozelab.datamodules.examples import (
@@ -58,6 +57,7 @@ from clozelab.datamodules.labels import (
     warn_of_lacking_classes,
 )
 from clozelab.datamodules.splitting import quantiles_of, text_hashes
+from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject

@@ -31,7 +31,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import file_sha256, matching_files
+from clozelab.corpus.files import matching_files
 from clozelab.corpus.generated import generator_of
 from clozelab.datamodules.baselines import Floats, Ints, words_of
 from clozelab.datamodules.examples import (
@@ -44,6 +44,7 @@ from clozelab.datamodules.examples import (
 from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import Batch, FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
+from clozelab.files.digests import file_sha256
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
 

@@ -36,10 +36,9 @@ from omegaconf import OmegaConf
 
 from clozelab import hydra_compat
 from clozelab.config import RESOLVERS, to_plain
-from clozelab.runs.identity import flatten
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"

@@ -31,7 +31,6 @@ from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
-from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import (
     ending,
     has_learnt_nothing,
@@ -44,6 +43,7 @@ from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.terminal import Heading, print_table, say
 from clozelab.text.did_you_mean import key_of
+from clozelab.text.plain import flatten
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
 # In the environment: sweeps begin without the pre-flight. `clozelab reproduce` has its own.

@@ -24,9 +24,9 @@ from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
-from clozelab.runs.redaction import redacted_words
 from clozelab.terminal import say
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
+from clozelab.text.redaction import redacted_words
 from clozelab.training.host import require_package
 
 if TYPE_CHECKING:

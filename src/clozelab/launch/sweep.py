@@ -29,12 +29,12 @@ from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED
-from clozelab.runs.redaction import redacted_words
 from clozelab.schema import PretrainConfig
 from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.redaction import redacted_words
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}

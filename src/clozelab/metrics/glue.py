@@ -14,7 +14,6 @@ set that nobody predicted can be filled with one constant answer, so that the se
 from __future__ import annotations
 
 import math
-import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from clozelab.files.atomic import atomic_open
 from clozelab.metrics.classes import macro_f1, weighted_f1
 
 
@@ -211,12 +211,10 @@ def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
     if problems:
         raise ValueError("not a valid GLUE submission:\n  " + "\n  ".join(problems))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_open(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in TEST_SETS:
             entry = zipfile.ZipInfo(f"{name}.tsv", FIRST_ZIP_DATE)
             archive.writestr(entry, contents[name], compress_type=zipfile.ZIP_DEFLATED)
-    temporary.replace(path)
 
 
 def file_problems(name: str, content: bytes) -> list[str]:

@@ -12,7 +12,6 @@ apart from the word embeddings stays apart.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -29,6 +28,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from clozelab.files.digests import file_sha256
 from clozelab.models import tensorbundle
 from clozelab.models.beside import other_weights, refuse_files_beside, warn_of_other_weights
 from clozelab.models.config import EncoderConfig
@@ -126,7 +126,7 @@ def save_encoder_folder(
                 content = content.encode()
             (temporary / name).write_bytes(content)
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        checksums = {path.relative_to(temporary).as_posix(): _sha256(path) for path in files}
+        checksums = {path.relative_to(temporary).as_posix(): file_sha256(path) for path in files}
         _write_json(temporary / CHECKSUMS_FILE, checksums)
         _publish(temporary, folder)
     finally:
@@ -492,7 +492,7 @@ def verify_checksums(folder: Path | str) -> None:
             raise ValueError(
                 f"{path} is missing: {CHECKSUMS_FILE} lists it; copy the whole folder again"
             )
-        if _sha256(path) != expected:
+        if file_sha256(path) != expected:
             raise ValueError(
                 f"{path} is damaged: its sha256 is not the one in {CHECKSUMS_FILE}; copy it again"
             )
@@ -611,8 +611,3 @@ def _publish(temporary: Path, folder: Path) -> None:
         folder.rename(old)
     temporary.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clozelab.corpus.files import write_whole
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import Batch
+from clozelab.files.atomic import atomic_write_lines
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
@@ -447,8 +447,8 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
     for name, report in reports.items():
         files |= report.files(f"_{name}" if name else "")
     for name, lines in files.items():
-        write_whole(folder / name, lines)
-    write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
+        atomic_write_lines(folder / name, lines)
+    atomic_write_lines(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
         log.warning(
             "collapsed run: the same answer for (nearly) every validation example; never average it"
@@ -470,7 +470,7 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
     """Write what a module's `prediction_files` gives into a folder, test_predictions/ of a run."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in files.items():
-        write_whole(folder / name, lines)
+        atomic_write_lines(folder / name, lines)
 
 
 def save_model(

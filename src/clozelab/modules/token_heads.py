@@ -19,11 +19,11 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
-from clozelab.corpus.lines import SURROGATES
 from clozelab.datamodules import scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureSequences
 from clozelab.datamodules.finetuning import Batch, make_batch
+from clozelab.files.lines import SURROGATES
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers

@@ -28,7 +28,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
-from clozelab.text.formatting import MOST_PASSES
+from clozelab.planning.passes import MOST_PASSES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint

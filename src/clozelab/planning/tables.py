@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING
 from rich import filesize
 
 from clozelab.analysis.phrases import listed, rough
+from clozelab.planning.passes import MOST_PASSES, passes
 from clozelab.terminal import Heading
-from clozelab.text.formatting import (
-    DASH,
-    MOST_PASSES,
-    STAGE_NAMES,
-    duration,
-    passes,
-    several,
-)
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas

@@ -32,11 +32,11 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from clozelab.corpus.files import digest
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.examples import TokenSequences, offsets_of
 from clozelab.datamodules.finetuning import Batch, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
+from clozelab.files.digests import digest
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM

@@ -21,9 +21,10 @@ from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Judgement
 from clozelab.report import wording
+from clozelab.report.estimates import interval, probability
 from clozelab.report.summaries import seed_seconds
 from clozelab.results.table import ResultTable
-from clozelab.text.formatting import interval, probability, signed
+from clozelab.text.formatting import signed
 
 POINTS = "points"
 DIRECTIONS = {

@@ -21,6 +21,7 @@ from clozelab.analysis.phrases import rough
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
+from clozelab.files.origin import GIVEN
 from clozelab.report import wording
 from clozelab.report.claims import (
     POINTS,
@@ -32,6 +33,7 @@ from clozelab.report.claims import (
     unit_of,
 )
 from clozelab.report.classes import ClassTable, class_tables
+from clozelab.report.estimates import half_width, percent, span
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
@@ -47,18 +49,8 @@ from clozelab.report.summaries import (
 from clozelab.report.verdict_looks import COLOURS, LABELS
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
-from clozelab.runs.origin import GIVEN
 from clozelab.runs.record import Record
-from clozelab.text.formatting import (
-    DASH,
-    STAGE_NAMES,
-    distinct,
-    half_width,
-    in_units,
-    percent,
-    span,
-    with_direction,
-)
+from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, in_units, with_direction
 from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 

@@ -11,6 +11,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import SHOWN, listed, some
 from clozelab.analysis.schema import RATE_KEYS, Row
 from clozelab.analysis.scores import Cell, DataColumn
+from clozelab.report.estimates import percent
 from clozelab.report.summaries import not_learnt
 from clozelab.results.evidence import (
     encoder_of,
@@ -23,7 +24,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, scored_run
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
-from clozelab.text.formatting import STAGE_NAMES, percent
+from clozelab.text.formatting import STAGE_NAMES
 
 
 def problems(table: ResultTable) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clozelab.analysis.phrases import listed
-from clozelab.corpus.files import digest
+from clozelab.files.digests import digest
 from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of

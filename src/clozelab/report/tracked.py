@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
-from clozelab.runs.identity import flatten
-from clozelab.runs.redaction import DIGEST, redacted, redacted_words
 from clozelab.targets import build
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
+from clozelab.text.redaction import DIGEST, redacted, redacted_words
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from clozelab.analysis.schema import ALL_COLUMNS
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdict_codes import Verdict, read_verdict
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
+from clozelab.report.estimates import interval
 from clozelab.report.verdict_looks import LABELS, PLURALS, label_of
 from clozelab.results.experiment import Experiment
-from clozelab.text.formatting import duration, interval, signed
+from clozelab.text.formatting import duration, signed
 
 
 def verdict_label(judgement: Judgement) -> str:

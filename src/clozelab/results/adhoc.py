@@ -10,16 +10,15 @@ from pathlib import Path
 from clozelab.analysis.contrasts import LOSS_FIGURES
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.schema import Column, Row
+from clozelab.files.origin import GIVEN
 from clozelab.results.evidence import NAMES, encoder_of, is_pretrained, settings
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.find import Runs
-from clozelab.runs.identity import flatten
-from clozelab.runs.origin import GIVEN
 from clozelab.runs.record import Record
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, flatten
 
 # held-out figures that a table of pre-trainings shows
 FIGURES = (*LOSS_FIGURES, "validation/nsp_accuracy", "validation/nsp_accuracy_one_source")

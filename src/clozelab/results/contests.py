@@ -18,7 +18,8 @@ from scipy import stats
 
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.statistics import estimate
-from clozelab.corpus.files import digest, write_whole
+from clozelab.files.atomic import atomic_write_lines
+from clozelab.files.digests import digest
 from clozelab.results.table import ResultTable
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
@@ -292,7 +293,7 @@ def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
     for attempt in attempts:
         values = " ".join(f"{value:.4f}" for value in attempt.values)
         writer.writerow(attempt.model_dump() | {"values": values})
-    write_whole(path, text.getvalue().splitlines())
+    atomic_write_lines(path, text.getvalue().splitlines())
 
 
 def best_of_contest(attempts: Iterable[Attempt], attempt: Attempt) -> Attempt | None:

@@ -17,11 +17,12 @@ from clozelab.analysis.comparability import RunEvidence, is_within
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, read_yaml
-from clozelab.runs.identity import CONDITIONAL_KEYS, flatten, identity_of
+from clozelab.runs.identity import identity_of
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
-from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
+from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import flatten
 
 # what runs are called by
 NAMES = ("experiment", "arm", "row", "encoder_arm", "pretrain_seed", "seed", "encoder_fraction")

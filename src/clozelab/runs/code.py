@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from clozelab.corpus.files import digest
-from clozelab.runs.identity import flatten
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.files.digests import digest
+from clozelab.text.plain import ReadOnlyJson, flatten
 
 ROOMS = (
     "corpus",

@@ -2,15 +2,15 @@
 
 A run's fingerprint (store.new_record) is a hash of `identity_of` its configuration, its inputs and
 the results version of its stage. Values from the environment (`${oc.env:NAME}`) and what looks like
-a secret are in it as hashes (runs/redaction.py).
+a secret are in it as hashes (text/redaction.py).
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from clozelab.schema import LAYOUT, NEUTRAL, is_as_before, meaning_of, meanings
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson, flatten
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for
@@ -18,8 +18,6 @@ the same, and no comparison mixes both (docs/decisions/0019). Older runs and pac
 read."""
 
 SEED_KEYS = ("seed", "pretrain_seed")
-CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
-"""Key -> the option without which it cannot change a result."""
 
 
 def identity_of(config: ReadOnlyJson) -> JsonObject:
@@ -33,17 +31,6 @@ def identity_of(config: ReadOnlyJson) -> JsonObject:
         if meaning_of(key) != LAYOUT and not is_as_before(key, value):
             identity[key] = value
     return identity
-
-
-def flatten(value: Json, prefix: str = "") -> JsonObject:
-    """Return nested mappings and lists as one mapping of dotted keys; empty ones have none."""
-    if not isinstance(value, dict | list):
-        return {prefix: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    leaves: JsonObject = {}
-    for key, child in items:
-        leaves.update(flatten(child, f"{prefix}.{key}" if prefix else str(key)))
-    return leaves
 
 
 def counting_leaves(values: ReadOnlyJson) -> JsonObject:

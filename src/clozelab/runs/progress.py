@@ -26,8 +26,8 @@ from clozelab.runs.record import (
     read_record,
     write_json,
 )
-from clozelab.runs.redaction import redacted_words
 from clozelab.text.plain import ReadOnlyJson, read_json
+from clozelab.text.redaction import redacted_words
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"

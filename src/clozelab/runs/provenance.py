@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 
 from clozelab.config import Origin
 from clozelab.hydra_compat import ConfigRepository, config_repository
-from clozelab.runs.redaction import redacted, redacted_words
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.redaction import redacted, redacted_words
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""

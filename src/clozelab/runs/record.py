@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from clozelab.corpus.files import write_whole
+from clozelab.files.atomic import atomic_write_lines
 from clozelab.runs.identity import identity_of
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import is_of_one_class, with_class
@@ -429,7 +429,7 @@ def write_record(record: Record) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file in one rename, so that a reader never sees half of it."""
-    write_whole(path, [json.dumps(value, indent=2, ensure_ascii=False)])
+    atomic_write_lines(path, [json.dumps(value, indent=2, ensure_ascii=False)])
 
 
 def now() -> str:

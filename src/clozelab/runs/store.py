@@ -26,9 +26,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from clozelab.config import Composed
-from clozelab.corpus.files import digest
+from clozelab.files.digests import digest
 from clozelab.runs.code import code_of
-from clozelab.runs.identity import RESULTS_VERSIONS, flatten, identity_of
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import UNWATCHED, encoder_fingerprint, watched_files
 from clozelab.runs.outcome import ending
 from clozelab.runs.provenance import provenance_of
@@ -48,10 +48,10 @@ from clozelab.runs.record import (
     read_record,
     write_record,
 )
-from clozelab.runs.redaction import scrubbed
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, meaning_of, seconds_of
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
+from clozelab.text.redaction import scrubbed
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from clozelab.analysis.history import ANALYSIS_LOG
-from clozelab.corpus.files import file_sha256, whole_file
-from clozelab.corpus.lines import MAX_EXPANSION, MIN_BOMB_BYTES
+from clozelab.files.atomic import atomic_open
+from clozelab.files.digests import file_sha256
+from clozelab.files.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
@@ -122,7 +123,7 @@ def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> 
     text = manifest.model_dump_json(indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
-        whole_file(path) as file,
+        atomic_open(path) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped,
     ):
         zipped.writestr(_new_entry(MANIFEST), text, compresslevel=9)

@@ -12,12 +12,11 @@ import numpy as np
 from clozelab.analysis.phrases import listed, rough
 from clozelab.results.answers import describe, paired_test
 from clozelab.runs.find import open_folder
-from clozelab.runs.identity import flatten
 from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import signed
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, flatten
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
 

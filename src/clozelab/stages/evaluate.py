@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from clozelab.config import Composed
-from clozelab.corpus.files import digest
 from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.scoring import MeasureDataModule
+from clozelab.files.digests import digest
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import config_path

@@ -12,7 +12,7 @@ import io
 from itertools import product
 from typing import TYPE_CHECKING
 
-from clozelab.corpus.files import whole_file
+from clozelab.files.atomic import atomic_open
 from clozelab.stages.inference import (
     ACT_OF_TASK,
     MODEL_CHOICES,
@@ -82,7 +82,7 @@ def main(args: ParsedArgs) -> int:
         content = render_page(args.names[0], attribution, picture, layer_heads)
     else:
         content = draw(tokens, attribution, maps, layer_heads)
-    with whole_file(out) as file:
+    with atomic_open(out) as file:
         file.write(content)
     print(out)
     return 0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from clozelab.analysis.scores import DataColumn
 from clozelab.planning.steps import open_results
+from clozelab.report.estimates import percent
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.record import Record
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
-from clozelab.text.formatting import percent
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 

@@ -19,13 +19,13 @@ from torch import nn
 
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.report.tracked import tracked_job
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.origin import scale_of_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig

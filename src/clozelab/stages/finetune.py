@@ -15,7 +15,6 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.config import Composed
-from clozelab.corpus.files import digest
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.contrastive import ContrastiveDataModule
 from clozelab.datamodules.examples import Sequences
@@ -27,6 +26,8 @@ from clozelab.datamodules.finetuning import (
     TrainingPlan,
 )
 from clozelab.datamodules.labelled import LabelledDataModule
+from clozelab.files.digests import digest
+from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import build_with_hparams
@@ -40,7 +41,6 @@ from clozelab.modules.finetuning import (
 from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
 from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig

@@ -11,11 +11,12 @@ from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.scores import ScoreTable
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report import wording
+from clozelab.report.estimates import interval, probability
 from clozelab.report.verdict_looks import COLOURS
 from clozelab.results.experiment import read_claims
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import hint
-from clozelab.text.formatting import interval, probability, signed
+from clozelab.text.formatting import signed
 from clozelab.text.plain import JsonObject
 
 HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]

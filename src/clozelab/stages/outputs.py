@@ -17,10 +17,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from clozelab.corpus.files import whole_file, write_whole
 from clozelab.corpus.rows import Row, RowFile
 from clozelab.corpus.tables import COLUMNAR, csv_line, open_table
 from clozelab.datamodules.labels import is_missing
+from clozelab.files.atomic import atomic_open, atomic_write_lines
 from clozelab.modules.answers import Result, Unanswered, columns_of
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
@@ -44,15 +44,15 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
     elif out.suffix == ".parquet":
         write_parquet(out, file, answered, array_name)
     elif out.suffix in DELIMITER_OF:
-        with whole_file(out) as target:
+        with atomic_open(out) as target:
             text = io.TextIOWrapper(target, encoding="utf-8", newline="")
             write_delimited(text, file, answered, array_name, out.suffix)
-            # Flushes; `target` stays open, for `whole_file` to close and rename.
+            # Flushes; `target` stays open, for `atomic_open` to close and rename.
             text.detach()
     elif out.suffix == ".jsonl":
-        write_whole(out, json_lines(file, answered))
+        atomic_write_lines(out, json_lines(file, answered))
     else:
-        write_whole(out, _text_lines(answered))
+        atomic_write_lines(out, _text_lines(answered))
 
 
 def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json: bool) -> None:
@@ -271,7 +271,7 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
                 " .jsonl"
             ) from error
     table = pyarrow.table(arrays, names=list(columns))
-    with whole_file(out) as target:
+    with atomic_open(out) as target:
         parquet.write_table(table, target)
 
 
@@ -288,7 +288,7 @@ def write_arrays(path: Path, answers: Sequence[Any]) -> None:
     for number, answer in enumerate(answers, 1):
         if not isinstance(answer, Unanswered):
             arrays[f"text_{number}"] = answer
-    with whole_file(path) as file:
+    with atomic_open(path) as file:
         if path.suffix == ".npz":
             np.savez(file, **arrays)
             return

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clozelab.analysis.history import ANALYSIS_LOG
-from clozelab.corpus.files import whole_file
+from clozelab.files.atomic import atomic_open
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import cell_of, find, is_copy
 from clozelab.runs.progress import merge_launches
@@ -221,7 +221,7 @@ def copy_files(new_files: Mapping[str, Path], runs_dir: Path) -> None:
 def _copy_whole(source: Path, target: Path) -> None:
     """Copy a file in one rename."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as content, whole_file(target) as file:
+    with source.open("rb") as content, atomic_open(target) as file:
         shutil.copyfileobj(content, file)
 
 

@@ -18,12 +18,13 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.config import Composed, total_steps
-from clozelab.corpus.files import digest, file_sha256
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
+from clozelab.files.digests import digest, file_sha256
+from clozelab.files.origin import is_given
 from clozelab.launch.overrides import LONGER
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
@@ -38,8 +39,8 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models
 from clozelab.optim.groups import match_groups
+from clozelab.planning.passes import passes
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
-from clozelab.runs.origin import is_given
 from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
@@ -47,7 +48,6 @@ from clozelab.schema import PretrainConfig
 from clozelab.stages import factory
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import build
-from clozelab.text.formatting import passes
 from clozelab.text.plain import JsonObject
 from clozelab.training.callbacks import (
     KeepEncoders,

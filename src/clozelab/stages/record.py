@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clozelab.planning.steps import open_results
+from clozelab.report.estimates import probability
 from clozelab.results.contests import (
     SIGNIFICANCE,
     Attempt,
@@ -19,7 +20,6 @@ from clozelab.results.contests import (
 from clozelab.results.table import build_table
 from clozelab.stages.plan import parse_budget
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
-from clozelab.text.formatting import probability
 
 HELP = """clozelab record EXPERIMENT ROW COLUMN budget=DEVICESxTIME
                 [table=records.csv] [scale=NAME] [name=value ...] [--add]

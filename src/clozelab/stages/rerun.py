@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.runs.identity import RESULTS_VERSIONS, flatten
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.record import Record, changes, read_record, write_record
 from clozelab.terminal import say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import ReadOnlyJson, flatten
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import Row, read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent

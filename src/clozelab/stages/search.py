@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.datamodules.files import cached_folder, content_key, text_lines
+from clozelab.files.digests import file_sha256
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import ParsedArgs, path_of, verb

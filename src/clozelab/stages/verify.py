@@ -20,15 +20,14 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
 from clozelab.analysis.phrases import listed
-from clozelab.corpus.files import file_sha256
+from clozelab.files.digests import file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.results.answers import rescored
 from clozelab.results.experiment import read_yaml
-from clozelab.runs.identity import RESULTS_VERSIONS, flatten
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import CONFIG_FILE, Record, Score
-from clozelab.runs.redaction import HIDDEN
 from clozelab.runs.store import fingerprint_of
 from clozelab.stages.archive import RESULTS, RunArchive, open_archive, write_results_table
 from clozelab.stages.compare import open_run
@@ -41,7 +40,8 @@ from clozelab.stages.rerun import (
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, say, verb
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.formatting import several
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import JsonObject, flatten, read_json
+from clozelab.text.redaction import HIDDEN
 from clozelab.training.measuring import read_rows
 
 HELP = """clozelab verify RUN

@@ -21,3 +21,14 @@ ReadOnlyJson: TypeAlias = Mapping[str, Any]
 def read_json(path: Path) -> Json:
     """Return what a JSON file holds; OSError or ValueError where it cannot be read."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def flatten(value: Json, prefix: str = "") -> JsonObject:
+    """Return nested mappings and lists as one mapping of dotted keys; empty ones have none."""
+    if not isinstance(value, dict | list):
+        return {prefix: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    leaves: JsonObject = {}
+    for key, child in items:
+        leaves.update(flatten(child, f"{prefix}.{key}" if prefix else str(key)))
+    return leaves

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from clozelab.corpus.files import write_whole
+from clozelab.files.atomic import atomic_write_lines
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import Numbers, Recorded, read_wandb_history
@@ -94,7 +94,7 @@ class MetricsCsv(Logger):
             row = parse_row(line)
             if row is not None and row.step <= step:
                 kept.append(line)
-        write_whole(self.path, kept)
+        atomic_write_lines(self.path, kept)
 
 
 def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: TrackedJob) -> Logger:

@@ -1,0 +1,26 @@
+"""Checksums: of a file's bytes, and of a JSON value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from clozelab.text.plain import Json, JsonObject
+
+
+def digest(value: Json) -> str:
+    """sha256 hex of a JSON value in its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_facts(path: Path) -> JsonObject:
+    """A file's size and checksum, as manifests name them."""
+    return {"size": path.stat().st_size, "sha256": file_sha256(path)}

@@ -1,0 +1,25 @@
+"""How often a pre-training reads its text."""
+
+from __future__ import annotations
+
+from clozelab.analysis.phrases import rough
+
+MOST_PASSES = 40
+"""Passes over its text after which an encoder learns it by heart."""
+
+
+def passes(read: float, text: int) -> tuple[str, bool]:
+    """Say how often a pre-training reads its text; also return whether that is too often.
+
+    Args:
+        read: tokens that it reads in all.
+        text: tokens of its text.
+    """
+    sentence = f"{read / text:.1f} passes over {rough(text)} tokens of text"
+    if read <= MOST_PASSES * text:
+        return sentence, False
+    advice = (
+        f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps"
+        " (steps_factor=)"
+    )
+    return sentence + advice, True
