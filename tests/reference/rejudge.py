@@ -15,6 +15,8 @@ from typing import Any
 
 from tests.reference import doors
 
+from clozelab.analysis.verdict_codes import read_verdict
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 REPORTS = {
@@ -44,7 +46,7 @@ def rejudge(report: str) -> list[dict[str, Any]]:
     )  # younger claims were not judged in it, nor in its corrections
     found = doors.judge(ROOT / "experiments" / REPORTS[report], *read(lines), claims=old)
     for mine, theirs in zip(found, published(report), strict=True):
-        assert mine["verdict"] == theirs["verdict"], (report, mine, theirs)
+        assert mine["verdict"] == read_verdict(theirs["verdict"]).code, (report, mine, theirs)
         numbers = {"ours": mine["difference"], "p, corrected for the table": mine["corrected"]}
         low, high = mine["interval"] or (None, None)
         shown = [(numbers[key], first_number(theirs[key])) for key in numbers]
