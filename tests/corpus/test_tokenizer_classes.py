@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,6 @@ TEXTS = [
     "<s> a </s> <pad> [PAD] [UNK] <unk>",
     "hello\u00a0world\ttab\nnl",
 ]
-WORDPIECES = WordPieceTokenizer.train(TRAINING, 300, True).vocabulary
-PIECES = {
-    "bert": WORDPIECES,
-    "both": (*WORDPIECES, "<s>", "</s>"),
-    "mpnet": MpnetTokenizer.train(TRAINING, 300, True).vocabulary,
-}
 ENDS = {"cls_token": "<s>", "sep_token": "</s>"}
 COVID = {"content": "covid", "lstrip": False, "rstrip": False, "normalized": True}
 SAT = {"__type": "AddedToken", **COVID, "content": "sat", "lstrip": True}
@@ -52,8 +47,17 @@ def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+@cache
+def pieces_of(name: str) -> Sequence[str]:
+    """A vocabulary; learnt in a test and not before, since learning starts threads."""
+    if name == "mpnet":
+        return MpnetTokenizer.train(TRAINING, 300, True).vocabulary
+    wordpieces = WordPieceTokenizer.train(TRAINING, 300, True).vocabulary
+    return (*wordpieces, "<s>", "</s>") if name == "both" else wordpieces
+
+
 def vocab_txt(where: Path, pieces: str, config: Mapping[str, Any], model_type: str) -> Path:
-    (where / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES[pieces]))
+    (where / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces_of(pieces)))
     write_json(where / "tokenizer_config.json", {"do_lower_case": True, **config})
     write_json(where / "config.json", {"model_type": model_type})
     return where
