@@ -118,7 +118,6 @@ def test_config_json_names_the_class_where_tokenizer_config_json_does_not(tmp_pa
         {"mask_token": "sat", "pad_token": "on"},
         {"sep_token": SAT},
         {"extra_special_tokens": ["covid"], "additional_special_tokens": ["naive"]},
-        {"added_tokens_decoder": {str(len(PIECES["both"])): COVID}},
         {"strip_accents": False, "tokenize_chinese_chars": False},
         {"do_lower_case": False, "strip_accents": True},
         {"split_special_tokens": True},
@@ -129,6 +128,11 @@ def test_config_json_names_the_class_where_tokenizer_config_json_does_not(tmp_pa
 )
 def test_settings_beside_a_vocab_txt(tmp_path: Path, config: dict[str, Any]) -> None:
     compare(vocab_txt(tmp_path, "both", config, "bert"))
+
+
+def test_a_token_that_is_added_behind_a_vocab_txt(tmp_path: Path) -> None:
+    next_id = str(len(pieces_of("both")))
+    compare(vocab_txt(tmp_path, "both", {"added_tokens_decoder": {next_id: COVID}}, "bert"))
 
 
 @pytest.mark.parametrize(
@@ -155,13 +159,13 @@ def test_which_file_names_the_roles(tmp_path: Path, has_decoder: bool) -> None:
 
 def test_only_the_same_roles_are_those_of_a_prepared_tokenizer(tmp_path: Path) -> None:
     """A corpus that was prepared with the vocabulary has [CLS] and [SEP]."""
-    prepared = WordPieceTokenizer(PIECES["both"], lowercase=True).fingerprint
+    prepared = WordPieceTokenizer(pieces_of("both"), lowercase=True).fingerprint
     assert read_tokenizer(vocab_txt(tmp_path, "both", {}, "bert")).released == prepared
     assert read_tokenizer(vocab_txt(tmp_path, "both", ENDS, "bert")).released is None
 
 
 def test_a_folder_of_googles_follows_the_released_code(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES["bert"]))
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces_of("bert")))
     write_json(tmp_path / "bert_config.json", {})
     assert type(read_tokenizer(tmp_path)) is WordPieceTokenizer
 
