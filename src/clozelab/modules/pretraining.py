@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
+from clozelab.modules.graphs import StepGraphs
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -90,6 +92,7 @@ class PretrainingModule(TrainingModule):
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
             roll_back.
+        cuda_graphs: replay steps as graphs (modules/graphs.py), on one device.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class PretrainingModule(TrainingModule):
         log_interval_steps: int,
         matmul_ceiling: float,
         spike: str = "off",
+        cuda_graphs: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -118,6 +122,10 @@ class PretrainingModule(TrainingModule):
         self._validated = ""  # the token term of the validation's objective
         self._phase = -1
         self.spikes = SpikeWatch(spike)
+        self.cuda_graphs = cuda_graphs
+        self._graphs: StepGraphs | None = None
+        # As `_train_sums`, in memory that graphs add to.
+        self._graph_sums: dict[str, Tensor] = {}
 
     def setup(self, stage: str) -> None:
         # Sharding moves the others alone.
@@ -159,16 +167,22 @@ class PretrainingModule(TrainingModule):
         objective = self.model.objective_of(micro_batches[0])
         self._note_phase(micro_batches[0].get("phase", 0), step, objective)
         counts = self._global_counts(micro_batches, objective)
+        graphs = self._step_graphs()
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(micro_batches):
             seed_forward(self.seed, step, self.global_rank, index)
+            self._note_work(batch)
+            if graphs is not None:
+                own_counts = self._to_device(list(objective.counts(batch).values()))
+                loss += graphs.add_gradient(batch, counts, own_counts)
+                continue
             with self._gradient_sync(index == len(micro_batches) - 1):
-                micro_loss = self._forward(batch, counts)
+                micro_loss = self._loss(batch, counts, self._train_sums)
                 # DDP and FSDP average gradients over ranks; the loss is already a share of the
                 # global one.
                 self.manual_backward(micro_loss * self.trainer.world_size)
             loss += micro_loss.detach()
-        norm = self.clip_gradient_norm()
+        norm = self.clip_gradient_norm() if graphs is None else graphs.clip()
         # To read a number waits for the device: on a GPU only log points do.
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
         is_cpu = self.device.type == "cpu"
@@ -182,11 +196,14 @@ class PretrainingModule(TrainingModule):
             self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)
         optimizer: Any = self.optimizers()
         schedule: Any = self.lr_schedulers()
-        if skips:
+        if skips or graphs is not None:
             count_step(self.trainer)
-        else:
+        if graphs is None and not skips:
             optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        if graphs is None:
+            optimizer.zero_grad(set_to_none=True)
+        else:
+            graphs.finish(updates=not skips)
         schedule.step()
         if is_log_step and self.spikes.spike is None:
             self._publish_training(rate, norm, objective)
@@ -198,16 +215,72 @@ class PretrainingModule(TrainingModule):
         if phase != self._phase and num_phases > 1:
             names = " and ".join(objective.weights)
             log.info("step %d: phase %d of %d, %s", step, phase + 1, num_phases, names)
+        if phase != self._phase:
+            # Another phase may train other heads.
+            self._end_graphs()
         self._phase = phase
 
-    def _forward(self, batch: TorchBatch, counts: Tensor) -> Tensor:
-        """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums."""
+    def _step_graphs(self) -> StepGraphs | None:
+        """What replays this phase's steps; None where they run as written."""
+        if self.cuda_graphs and self._graphs is None:
+            self._graphs = StepGraphs(
+                self._graph_step,
+                self.clip_gradient_norm,
+                self.trainer.optimizers[0],
+                self.device,
+                captures=self.device.type == "cuda",
+            )
+        return self._graphs
+
+    def _graph_step(self, batch: TorchBatch, counts: Tensor, own_counts: Tensor) -> Tensor:
+        """Adds a micro-batch's gradient; `own_counts` [terms] are its predictions."""
+        loss = self._loss(batch, counts, self._graph_sums, own_counts)
+        loss.backward()
+        return loss.detach()
+
+    def _end_graphs(self) -> None:
+        """Leaves the graphs; what they have added up stays."""
+        self._take_graph_sums()
+        self._graphs = None
+        self._graph_sums = {}
+
+    def _take_graph_sums(self) -> None:
+        """Moves what graphs have added up to the other sums."""
+        for name, values in self._graph_sums.items():
+            taken = values.clone()
+            self._train_sums[name] = self._train_sums.get(name, 0.0) + taken
+            values.zero_()
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, index: int) -> Any:
+        """Graphs take a batch from the host to their own memory."""
+        if self.cuda_graphs and self.trainer.training:
+            return batch
+        return super().transfer_batch_to_device(batch, device, index)
+
+    def _loss(
+        self,
+        batch: TorchBatch,
+        counts: Tensor,
+        sums: dict[str, Tensor],
+        own_counts: Tensor | None = None,
+    ) -> Tensor:
+        """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums.
+
+        `own_counts` [terms]: its own predictions, where numbers of the host are not to be read.
+        """
         loss = torch.zeros((), device=self.device)
         # The sum over weighted terms of (sum here) / (count in the global batch).
         objective = self.model.objective_of(batch)
-        for term, count in zip(self.model(batch), counts, strict=True):
-            loss = loss + objective.weights[term.name] / count * term.loss_sum
-            add_sums(self._train_sums, term)
+        for number, term in enumerate(self.model(batch)):
+            loss = loss + objective.weights[term.name] / counts[number] * term.loss_sum
+            if own_counts is not None:
+                term = replace(term, count=own_counts[number])
+            add_sums(sums, term)
+        return loss
+
+    def _note_work(self, batch: TorchBatch) -> None:
+        """Counts a micro-batch's tokens and operations."""
+        objective = self.model.objective_of(batch)
         lengths = batch.get("text_lengths", batch["layout"].lengths_list)
         tokens = sum(lengths)
         fraction = objective.token.num_predictions(batch) / tokens
@@ -215,7 +288,14 @@ class PretrainingModule(TrainingModule):
             self.model.encoder.config, max(lengths), fraction
         )
         self.throughput.add(tokens, tokens * flops_per_token)
-        return loss
+
+    def _to_device(self, numbers: Sequence[int]) -> Tensor:
+        """fp32, by a copy that does not wait for the work that is queued on a GPU."""
+        values = torch.tensor(numbers, dtype=torch.float32)
+        is_cuda = self.device.type == "cuda"
+        if is_cuda:
+            values = values.pin_memory()
+        return values.to(self.device, non_blocking=is_cuda)
 
     def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
         """[terms] predictions of each loss term in the global batch.
@@ -231,12 +311,7 @@ class PretrainingModule(TrainingModule):
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
             self.update_batch_digest(contents % 2**40)
-            counts = torch.tensor(totals, dtype=torch.float32)
-            is_cuda = self.device.type == "cuda"
-            if is_cuda:
-                # A copy that does not wait for the work that is queued on a GPU.
-                counts = counts.pin_memory()
-            return counts.to(self.device, non_blocking=is_cuda)
+            return self._to_device(totals)
         # fp64 holds these integers exactly; one reduction for all of them.
         local = torch.tensor(
             [*totals, requested, contents], dtype=torch.float64, device=self.device
@@ -392,6 +467,7 @@ class PretrainingModule(TrainingModule):
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
+        self._take_graph_sums()
         counters = [self.throughput.tokens, self.throughput.flops]
         work = torch.tensor(counters, dtype=widest_float(self.device), device=self.device)
         reduced = self._reduced({**self._train_sums, "": work})
@@ -408,6 +484,8 @@ class PretrainingModule(TrainingModule):
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
+        # Another state of the optimizer lies elsewhere in memory.
+        self._end_graphs()
         self.spikes.load(checkpoint["spikes"])
         if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:
             # Killed before its encoder was written: nothing is left to train, so `on_train_end`
@@ -433,7 +511,10 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
         total = total.to(widest_float(total.device))
         count = count.to(total) if isinstance(count, Tensor) else torch.full_like(total, count)
         values = torch.stack([total, count])
-        sums[name] = sums[name] + values if name in sums else values
+        if name in sums:
+            sums[name] += values
+        else:
+            sums[name] = values
 
 
 def check_lengths(
