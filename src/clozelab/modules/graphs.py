@@ -170,10 +170,11 @@ class StepGraphs:
         groups = self.optimizer.param_groups
         before = [dict(group) for group in groups]
         if self.captures:
+            is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
             for group, rate in zip(groups, self.rates, strict=True):
                 group["lr"] = rate
                 if "capturable" in group:
-                    group["capturable"] = True
+                    group["capturable"] = is_capturing
         try:
             yield
         finally:
