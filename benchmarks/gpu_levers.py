@@ -41,7 +41,8 @@ from gpu_steps import make_objective
 from pretraining import clozelab_batch, make_rows, transformers_batch, transformers_model
 
 LOCK = Path(tempfile.gettempdir()) / "clozelab-gpu.lock"
-AT_ONCE = 4  # processes that compile; each holds a model and its activations
+MOST_AT_ONCE = 6  # processes that compile
+GIB_EACH = 17  # a model and its activations
 BLOCKS = 5
 STEPS = 8  # of a block, between two events
 
@@ -286,10 +287,14 @@ def try_levers(plan: Plan) -> None:
         "peak GiB",
         "ready after, s",
     )
+    at_once = 2
+    if plan.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        at_once = min(MOST_AT_ONCE, int(free / 2**30 / GIB_EACH))
     running: dict[tuple[str, int], subprocess.Popen[str]] = {}
     results: dict[tuple[str, int], dict[str, float]] = {}
     while waiting or running:
-        while waiting and len(running) < AT_ONCE and plan.seconds_left() > 30:
+        while waiting and len(running) < at_once and plan.seconds_left() > 30:
             name, length = waiting.pop(0)
             running[name, length] = _start(plan, name, length)
         if plan.seconds_left() <= 30:
