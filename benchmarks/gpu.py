@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -291,15 +292,28 @@ def time_plan(plan: Plan) -> None:
     with tempfile.TemporaryDirectory() as folder:
         places = [f"{name}_dir={folder}/{name}" for name in ("data", "cache", "runs")]
         for name in ("nothing in the cache", "again"):
-            start = time.perf_counter()
             command = [sys.executable, "-m", "clozelab", "plan", *words, *places]
-            limit = max(5.0, plan.seconds_left() - 2)
-            result = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-            seconds = time.perf_counter() - start
-            plan.say(f"plan, {name}: {seconds:.1f} s, status {result.returncode}", "", "```")
-            plan.say(result.stdout[-1500:], result.stderr[-1500:], "```", "")
-            plan.record(f"plan {name}", seconds=seconds, status=result.returncode)
-            require(result.returncode == 0, "plan failed")
+            seconds = followed(plan, command, plan.seconds_left() - 2)
+            plan.record(f"plan {name}", seconds=seconds)
+            plan.say("", f"plan, {name}: {seconds:.1f} s", "")
+
+
+def followed(plan: Plan, command: Sequence[str], limit: float) -> float:
+    """The seconds that a command takes; its lines are kept, each with the second it came in."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+    )
+    timer = threading.Timer(limit, process.kill)
+    timer.start()
+    assert process.stdout is not None
+    plan.say("```")
+    for line in process.stdout:
+        plan.say(f"{time.perf_counter() - start:6.1f} {line.rstrip()[:150]}")
+    plan.say("```")
+    timer.cancel()
+    require(process.wait() == 0, f"status {process.returncode}")
+    return time.perf_counter() - start
 
 
 PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
