@@ -77,15 +77,11 @@ LEVERS: dict[str, Lever] = {
     "compiled_loss": Lever("projection and cross-entropy by the compiler", loss="compiled"),
     "vocabulary": Lever("vocabulary of 30,592, a multiple of 128", vocab_size=30_592),
     "no_dropout": Lever("no dropout", is_right=False, dropout=0.0, attention_dropout=0.0),
-    "no_attention_dropout": Lever(
-        "no dropout in attention", is_right=False, attention_dropout=0.0
-    ),
+    "no_attention_dropout": Lever("no dropout in attention", is_right=False, attention_dropout=0.0),
     "bf16": Lever("weights in bf16, no autocast", is_right=False, autocast=False),
     "no_clip": Lever("the norm is neither measured nor cut", is_right=False, clips=False),
     "transformers": Lever("transformers, compiled", is_peer=True),
-    "descent": Lever(
-        "coordinate descent tuning", inductor={"coordinate_descent_tuning": True}
-    ),
+    "descent": Lever("coordinate descent tuning", inductor={"coordinate_descent_tuning": True}),
     "autotune": Lever("max-autotune-no-cudagraphs", mode="max-autotune-no-cudagraphs"),
     "now_again": Lever("as `pretrain` does it"),
     "encoder_autotune": Lever(

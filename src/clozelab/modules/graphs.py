@@ -7,7 +7,7 @@ each time, so a batch is copied to where the graph reads it.
 Three graphs make a step: forward and backward of a micro-batch (one graph for each shape), the norm
 of the gradient, and the update. Dropout goes on being a function of (seed, step, micro-batch):
 torch's generator is seeded before each replay, and a graph draws from its state. A function runs as
-written, and trains, `WARM_UP` times before it is captured: compilers and libraries set up meanwhile.
+written, and trains, `WARM_UP` times before its capture: compilers and libraries set up meanwhile.
 
 Host values that a function reads are those of its capture: of a batch only tensors, its layout and
 its phase are there to be read.
@@ -122,9 +122,7 @@ class StepGraphs:
             inputs = (_moved(batch, self.device), counts.clone(), own_counts.clone())
             if len(self._micro_steps) == MAX_SHAPES:
                 return self.forward_backward(*inputs)
-            step = Replay(
-                self._run_micro_step, *inputs, captures=self.captures, pool=self.pool
-            )
+            step = Replay(self._run_micro_step, *inputs, captures=self.captures, pool=self.pool)
             self._micro_steps[key] = step
         else:
             own_batch, own_global, own_own = step.inputs
