@@ -1,4 +1,4 @@
-"""Where a step of BERT-Base goes on a GPU, and what may make it shorter. A part of benchmarks/gpu.py.
+"""Where a step of BERT-Base goes on a GPU, and what may make it shorter: parts of gpu.py.
 
 A lever is one thing that is changed, in a process of its own: several compile side by side, and one
 at a time measures. Some change what is computed; they are marked, and only say what a part costs.
@@ -141,7 +141,7 @@ class Step:
         with self.plan.autocast(self.lever.autocast):
             return sum(term.loss_sum / term.count for term in self.model(self.batch))
 
-    def _forward_backward(self, batch: Any, counts: Tensor, own_counts: Tensor) -> Tensor:
+    def _forward_backward(self, batch: Any, counts: Tensor, _: Tensor) -> Tensor:
         with self.plan.autocast(self.lever.autocast):
             terms = self.model(batch)
         loss = sum(term.loss_sum / count for term, count in zip(terms, counts, strict=True))
