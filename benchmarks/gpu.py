@@ -43,9 +43,10 @@ from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_ste
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_family import check_compiled, check_family
 from gpu_kernels import check_kernels
-from gpu_levers import profile_step, try_levers
+from gpu_levers import LEVERS, profile_step, try_levers
 from gpu_plan import Plan, moved, require
-from gpu_steps import check_graphs, corpus_stream, measure_norm, measure_steps
+from gpu_side import measure_side_by_side
+from gpu_steps import check_graphs, corpus_stream, measure_steps
 from interleaved import about, default_report, spread, write_report
 from pretraining import (
     clozelab_batch,
@@ -328,7 +329,7 @@ PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "steps": ("Small steps", measure_steps),
     "profile": ("Where a step goes", profile_step),
     "levers": ("Levers", try_levers),
-    "norm": ("The wait for a norm", measure_norm),
+    "side": ("Side by side", measure_side_by_side),
     "plan": ("The plan", time_plan),
     "family": ("The family", check_family),
     "family_compiled": ("The family, compiled", check_compiled),
@@ -369,7 +370,7 @@ def run_apart(arguments: argparse.Namespace) -> int:
         # It takes a while to import what it needs.
         minutes = max(5.0, seconds - 12.0) / 60
         command = [sys.executable, __file__, "--parts", name, "--minutes", f"{minutes:.4f}"]
-        command += ["--sizes", *arguments.sizes]
+        command += ["--sizes", *arguments.sizes, "--levers", *arguments.levers]
         if arguments.smoke:
             command.append("--smoke")
         if arguments.output is not None:
@@ -405,6 +406,13 @@ def main(words: Sequence[str] | None = None) -> int:
         help="the encoders whose speed is measured",
     )
     parser.add_argument(
+        "--levers",
+        nargs="+",
+        default=[f"{name}:128" for name in LEVERS],
+        metavar="NAME:LENGTH",
+        help="what gpu_levers.py tries, in this order",
+    )
+    parser.add_argument(
         "--minutes", type=float, default=9.0, help="peers are left out when time runs short"
     )
     parser.add_argument(
@@ -430,6 +438,8 @@ def main(words: Sequence[str] | None = None) -> int:
     plan.output = arguments.output
     if not arguments.smoke:
         plan.sizes = tuple(arguments.sizes)
+        pairs = [text.split(":") for text in arguments.levers]
+        plan.levers = [(name, int(length)) for name, length in pairs]
     name = (
         "CPU, smoke test: the numbers mean nothing"
         if arguments.smoke

@@ -89,6 +89,18 @@ LEVERS: dict[str, Lever] = {
         compiled="encoder",
         mode="max-autotune-no-cudagraphs",
     ),
+    "encoder_loss": Lever(
+        "encoder, and the loss with a vocabulary of 30,592, by the compiler",
+        compiled="encoder",
+        loss="compiled",
+        vocab_size=30_592,
+    ),
+    "encoder_bf16": Lever(
+        "the encoder as a whole, weights in bf16, no autocast",
+        is_right=False,
+        compiled="encoder",
+        autocast=False,
+    ),
 }
 
 
@@ -268,11 +280,9 @@ def measure_lever(plan: Plan, lever: Lever, length: int, rows: int) -> dict[str,
 
 def try_levers(plan: Plan) -> None:
     """Each lever's step beside the ordinary one."""
-    waiting = [(name, 128) for name in LEVERS]
-    # Where attention is a larger part; before those that take long to compile.
-    waiting[-2:-2] = [(name, 512) for name in ("now", "cudnn", "flash", "no_attention_dropout")]
+    waiting = list(plan.levers)
     if plan.smoke:
-        waiting = [(name, 16) for name in ("now", "graphs", "compiled_loss", "encoder")]
+        waiting = [(name, 16) for name in ("now", "graphs", "encoder_loss", "encoder_bf16")]
     table(
         plan,
         "BERT-Base",

@@ -10,11 +10,13 @@ torch's generator is seeded before each replay, and a graph draws from its state
 written, and trains, `WARM_UP` times before its capture: compilers and libraries set up meanwhile.
 
 Host values that a function reads are those of its capture: of a batch only tensors, its layout and
-its phase are there to be read.
+its phase are there to be read. So what decides over an update is on the device: its norm, and the
+limit that the host gives (training/guards.py). A step beyond it is taken, and then taken back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +26,11 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
+from clozelab.models.config import DEFAULT_MODULES
+from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.objective import Objective
 from clozelab.optim.adamw import CombinedOptimizer, UncorrectedAdamW
 from clozelab.optim.muon import Muon
 
@@ -86,6 +92,7 @@ class StepGraphs:
             batch [terms] and in this micro-batch [terms] -> its loss; adds to the gradients.
         clip: cuts the gradient and returns its norm.
         optimizer: what updates; its learning rates stay numbers of the host between two updates.
+        skips: an update may be left out by its norm.
         captures: False: as written, for devices without graphs.
     """
 
@@ -97,15 +104,21 @@ class StepGraphs:
         device: torch.device,
         *,
         captures: bool,
+        skips: bool = False,
     ) -> None:
         self.forward_backward = forward_backward
+        self.clip_gradient = clip
         self.optimizer = optimizer
+        self.skips = skips
         self.device = device
         self.captures = captures
         self.pool = torch.cuda.graph_pool_handle() if captures else None
-        self._clip = Replay(clip, captures=captures, pool=self.pool)
-        # fp32 as torch's kernels want it
-        self.rates = torch.zeros(len(optimizer.param_groups), device=device)
+        self._clip = Replay(self._run_clip, captures=captures, pool=self.pool)
+        self.norm = torch.zeros((), device=device)
+        # Of the next update: a learning rate for each group of parameters, and the largest norm.
+        # Rounded from fp64 they are what the host's numbers would be.
+        num_groups = len(optimizer.param_groups)
+        self.numbers = torch.zeros(num_groups + 1, dtype=torch.float64, device=device)
         self._update = Replay(self._run_update, captures=captures, pool=self.pool)
         self._micro_steps: dict[Hashable, Replay] = {}
         # Only of parameters that this phase trains: an optimizer passes over the others.
@@ -138,22 +151,57 @@ class StepGraphs:
 
     def clip(self) -> Tensor:
         """The norm of the gradient, which is cut."""
-        return self._clip().clone()
+        self._clip()
+        return self.norm.clone()
 
-    def finish(self, *, updates: bool) -> None:
-        """Updates the weights, or not, and lets the gradient be zero."""
+    def _run_clip(self) -> None:
+        self.norm.copy_(self.clip_gradient())
+
+    def finish(self, *, updates: bool, limit: float = math.inf) -> None:
+        """Updates the weights, or not, and lets the gradient be zero.
+
+        With `skips` nothing is updated where the norm is above `limit`, or no number.
+        """
         if not updates:
             self._forget_gradient()
             return
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        numbers = torch.tensor([*rates, limit], dtype=torch.float64)
         if self.captures:
-            rates = torch.tensor([group["lr"] for group in self.optimizer.param_groups])
-            self.rates.copy_(rates.pin_memory(), non_blocking=True)
+            numbers = numbers.pin_memory()
+        self.numbers.copy_(numbers, non_blocking=True)
         self._update()
 
     def _run_update(self) -> None:
+        before: dict[Tensor, Tensor] = {}
+        if self.skips:
+            before = {value: value.detach().clone() for value in self._updated_values()}
         with self._rates_on_device():
             self.optimizer.step()
+        if self.skips:
+            self._take_back(before)
         self._forget_gradient()
+
+    @torch.no_grad()
+    def _take_back(self, before: Mapping[Tensor, Tensor]) -> None:
+        """Weights and moments are again what they were, where the norm says so."""
+        is_spike = ~(self.norm.isfinite() & (self.norm <= self.numbers[-1]))
+        for value in self._updated_values():
+            is_spike = is_spike.to(value.device)
+            if value in before:
+                torch.where(is_spike, before[value], value, out=value)
+            else:  # the first update has made it, and it began with zeros
+                value.masked_fill_(is_spike, 0)
+
+    def _updated_values(self) -> list[Tensor]:
+        """What an update changes: weights that have a gradient, and their moments."""
+        values: list[Tensor] = []
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.optimizer.state.get(parameter, {})
+                    values += [parameter, *state.values()]
+        return values
 
     def _forget_gradient(self) -> None:
         """The gradient is zero, and its memory stays."""
@@ -169,15 +217,33 @@ class StepGraphs:
         before = [dict(group) for group in groups]
         if self.captures:
             is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-            for group, rate in zip(groups, self.rates, strict=True):
+            for group, rate in zip(groups, self.numbers[:-1], strict=True):
                 group["lr"] = rate
-                if "capturable" in group:
-                    group["capturable"] = is_capturing
+                if "capturable" in group:  # torch's own, whose kernels want fp32
+                    group |= {"lr": rate.float(), "capturable": is_capturing}
         try:
             yield
         finally:
             for group, settings in zip(groups, before, strict=True):
                 group.update(settings)
+
+
+class LateNumber:
+    """A number of the device that the host gets later, without waiting for what comes behind it."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+        self.event: torch.cuda.Event | None = None
+        if value.is_cuda:
+            self.value = torch.empty_like(value, device="cpu", pin_memory=True)
+            self.value.copy_(value, non_blocking=True)
+            self.event = torch.cuda.Event()
+            self.event.record()
+
+    def __float__(self) -> float:
+        if self.event is not None:
+            self.event.synchronize()
+        return float(self.value)
 
 
 def shapes_of(batch: Mapping[str, Any]) -> Hashable:
@@ -224,17 +290,29 @@ def _copy_batch(source: Batch, target: Batch) -> None:
         own.copy_(value, non_blocking=True)
 
 
-def refusal(optimizer: Optimizer, masks: Sequence[Any]) -> str:
-    """Why a step cannot be captured, of what decides it; empty where it can.
+def refusal(
+    optimizer: Optimizer, encoders: Sequence[Encoder], objectives: Sequence[Objective]
+) -> str:
+    """Why a step is not captured; empty where it is.
 
-    `masks`: of the encoders' layers.
+    What is captured was shown to be right on a GPU. Other parts may read numbers on the host.
     """
     parts = [optimizer]
     if isinstance(optimizer, CombinedOptimizer):
         parts = list(optimizer.optimizers)
     for part in parts:
-        if not isinstance(part, CAPTURED_OPTIMIZERS):
-            return f"the optimizer {type(part).__name__} has no learning rate on the device"
-    if any(mask.blocks for mask in masks):
-        return "attention in blocks is laid out on the host"
+        # torch's AdamW without its fused kernel counts its steps on the host
+        is_fused = type(part) is not AdamW or part.defaults["fused"]
+        if not isinstance(part, CAPTURED_OPTIMIZERS) or not is_fused:
+            return f"the optimizer {type(part).__name__} is none of those that can be replayed"
+    for objective in objectives:
+        if type(objective.token) is not MaskedLanguageModel:
+            return f"the objective {objective.token.name} is none of those that can be replayed"
+    for encoder in encoders:
+        for name in ("positions", "attention"):
+            spec = getattr(encoder.config, name)
+            if spec.target != DEFAULT_MODULES[name].target:
+                return f"{spec.target} is none of the parts that can be replayed"
+        if encoder.gradient_checkpointing:
+            return "trainer.gradient_checkpointing reads the random generator on the host"
     return ""

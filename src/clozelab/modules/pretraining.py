@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
@@ -27,7 +27,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
-from clozelab.modules.graphs import StepGraphs
+from clozelab.modules.graphs import LateNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -92,7 +92,8 @@ class PretrainingModule(TrainingModule):
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
             roll_back.
-        cuda_graphs: replay steps as graphs (modules/graphs.py), on one device.
+        cuda_graphs: replay steps as graphs (modules/graphs.py), on one device; `choose_graphs`
+            decides for a run.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class PretrainingModule(TrainingModule):
         self.spikes = SpikeWatch(spike)
         self.cuda_graphs = cuda_graphs
         self._graphs: StepGraphs | None = None
+        self._limit = math.inf  # of the gradient's norm, where graphs leave updates out
         # As `_train_sums`, in memory that graphs add to.
         self._graph_sums: dict[str, Tensor] = {}
 
@@ -172,42 +174,64 @@ class PretrainingModule(TrainingModule):
         for index, batch in enumerate(micro_batches):
             seed_forward(self.seed, step, self.global_rank, index)
             self._note_work(batch)
-            if graphs is not None:
+            if graphs is None:
+                loss += self._add_gradient(batch, counts, index == len(micro_batches) - 1)
+            else:
                 own_counts = self._to_device(list(objective.counts(batch).values()))
                 loss += graphs.add_gradient(batch, counts, own_counts)
-                continue
-            with self._gradient_sync(index == len(micro_batches) - 1):
-                micro_loss = self._loss(batch, counts, self._train_sums)
-                # DDP and FSDP average gradients over ranks; the loss is already a share of the
-                # global one.
-                self.manual_backward(micro_loss * self.trainer.world_size)
-            loss += micro_loss.detach()
         norm = self.clip_gradient_norm() if graphs is None else graphs.clip()
-        # To read a number waits for the device: on a GPU only log points do.
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
-        is_cpu = self.device.type == "cpu"
-        reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
-        skips = self.spikes.should_skip(
-            self.trainer, step + 1, norm, phase=self._phase, reads_norm=reads_norm
-        )
-        if not self.spikes.tolerates_non_finite and (is_cpu or is_log_step):
-            # All ranks see the norm of the whole gradient, each its own loss.
-            deciding = norm if self.trainer.world_size > 1 else norm + loss
-            self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)
-        optimizer: Any = self.optimizers()
+        updates = self._judge(step + 1, loss, norm, is_log_step=is_log_step)
         schedule: Any = self.lr_schedulers()
-        if skips or graphs is not None:
-            count_step(self.trainer)
-        if graphs is None and not skips:
-            optimizer.step()
         if graphs is None:
-            optimizer.zero_grad(set_to_none=True)
+            self._update(updates=updates)
         else:
-            graphs.finish(updates=not skips)
+            count_step(self.trainer)
+            graphs.finish(updates=updates, limit=self._limit)
         schedule.step()
         if is_log_step and self.spikes.spike is None:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
+
+    def _add_gradient(self, batch: TorchBatch, counts: Tensor, is_last: bool) -> Tensor:
+        """This micro-batch's share of the loss, as `_loss`; its gradient is added."""
+        with self._gradient_sync(is_last):
+            loss = self._loss(batch, counts, self._train_sums)
+            # DDP and FSDP average gradients over ranks; the loss is already a share of the global
+            # one.
+            self.manual_backward(loss * self.trainer.world_size)
+        return loss.detach()
+
+    def _judge(self, step: int, loss: Tensor, norm: Tensor, *, is_log_step: bool) -> bool:
+        """Whether to update the weights, as far as the host knows: `_limit` is for the device.
+
+        To read a number waits for the device: on a GPU only log points do, and `skip` without
+        graphs.
+        """
+        is_cpu = self.device.type == "cpu"
+        reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
+        noted: SupportsFloat = norm
+        if self.spikes.action == "skip" and self._graphs is None:
+            reads_norm = True
+        elif self.spikes.action == "skip":
+            noted = LateNumber(norm)
+            self._limit = self.spikes.limit(self.trainer, self._phase)
+        skips = self.spikes.should_skip(
+            self.trainer, step, noted, phase=self._phase, reads_norm=reads_norm
+        )
+        if not self.spikes.tolerates_non_finite and (is_cpu or is_log_step):
+            # All ranks see the norm of the whole gradient, each its own loss.
+            deciding = norm if self.trainer.world_size > 1 else norm + loss
+            self.require_finite(step, deciding, loss=loss, gradient_norm=norm)
+        return not skips
+
+    def _update(self, *, updates: bool) -> None:
+        optimizer: Any = self.optimizers()
+        if updates:
+            optimizer.step()
+        else:
+            count_step(self.trainer)
+        optimizer.zero_grad(set_to_none=True)
 
     def _note_phase(self, phase: int, step: int, objective: Objective) -> None:
         """Says which phase begins, where there are several."""
@@ -229,8 +253,19 @@ class PretrainingModule(TrainingModule):
                 self.trainer.optimizers[0],
                 self.device,
                 captures=self.device.type == "cuda",
+                skips=self.spikes.action == "skip",
             )
         return self._graphs
+
+    def choose_graphs(self, requested: str) -> None:
+        """Lets steps be graphs: auto (where they can be), on or off; ValueError: they cannot."""
+        if requested == "off":
+            return
+        optimizer = self.optimizer_factory(self.named_parameters())
+        reason = refusal(optimizer, self.model.encoders, self.model.objectives)
+        if reason and requested == "on":
+            raise ValueError(f"trainer.cuda_graphs=on does not work here: {reason}; choose auto")
+        self.cuda_graphs = not reason
 
     def _graph_step(self, batch: TorchBatch, counts: Tensor, own_counts: Tensor) -> Tensor:
         """Adds a micro-batch's gradient; `own_counts` [terms] are its predictions."""
@@ -469,13 +504,16 @@ class PretrainingModule(TrainingModule):
         """Sums since the last log point, and [tokens, flops], over all ranks."""
         self._take_graph_sums()
         counters = [self.throughput.tokens, self.throughput.flops]
-        work = torch.tensor(counters, dtype=widest_float(self.device), device=self.device)
+        # The module itself leaves the device when a training ends, and may be saved then.
+        device = self.trainer.strategy.root_device
+        work = torch.tensor(counters, dtype=widest_float(device), device=device)
         reduced = self._reduced({**self._train_sums, "": work})
         reduced_work = reduced.pop("")
         return reduced, reduced_work
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
+        self.spikes.look(self.trainer)
         sums, work = self._reduced_progress()
         checkpoint |= {
             "since_log_point": {"sums": sums, "work": work},
