@@ -368,7 +368,7 @@ def run_apart(arguments: argparse.Namespace) -> int:
     failed = 0
     for name, seconds in zip(arguments.parts, limits, strict=True):
         # It takes a while to import what it needs.
-        minutes = max(5.0, seconds - 12.0) / 60
+        minutes = max(5.0, seconds - 15.0) / 60
         command = [sys.executable, __file__, "--parts", name, "--minutes", f"{minutes:.4f}"]
         command += ["--sizes", *arguments.sizes, "--levers", *arguments.levers]
         if arguments.smoke:
