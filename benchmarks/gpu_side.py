@@ -83,9 +83,9 @@ def take_part(plan: Plan, folder: Path, number: int, of: int) -> None:
         size = "smoke" if plan.smoke else "mini"
         case = Case(size, rows, length, graphs=True, spike="skip", seed=number)
         together = Together(plan, folder, f"{rows}x{length}", number, of)
-        fit = Fit(plan, case, 100_000, Clock(plan, keeps_losses=False))
+        fit = Fit(plan, case, 5_000, Clock(plan, keeps_losses=False))
         try:
-            fit.run(100_000, None, together)
+            fit.run(5_000, None, together)
         except Exception as error:
             print(json.dumps({"shape": f"{rows} x {length}", "problem": told(error)}), flush=True)
             continue
