@@ -38,6 +38,7 @@ Batch = dict[str, Any]
 
 WARM_UP = 3  # runs as written before a capture
 MAX_SHAPES = 16  # of micro-batches, each with a graph; further ones run as written
+CAPTURED_PARTS = (DEFAULT_MODULES["positions"].target, DEFAULT_MODULES["attention"].target)
 CAPTURED_OPTIMIZERS = (AdamW, UncorrectedAdamW, Muon)  # that take a learning rate on the device
 
 
@@ -297,22 +298,21 @@ def refusal(
 
     What is captured was shown to be right on a GPU. Other parts may read numbers on the host.
     """
+    if any(encoder.gradient_checkpointing for encoder in encoders):
+        return "trainer.gradient_checkpointing reads the random generator on the host"
+    unknown = []
     parts = [optimizer]
     if isinstance(optimizer, CombinedOptimizer):
         parts = list(optimizer.optimizers)
     for part in parts:
         # torch's AdamW without its fused kernel counts its steps on the host
         is_fused = type(part) is not AdamW or part.defaults["fused"]
-        if not isinstance(part, CAPTURED_OPTIMIZERS) or not is_fused:
-            return f"the optimizer {type(part).__name__} is none of those that can be replayed"
+        if type(part) not in CAPTURED_OPTIMIZERS or not is_fused:
+            unknown.append(f"the optimizer {type(part).__name__}")
     for objective in objectives:
         if type(objective.token) is not MaskedLanguageModel:
-            return f"the objective {objective.token.name} is none of those that can be replayed"
-    for encoder in encoders:
-        for name in ("positions", "attention"):
-            spec = getattr(encoder.config, name)
-            if spec.target != DEFAULT_MODULES[name].target:
-                return f"{spec.target} is none of the parts that can be replayed"
-        if encoder.gradient_checkpointing:
-            return "trainer.gradient_checkpointing reads the random generator on the host"
-    return ""
+            unknown.append(f"the objective {objective.token.name}")
+    specs = [encoder.config.positions for encoder in encoders]
+    specs += [encoder.config.attention for encoder in encoders]
+    unknown += [f"the part {spec.target}" for spec in specs if spec.target not in CAPTURED_PARTS]
+    return f"{unknown[0]} is none of those that can be replayed" if unknown else ""
