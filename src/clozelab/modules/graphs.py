@@ -31,7 +31,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Objective
-from clozelab.optim.adamw import CombinedOptimizer, UncorrectedAdamW
+from clozelab.optim.adamw import UncorrectedAdamW
 from clozelab.optim.muon import Muon
 
 Batch = dict[str, Any]
@@ -301,10 +301,7 @@ def refusal(
     if any(encoder.gradient_checkpointing for encoder in encoders):
         return "trainer.gradient_checkpointing reads the random generator on the host"
     unknown = []
-    parts = [optimizer]
-    if isinstance(optimizer, CombinedOptimizer):
-        parts = list(optimizer.optimizers)
-    for part in parts:
+    for part in getattr(optimizer, "optimizers", (optimizer,)):  # of one that combines several
         # torch's AdamW without its fused kernel counts its steps on the host
         is_fused = type(part) is not AdamW or part.defaults["fused"]
         if type(part) not in CAPTURED_OPTIMIZERS or not is_fused:
