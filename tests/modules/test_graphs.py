@@ -31,7 +31,7 @@ from clozelab.modules.pretraining import PretrainingModule
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
 from clozelab.stages.pretrain import build_objectives, encoder_config
 from clozelab.targets import build
-from clozelab.training import guards
+from clozelab.training import guards, trainer
 from clozelab.training.callbacks import TrainingInterruptedError
 from clozelab.training.checkpoints import load_file
 from clozelab.training.trainer import choose_hardware
@@ -422,10 +422,17 @@ def test_graphs_are_for_what_a_gpu_has_shown(words: list[str], reason: str) -> N
     assert module.cuda_graphs is not bool(reason)
 
 
-def test_without_one_gpu_there_are_no_graphs() -> None:
+def test_without_one_gpu_there_are_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_hardware(**HARDWARE, cuda_graphs="auto").cuda_graphs == "off"
-    with pytest.raises(ValueError, match=r"cuda_graphs=on is for one CUDA device"):
+    message = "cuda_graphs=on is for one CUDA device"
+    with pytest.raises(ValueError, match=message):
         choose_hardware(**HARDWARE, cuda_graphs="on")
+    monkeypatch.setattr(trainer, "resolve_accelerator", lambda *_: "gpu")
+    for choice in ("auto", "on", "off"):
+        assert choose_hardware(**HARDWARE, cuda_graphs=choice).cuda_graphs == choice
+    two = HARDWARE | {"devices": 2, "strategy": "ddp"}
+    assert choose_hardware(**two, cuda_graphs="auto").cuda_graphs == "off"
+    with pytest.raises(ValueError, match=message):
+        choose_hardware(**two, cuda_graphs="on")
     for name in ("cpu", "gpu", "ddp", "fsdp"):
-        trainer = composed("pretrain", [f"trainer={name}"]).config.trainer
-        assert trainer.cuda_graphs == "auto"
+        assert composed("pretrain", [f"trainer={name}"]).config.trainer.cuda_graphs == "auto"
