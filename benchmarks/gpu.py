@@ -21,8 +21,13 @@ Markdown report and prints it.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -38,7 +43,10 @@ from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_ste
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_family import check_compiled, check_family
 from gpu_kernels import check_kernels
-from gpu_plan import Plan, moved
+from gpu_levers import LEVERS, profile_step, try_levers
+from gpu_plan import Plan, moved, require
+from gpu_side import measure_side_by_side
+from gpu_steps import check_graphs, corpus_stream, measure_steps
 from interleaved import about, default_report, spread, write_report
 from pretraining import (
     clozelab_batch,
@@ -242,7 +250,8 @@ def measure_data(plan: Plan) -> None:
     from clozelab.training.runtime import Prefetched, pinned
 
     size, length, count, steps = ("smoke", 16, 2, 3) if plan.smoke else ("base", 128, 256, 60)
-    stream = corpus_stream(length, count, steps + 20)
+    objective = clozelab_model("smoke").objectives[0]
+    stream = corpus_stream(objective, VOCAB_SIZE, length, count, steps + 20)
     start = time.perf_counter()
     for step in range(min(10, steps)):
         stream.micro_batches(step)
@@ -277,38 +286,37 @@ def measure_data(plan: Plan) -> None:
     )
 
 
-def corpus_stream(length: int, count: int, steps: int) -> Any:
-    """Optimizer steps of a corpus of random words in memory, made by the code of every run."""
-    import numpy as np
+# 7. The plan
 
-    from clozelab.corpus.packing import SpecialIds
-    from clozelab.corpus.shards import TokenShards, TokenStream
-    from clozelab.datamodules.corpus import (
-        ACCELERATOR_PREDICTIONS_MULTIPLE,
-        BoundPhase,
-        Phase,
-        StepStream,
-    )
 
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(4, 40, 2_000)
-    lengths = rng.integers(8, 40, sizes.sum())
-    shards = TokenShards(
-        tokens=TokenStream([rng.integers(1000, VOCAB_SIZE, lengths.sum()).astype(np.uint16)]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.append(0, np.cumsum(sizes)),
-        document_source=np.zeros(len(sizes), dtype=np.uint8),
-        source_names=("random",),
-        vocab_size=VOCAB_SIZE,
-        unigram_entropy=1.0,
-        fingerprint="",
+def time_plan(plan: Plan) -> None:
+    """How long `clozelab plan pretrain` takes where nothing is in the cache, and then again."""
+    words = ["pretrain", "scale=demo"] if plan.smoke else ["pretrain", "scale=dials", "trainer=gpu"]
+    with tempfile.TemporaryDirectory() as folder:
+        places = [f"{name}_dir={folder}/{name}" for name in ("data", "cache", "runs")]
+        for name in ("nothing in the cache", "again"):
+            command = [sys.executable, "-m", "clozelab", "plan", *words, *places]
+            seconds = followed(plan, command, plan.seconds_left() - 2)
+            plan.record(f"plan {name}", seconds=seconds)
+            plan.say("", f"plan, {name}: {seconds:.1f} s", "")
+
+
+def followed(plan: Plan, command: Sequence[str], limit: float) -> float:
+    """The seconds that a command takes; its lines are kept, each with the second it came in."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     )
-    objective = clozelab_model("smoke").objectives[0]
-    instances = objective.bind(
-        shards, SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=VOCAB_SIZE), length
-    )
-    phase = BoundPhase(0, Phase(length, steps, count, count), objective, 0, instances, 1)
-    return StepStream([phase], 0, 0, 1, ACCELERATOR_PREDICTIONS_MULTIPLE)
+    timer = threading.Timer(limit, process.kill)
+    timer.start()
+    assert process.stdout is not None
+    plan.say("```")
+    for line in process.stdout:
+        plan.say(f"{time.perf_counter() - start:6.1f} {line.rstrip()[:150]}")
+    plan.say("```")
+    timer.cancel()
+    require(process.wait() == 0, f"status {process.returncode}")
+    return time.perf_counter() - start
 
 
 PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
@@ -317,6 +325,12 @@ PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "speed": ("Speed and utilisation", measure_speed),
     "memory": ("Memory", measure_memory),
     "data": ("Data", measure_data),
+    "graphs": ("Steps as CUDA graphs are right", check_graphs),
+    "steps": ("Small steps", measure_steps),
+    "profile": ("Where a step goes", profile_step),
+    "levers": ("Levers", try_levers),
+    "side": ("Side by side", measure_side_by_side),
+    "plan": ("The plan", time_plan),
     "family": ("The family", check_family),
     "family_compiled": ("The family, compiled", check_compiled),
 }
@@ -346,6 +360,36 @@ def run_parts(plan: Plan, names: Sequence[str]) -> list[str]:
     return failed
 
 
+def run_apart(arguments: argparse.Namespace) -> int:
+    """Each part by itself, so that one that hangs or crashes hides no other; those that failed."""
+    limits = arguments.apart
+    if len(limits) == 1:
+        limits = limits * len(arguments.parts)
+    failed = 0
+    for name, seconds in zip(arguments.parts, limits, strict=True):
+        # It takes a while to import what it needs.
+        minutes = max(5.0, seconds - 15.0) / 60
+        command = [sys.executable, __file__, "--parts", name, "--minutes", f"{minutes:.4f}"]
+        command += ["--sizes", *arguments.sizes, "--levers", *arguments.levers]
+        if arguments.smoke:
+            command.append("--smoke")
+        if arguments.output is not None:
+            arguments.output.mkdir(parents=True, exist_ok=True)
+            command += ["--output", str(arguments.output / f"{name}.md")]
+        begin = time.perf_counter()
+        # A group of its own, so that what it has started ends with it.
+        process = subprocess.Popen(command, process_group=0)
+        try:
+            status = process.wait(seconds + 5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+        took = time.perf_counter() - begin
+        print(f"== {name}: status {status}, {took:.0f} s ==", flush=True)
+        failed += status != 0
+    return int(failed > 0)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -362,7 +406,22 @@ def main(words: Sequence[str] | None = None) -> int:
         help="the encoders whose speed is measured",
     )
     parser.add_argument(
+        "--levers",
+        nargs="+",
+        default=[f"{name}:128" for name in LEVERS],
+        metavar="NAME:LENGTH",
+        help="what gpu_levers.py tries, in this order",
+    )
+    parser.add_argument(
         "--minutes", type=float, default=9.0, help="peers are left out when time runs short"
+    )
+    parser.add_argument(
+        "--apart",
+        nargs="+",
+        type=float,
+        metavar="SECONDS",
+        help="each part in a process of its own that is ended after so long (one number for all, or"
+        " one each); reports go to the folder --output",
     )
     parser.add_argument(
         "--output",
@@ -372,16 +431,21 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     if not arguments.smoke and not torch.cuda.is_available():
         parser.error("no CUDA device here; --smoke runs the same code on the CPU in tiny shapes")
+    if arguments.apart:
+        return run_apart(arguments)
     device = torch.device("cpu" if arguments.smoke else "cuda")
     plan = Plan(device, arguments.smoke, time.monotonic() + 60 * arguments.minutes)
+    plan.output = arguments.output
     if not arguments.smoke:
         plan.sizes = tuple(arguments.sizes)
+        pairs = [text.split(":") for text in arguments.levers]
+        plan.levers = [(name, int(length)) for name, length in pairs]
     name = (
         "CPU, smoke test: the numbers mean nothing"
         if arguments.smoke
         else torch.cuda.get_device_name()
     )
-    plan.ceiling = matmul_ceiling("bf16-mixed", device, 0.05 if arguments.smoke else 2.0)
+    plan.ceiling = matmul_ceiling("bf16-mixed", device, 0.05 if arguments.smoke else 0.7)
     plan.say("# GPU checks", "", about(torch.get_num_threads()), "")
     plan.say(
         f"{name} · CUDA {torch.version.cuda} · bf16 matmul ceiling {plan.ceiling / 1e12:,.1f}"

@@ -5,10 +5,12 @@ grows.
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -30,6 +32,9 @@ class Plan:
     lines: list[str] = field(default_factory=list)
     ceiling: float = 0.0
     sizes: tuple[str, ...] = ("smoke",)  # whose speed is measured
+    levers: Sequence[tuple[str, int]] = ()  # (name, S) of those that are tried
+    output: Path | None = None  # a report that is written as it grows
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def speed_cases(self) -> list[tuple[str, int, int]]:
@@ -39,7 +44,17 @@ class Plan:
         return [("base", 128, 256), ("base", 512, 64), ("large", 128, 256), ("large", 512, 64)]
 
     def say(self, *lines: str) -> None:
+        """Prints, keeps, and writes: what is known stays where a part is ended."""
         self.lines += say(*lines)
+        if self.output is not None:
+            self.output.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+
+    def record(self, name: str, **figures: float) -> None:
+        """Figures for a program, beside the report."""
+        self.figures[name] = figures
+        if self.output is not None:
+            text = json.dumps(self.figures, indent=1)
+            self.output.with_suffix(".json").write_text(text, encoding="utf-8")
 
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()

@@ -297,6 +297,8 @@ class TrainerConfig(Frozen):
     progress_bar: Annotated[bool, NEUTRAL] = MISSING
     # auto: in pre-training on a GPU
     compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING
+    # pre-training: steps are replayed as CUDA graphs. auto: on one CUDA device, where they can be
+    cuda_graphs: Annotated[str, one_of("auto", "on", "off"), LAYOUT, Added(was="auto")] = MISSING
     # only algorithms whose bits do not depend on timing, on a GPU too
     deterministic: Annotated[bool, LAYOUT] = MISSING
     tf32: bool = MISSING  # fp32 matrix products on a GPU may round their factors to 10 bits

@@ -175,6 +175,7 @@ class ToyRun:
             "max_seconds": math.inf,
             "spike": "off",
             "stop_after": None,
+            "graphs": False,
         } | kwargs
         self.trainer: Trainer
         self.module: PretrainingModule
@@ -206,6 +207,7 @@ class ToyRun:
             log_interval_steps=self.options["log"],
             matmul_ceiling=1e9,
             spike=self.options["spike"],
+            cuda_graphs=self.options["graphs"],
         )
         last = self.folder / "checkpoints" / "last.ckpt"
         self.watch = Watch(max_seconds=self.options["max_seconds"])

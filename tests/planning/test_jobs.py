@@ -23,6 +23,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
+from clozelab.planning import timing
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
@@ -43,6 +44,7 @@ from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
+from clozelab.training import runtime
 from clozelab.training.trainer import choose_hardware
 
 FOLDER = find_experiment("table5_pretraining_tasks")
@@ -342,6 +344,22 @@ def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:
     request = next(demo[0].requests())
     asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
     assert len(pretraining_ticks(asked, choose_hardware(**asked["hardware"]))) >= 2
+
+
+def test_the_worker_compiles_what_a_run_compiles(
+    demo: list[Arm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[bool] = []
+    monkeypatch.setattr(
+        timing, "compile_encoder", lambda encoder, *, dynamic: compiled.append(dynamic)
+    )
+    request = next(demo[0].requests())
+    asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
+    assert asked["hardware"]["compile"] == asked["hardware"]["cuda_graphs"] == "auto"
+    for choice, expected in (("auto", []), ("true", [False])):
+        monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
+        pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))
+        assert compiled == expected, "on the CPU `auto` compiles nothing"
 
 
 @pytest.mark.slow

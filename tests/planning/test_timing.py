@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,7 +20,7 @@ from tests import forked
 
 from clozelab.planning import timing
 from clozelab.planning.jobs import Request, Speed
-from clozelab.planning.timing import measured_speeds
+from clozelab.planning.timing import Tick, measured_speeds
 
 HARDWARE = {
     "accelerator": "cpu",
@@ -113,6 +114,29 @@ def test_what_takes_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
     asked = Request({"kind": "pretrain", "hardware": HARDWARE}, "", 600.0, 2e11)
     assert timing.answer(asked) == Speed(pytest.approx(12.0), is_estimated=True)
+
+
+def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
+    tmp_path: Path, replies: Callable[..., list[Request]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compilation that never ends, say."""
+    asked = replies(fine=GOOD, slow=GOOD, too=GOOD)
+
+    def slow_reply(request: Request) -> Speed:
+        if request.title == "slow":
+            time.sleep(1.0)
+        return reply(request)
+
+    monkeypatch.setattr(timing, "answer", slow_reply)
+    monkeypatch.setattr(timing, "MAX_ANSWER_SECONDS", 0.3)
+    assert ask(asked, tmp_path) == [GOOD, Speed(0.0, problem="not timed within 0 s"), GOOD]
+
+
+def test_a_step_that_compiles_is_no_part_of_a_gpus_speed() -> None:
+    seconds = [50.0, 51.0, 52.0, 53.0, 54.0, 74.0, 75.0, 76.0]
+    ticks = [Tick(100 * number, at, at) for number, at in enumerate(seconds)]
+    assert timing._rate(ticks, is_gpu=True) == 100.0
+    assert timing._rate(ticks, is_gpu=False) < 20.0
 
 
 def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

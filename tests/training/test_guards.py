@@ -109,6 +109,7 @@ def test_norms_are_judged_alike_however_late_they_are_read_and_over_a_stop() -> 
     second.load(first.state())
     for step, norm in enumerate(norms[65:], 66):
         second.should_skip(FIRST, step, torch.tensor(float(norm)), reads_norm=False)
+    assert second.limit(FIRST) < 500.0
     assert second.left_out == [71] and second.state() == fed("skip", norms).state()
     assert len(second.state()["logs"]) == WINDOW
 

@@ -14,8 +14,9 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
@@ -26,6 +27,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
+from clozelab.modules.graphs import LateNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -91,6 +93,8 @@ class PretrainingModule(TrainingModule):
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
             roll_back.
+        cuda_graphs: replay steps as graphs (modules/graphs.py), on one device; `choose_graphs`
+            decides for a run.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class PretrainingModule(TrainingModule):
         log_interval_steps: int,
         matmul_ceiling: float,
         spike: str = "off",
+        cuda_graphs: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -121,6 +126,11 @@ class PretrainingModule(TrainingModule):
         self._validated = ""  # the token term of the validation's objective
         self._phase = -1
         self.spikes = SpikeWatch(spike)
+        self.cuda_graphs = cuda_graphs
+        self._graphs: StepGraphs | None = None
+        self._limit = math.inf  # of the gradient's norm, where graphs leave updates out
+        # As `_train_sums`, in memory that graphs add to.
+        self._graph_sums: dict[str, Tensor] = {}
 
     def setup(self, stage: str) -> None:
         # Sharding moves the others alone.
@@ -162,38 +172,69 @@ class PretrainingModule(TrainingModule):
         objective = self.model.objective_of(micro_batches[0])
         self._note_phase(micro_batches[0].get("phase", 0), step, objective)
         counts = self._global_counts(micro_batches, objective)
+        graphs = self._step_graphs()
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(micro_batches):
             seed_forward(self.seed, step, self.global_rank, index)
-            with self._gradient_sync(index == len(micro_batches) - 1):
-                micro_loss = self._forward(batch, counts)
-                # DDP and FSDP average gradients over ranks; the loss is already a share of the
-                # global one.
-                self.manual_backward(micro_loss * self.trainer.world_size)
-            loss += micro_loss.detach()
-        norm = self.clip_gradient_norm()
-        # To read a number waits for the device: on a GPU only log points do.
+            self._note_work(batch)
+            if graphs is None:
+                loss += self._add_gradient(batch, counts, index == len(micro_batches) - 1)
+            else:
+                own_counts = self._to_device(list(objective.counts(batch).values()))
+                loss += graphs.add_gradient(batch, counts, own_counts)
+        norm = self.clip_gradient_norm() if graphs is None else graphs.clip()
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
-        is_cpu = self.device.type == "cpu"
-        reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
-        skips = self.spikes.should_skip(
-            self.trainer, step + 1, norm, phase=self._phase, reads_norm=reads_norm
-        )
-        if not self.spikes.tolerates_non_finite and (is_cpu or is_log_step):
-            # All ranks see the norm of the whole gradient, each its own loss.
-            deciding = norm if self.trainer.world_size > 1 else norm + loss
-            self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)
-        optimizer: Any = self.optimizers()
+        updates = self._judge(step + 1, loss, norm, is_log_step=is_log_step)
         schedule: Any = self.lr_schedulers()
-        if skips:
-            count_step(self.trainer)
+        if graphs is None:
+            self._update(updates=updates)
         else:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+            count_step(self.trainer)
+            graphs.finish(updates=updates, limit=self._limit)
         schedule.step()
         if is_log_step and self.spikes.spike is None:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
+
+    def _add_gradient(self, batch: TorchBatch, counts: Tensor, is_last: bool) -> Tensor:
+        """This micro-batch's share of the loss, as `_loss`; its gradient is added."""
+        with self._gradient_sync(is_last):
+            loss = self._loss(batch, counts, self._train_sums)
+            # DDP and FSDP average gradients over ranks; the loss is already a share of the global
+            # one.
+            self.manual_backward(loss * self.trainer.world_size)
+        return loss.detach()
+
+    def _judge(self, step: int, loss: Tensor, norm: Tensor, *, is_log_step: bool) -> bool:
+        """Whether to update the weights, as far as the host knows: `_limit` is for the device.
+
+        To read a number waits for the device: on a GPU only log points do, and `skip` without
+        graphs.
+        """
+        is_cpu = self.device.type == "cpu"
+        reads_norm = is_log_step or (is_cpu and self.spikes.action == "stop")
+        noted: SupportsFloat = norm
+        if self.spikes.action == "skip" and self._graphs is None:
+            reads_norm = True
+        elif self.spikes.action == "skip":
+            noted = LateNumber(norm)
+            self._limit = self.spikes.limit(self.trainer, self._phase)
+        skips = self.spikes.should_skip(
+            self.trainer, step, noted, phase=self._phase, reads_norm=reads_norm
+        )
+        if not self.spikes.tolerates_non_finite and (is_cpu or is_log_step):
+            # All ranks see the norm of the whole gradient, each its own loss.
+            deciding = norm if self.trainer.world_size > 1 else norm + loss
+            self.require_finite(step, deciding, loss=loss, gradient_norm=norm)
+        return not skips
+
+    def _update(self, *, updates: bool) -> None:
+        optimizer: Any = self.optimizers()
+        if updates:
+            optimizer.step()
+        else:
+            count_step(self.trainer)
+        optimizer.zero_grad(set_to_none=True)
 
     def _note_phase(self, phase: int, step: int, objective: Objective) -> None:
         """Says which phase begins, where there are several."""
@@ -201,16 +242,83 @@ class PretrainingModule(TrainingModule):
         if phase != self._phase and num_phases > 1:
             names = " and ".join(objective.weights)
             log.info("step %d: phase %d of %d, %s", step, phase + 1, num_phases, names)
+        if phase != self._phase:
+            # Another phase may train other heads.
+            self._end_graphs()
         self._phase = phase
 
-    def _forward(self, batch: TorchBatch, counts: Tensor) -> Tensor:
-        """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums."""
+    def _step_graphs(self) -> StepGraphs | None:
+        """What replays this phase's steps; None where they run as written."""
+        if self.cuda_graphs and self._graphs is None:
+            self._graphs = StepGraphs(
+                self._graph_step,
+                self.clip_gradient_norm,
+                self.trainer.optimizers[0],
+                self.device,
+                captures=self.device.type == "cuda",
+                skips=self.spikes.action == "skip",
+            )
+        return self._graphs
+
+    def choose_graphs(self, requested: str) -> None:
+        """Lets steps be graphs: auto (where they can be), on or off; ValueError: they cannot."""
+        if requested == "off":
+            return
+        optimizer = self.optimizer_factory(self.named_parameters())
+        reason = refusal(optimizer, self.model.encoders, self.model.objectives)
+        if reason and requested == "on":
+            raise ValueError(f"trainer.cuda_graphs=on does not work here: {reason}; choose auto")
+        self.cuda_graphs = not reason
+
+    def _graph_step(self, batch: TorchBatch, counts: Tensor, own_counts: Tensor) -> Tensor:
+        """Adds a micro-batch's gradient; `own_counts` [terms] are its predictions."""
+        loss = self._loss(batch, counts, self._graph_sums, own_counts)
+        loss.backward()
+        return loss.detach()
+
+    def _end_graphs(self) -> None:
+        """Leaves the graphs; what they have added up stays."""
+        self._take_graph_sums()
+        self._graphs = None
+        self._graph_sums = {}
+
+    def _take_graph_sums(self) -> None:
+        """Moves what graphs have added up to the other sums."""
+        for name, values in self._graph_sums.items():
+            taken = values.clone()
+            self._train_sums[name] = self._train_sums.get(name, 0.0) + taken
+            values.zero_()
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, index: int) -> Any:
+        """Graphs take a batch from the host to their own memory."""
+        if self.cuda_graphs and self.trainer.training:
+            return batch
+        return super().transfer_batch_to_device(batch, device, index)
+
+    def _loss(
+        self,
+        batch: TorchBatch,
+        counts: Tensor,
+        sums: dict[str, Tensor],
+        own_counts: Tensor | None = None,
+    ) -> Tensor:
+        """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums.
+
+        `own_counts` [terms]: its own predictions, where numbers of the host are not to be read.
+        """
         loss = torch.zeros((), device=self.device)
         # The sum over weighted terms of (sum here) / (count in the global batch).
         objective = self.model.objective_of(batch)
-        for term, count in zip(self.model(batch), counts, strict=True):
-            loss = loss + objective.weights[term.name] / count * term.loss_sum
-            add_sums(self._train_sums, term)
+        for number, term in enumerate(self.model(batch)):
+            loss = loss + objective.weights[term.name] / counts[number] * term.loss_sum
+            if own_counts is not None:
+                term = replace(term, count=own_counts[number])
+            add_sums(sums, term)
+        return loss
+
+    def _note_work(self, batch: TorchBatch) -> None:
+        """Counts a micro-batch's tokens and operations."""
+        objective = self.model.objective_of(batch)
         lengths = batch.get("text_lengths", batch["layout"].lengths_list)
         tokens = sum(lengths)
         fraction = objective.token.num_predictions(batch) / tokens
@@ -218,7 +326,14 @@ class PretrainingModule(TrainingModule):
             self.model.encoder.config, max(lengths), fraction
         )
         self.throughput.add(tokens, tokens * flops_per_token)
-        return loss
+
+    def _to_device(self, numbers: Sequence[int]) -> Tensor:
+        """fp32, by a copy that does not wait for the work that is queued on a GPU."""
+        values = torch.tensor(numbers, dtype=torch.float32)
+        is_cuda = self.device.type == "cuda"
+        if is_cuda:
+            values = values.pin_memory()
+        return values.to(self.device, non_blocking=is_cuda)
 
     def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
         """[terms] predictions of each loss term in the global batch.
@@ -234,12 +349,7 @@ class PretrainingModule(TrainingModule):
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
             self.update_batch_digest(contents % 2**40)
-            counts = torch.tensor(totals, dtype=torch.float32)
-            is_cuda = self.device.type == "cuda"
-            if is_cuda:
-                # A copy that does not wait for the work that is queued on a GPU.
-                counts = counts.pin_memory()
-            return counts.to(self.device, non_blocking=is_cuda)
+            return self._to_device(totals)
         # fp64 holds these integers exactly; one reduction for all of them.
         local = torch.tensor(
             [*totals, requested, contents], dtype=torch.float64, device=self.device
@@ -401,14 +511,18 @@ class PretrainingModule(TrainingModule):
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
+        self._take_graph_sums()
         counters = [self.throughput.tokens, self.throughput.flops]
-        work = torch.tensor(counters, dtype=widest_float(self.device), device=self.device)
+        # The module itself leaves the device when a training ends, and may be saved then.
+        device = self.trainer.strategy.root_device
+        work = torch.tensor(counters, dtype=widest_float(device), device=device)
         reduced = self._reduced({**self._train_sums, "": work})
         reduced_work = reduced.pop("")
         return reduced, reduced_work
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
+        self.spikes.look(self.trainer)
         sums, work = self._reduced_progress()
         checkpoint |= {
             "since_log_point": {"sums": sums, "work": work},
@@ -417,6 +531,8 @@ class PretrainingModule(TrainingModule):
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
+        # Another state of the optimizer lies elsewhere in memory.
+        self._end_graphs()
         self.spikes.load(checkpoint["spikes"])
         if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:
             # Killed before its encoder was written: nothing is left to train, so `on_train_end`
@@ -442,7 +558,10 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
         total = total.to(widest_float(total.device))
         count = count.to(total) if isinstance(count, Tensor) else torch.full_like(total, count)
         values = torch.stack([total, count])
-        sums[name] = sums[name] + values if name in sums else values
+        if name in sums:
+            sums[name] += values
+        else:
+            sums[name] = values
 
 
 def check_lengths(

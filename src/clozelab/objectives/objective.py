@@ -142,7 +142,7 @@ class LossTerm:
 
     name: str
     loss_sum: Tensor  # fp32 scalar, summed over `count` predictions, not weighted
-    count: int
+    count: int | Tensor
     num_correct: Tensor | None  # int scalar; None: nothing is right or wrong
     # further means: name -> (sum, count)
     figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)

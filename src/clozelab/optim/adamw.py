@@ -230,4 +230,8 @@ class UncorrectedAdamW(Optimizer):
         torch._foreach_add_(denominators, group["eps"])
         updates = torch._foreach_div(means, denominators)
         torch._foreach_add_(updates, params, alpha=group["weight_decay"])
-        torch._foreach_add_(params, updates, alpha=-group["lr"])
+        rate = group["lr"]
+        if isinstance(rate, torch.Tensor):  # on the device, in a CUDA graph
+            torch._foreach_mul_(updates, rate)
+            rate = 1.0
+        torch._foreach_add_(params, updates, alpha=-rate)

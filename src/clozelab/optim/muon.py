@@ -55,7 +55,7 @@ class Update(NamedTuple):
 
     weight: Tensor  # [rows, columns], a view into its parameter
     direction: Tensor  # [rows, columns]
-    rate: float
+    rate: float | Tensor
 
 
 def fused_matrices(name: str) -> int:
@@ -152,7 +152,15 @@ def _apply(updates: list[Update]) -> None:
     orthogonal = newton_schulz(torch.stack(lying))
     for update, matrix in zip(updates, orthogonal, strict=True):
         is_tall = update.weight.shape[0] > update.weight.shape[1]
-        update.weight.add_(matrix.T if is_tall else matrix, alpha=-update.rate)
+        move_against(update.weight, matrix.T if is_tall else matrix, update.rate)
+
+
+def move_against(weight: Tensor, direction: Tensor, rate: float | Tensor) -> None:
+    """weight <- weight - rate * direction; a CUDA graph has the rate on the device, as a scalar."""
+    if isinstance(rate, Tensor):
+        weight.addcmul_(direction.to(weight.dtype), rate, value=-1.0)
+    else:
+        weight.add_(direction, alpha=-rate)
 
 
 def _lying(matrix: Tensor) -> Tensor:

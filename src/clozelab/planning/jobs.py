@@ -145,6 +145,8 @@ class Shape(ABC):
             "devices": 1,
             "num_nodes": 1,
             "strategy": "auto",
+            "compile": str(trainer["compile"]),
+            "cuda_graphs": trainer["cuda_graphs"],
         }
 
 

@@ -19,9 +19,10 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from datetime import timedelta
 from functools import cache
+from itertools import pairwise
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ from clozelab.datamodules.finetuning import Batch, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.files.digests import digest
 from clozelab.models.config import EncoderConfig
-from clozelab.models.encoder import Encoder
+from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
@@ -66,6 +67,8 @@ STEPS_A_TICK = 10
 # steps timed at least; a large model's first step is hardly slower than its second
 MIN_TICKS = 4
 SLOW_TICKS = 2
+GPU_TICKS = 6  # more of them: one may compile kernels for a shape that was not there before
+MAX_ANSWER_SECONDS = 600.0  # for one shape, compilation included
 # of the made-up corpus; sentences a document
 NUM_DOCUMENTS = 400
 NUM_SENTENCES = 40
@@ -152,10 +155,16 @@ def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterato
     try:
         for request in requests:
             futures = [workers.submit(answer, request) for _ in range(at_once)]
+            deadline = time.monotonic() + MAX_ANSWER_SECONDS
             try:
-                yield _mean([future.result() for future in futures])
+                yield _mean([future.result(deadline - time.monotonic()) for future in futures])
             except BrokenProcessPool:
                 yield Speed(0.0, problem="its process was killed")
+                workers = start_workers(at_once, threads)
+            except TimeoutError:
+                yield Speed(0.0, problem=f"not timed within {MAX_ANSWER_SECONDS:.0f} s")
+                for process in multiprocessing.active_children():
+                    process.kill()
                 workers = start_workers(at_once, threads)
     finally:
         for process in multiprocessing.active_children():
@@ -211,10 +220,13 @@ def _timed(request: Request, hardware: Hardware) -> Speed:
         question |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
         question |= {"steps_a_tick": STEPS_A_TICK}
+    if hardware.accelerator == "gpu":
+        question["ticks"] += GPU_TICKS
 
     started = time.perf_counter()
     waited = waited_seconds()
-    rate = _rate(TICKS_OF[question["kind"]](question, hardware))
+    ticks = TICKS_OF[question["kind"]](question, hardware)
+    rate = _rate(ticks, is_gpu=hardware.accelerator == "gpu")
     busy_seconds = (time.perf_counter() - started) * torch.get_num_threads()
     return Speed(rate, is_busy=waited_seconds() - waited > BUSY_SHARE * busy_seconds)
 
@@ -258,10 +270,20 @@ class StepClock(DummyLogger):
             self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
 
-def _rate(ticks: Sequence[Tick]) -> float:
-    """Tokens a second between the end of the warm-up and the last step."""
+def _rate(ticks: Sequence[Tick], *, is_gpu: bool) -> float:
+    """Tokens a second between the end of the warm-up and the last step.
+
+    On a GPU it is the median: what a tick compiles is no part of it.
+    """
     # Of very slow steps there may be two ticks in all.
-    first = ticks[min(WARM_UP_TICKS, len(ticks) - 2)]
+    ticks = ticks[min(WARM_UP_TICKS, len(ticks) - 2) :]
+    if is_gpu:
+        rates = [
+            (later.tokens - tick.tokens) / (later.wall - tick.wall)
+            for tick, later in pairwise(ticks)
+        ]
+        return median(rates)
+    first = ticks[0]
     last = ticks[-1]
     seconds = last.wall - first.wall
     processor = last.processor - first.processor
@@ -310,6 +332,9 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         matmul_ceiling=0.0,
         **_training_options(request, phase["steps"]),
     )
+    module.choose_graphs(hardware.cuda_graphs)
+    if hardware.compiles_pretraining:
+        compile_encoder(module.model.encoder, dynamic=False)
     return _fit(module, data, hardware, request)
 
 

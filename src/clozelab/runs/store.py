@@ -49,7 +49,7 @@ from clozelab.runs.record import (
     write_record,
 )
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
-from clozelab.schema import LAYOUT, meaning_of, seconds_of
+from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
 from clozelab.text.redaction import scrubbed
 from clozelab.training.host import host_facts, process_rank
@@ -71,7 +71,7 @@ OF_THE_TRAINING = SESSION_FIELDS | {
 }
 """What a record that shares an equal run has from that run's."""
 # Facts that a run has found out for its devices, and finds out anew for others.
-CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled")
+CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled", "cuda_graphs")
 # for rank 0, which claims the folder while the others wait
 FOLLOWER_WAIT_SECONDS = 120.0
 
@@ -354,7 +354,8 @@ def _change_layout(old: Record, fresh: Record) -> None:
             layout[key] = before.get(key)
     changed = []
     for key in sorted(layout):
-        if layout[key] != after.get(key):
+        is_added = key not in before and is_as_before(key, after[key])
+        if layout[key] != after.get(key) and not is_added:
             changed.append(f"{key} was {layout[key]} and is {after.get(key)}")
     if not changed:
         return

@@ -298,7 +298,7 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
     """Train from the newest checkpoint to the end, save the encoder, complete the run."""
     cfg = job.cfg
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
-    choose_micro_batch_and_compile(job, run, module)
+    adapt_to_machine(job, run, module)
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     run.record(precision=job.hardware.precision, threads=torch.get_num_threads(), **facts)
     if cfg.encoder is not None:
@@ -337,6 +337,7 @@ def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusData
     for name, folder in read_folders(cfg, job.objectives).items():
         require_same_vocabulary(name, folder, job.corpus)
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
+    module.choose_graphs(job.hardware.cuda_graphs)
     if job.hardware.compiles_pretraining:
         _compile_encoders(module)
     trainer = factory.make_trainer(
@@ -628,14 +629,17 @@ def encoder_provenance(
 # What a run adapts to its machine
 
 
-def choose_micro_batch_and_compile(
-    job: PretrainingJob, run: Run, module: PretrainingModule
-) -> None:
-    """Choose micro-batch sizes and whether to compile, or read what this run chose when it began.
+def adapt_to_machine(job: PretrainingJob, run: Run, module: PretrainingModule) -> None:
+    """Choose micro-batch sizes, and whether to compile and to replay steps as CUDA graphs.
 
-    Both are applied, and recorded.
+    A run that goes on reads what it chose when it began. All are applied, and recorded.
     """
     data = job.data
+    has_chosen = "compiled" in run.facts  # perhaps before there were graphs
+    if has_chosen:
+        module.cuda_graphs = bool(run.facts.get("cuda_graphs"))
+    else:
+        module.choose_graphs(job.hardware.cuda_graphs)
     # Another layout (devices, micro-batches) has dropped these facts: then they are chosen anew.
     sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(job, module)
     phases = zip(data.phases, sizes, strict=True)
@@ -643,7 +647,7 @@ def choose_micro_batch_and_compile(
     is_compiled = run.facts.get("compiled", job.hardware.compiles_pretraining)
     if is_compiled:
         _compile_encoders(module)
-    run.record(compiled=is_compiled, micro_batch_sizes=sizes)
+    run.record(compiled=is_compiled, cuda_graphs=module.cuda_graphs, micro_batch_sizes=sizes)
 
 
 def _compile_encoders(module: PretrainingModule) -> None:

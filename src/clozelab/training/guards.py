@@ -6,10 +6,11 @@ near a bell curve. Another phase has another usual norm: longer rows may begin w
 times the size, so its first norms are not judged. All ranks see the same norm, and a checkpoint
 holds what was seen, so all ranks decide alike, and a resumed run as an undisturbed one.
 
-stop ends the run. skip looks at each norm before its update and leaves the update out; a GPU waits
-for that. roll_back looks at log points and saves alone: behind a spike it goes back to the last
-checkpoint, takes the same steps again and leaves that one's update out. Both end in the same
-weights, and both end the run where spikes do not cease.
+stop ends the run. skip leaves the update of a spike out. The host looks at each norm before its
+update, and a GPU waits for that; or it knows all norms but the last, tells the device a limit, and
+the device decides (modules/graphs.py). roll_back looks at log points and saves alone: behind a
+spike it goes back to the last checkpoint, takes the same steps again and leaves that one's update
+out. Both end in the same weights, and both end the run where spikes do not cease.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from typing import NoReturn
+from typing import NoReturn, SupportsFloat
 
 import torch
 from lightning.pytorch import Trainer
@@ -94,10 +95,11 @@ class SpikeWatch:
         self.left_out: list[int] = []  # steps without an update
         self._logs: list[float] = []  # logarithms of the last norms, all of one phase
         self._phase = 0
-        self._unread: list[tuple[int, int, Tensor]] = []  # steps, phases, norms still on the device
+        # steps, phases, norms that may still be on the device
+        self._unread: list[tuple[int, int, SupportsFloat]] = []
 
     def should_skip(
-        self, trainer: Trainer, step: int, norm: Tensor, *, phase: int = 0, reads_norm: bool
+        self, trainer: Trainer, step: int, norm: SupportsFloat, *, phase: int = 0, reads_norm: bool
     ) -> bool:
         """Notes the norm of a step before its update; returns whether to leave that out.
 
@@ -105,15 +107,26 @@ class SpikeWatch:
         """
         if self.action == "off":
             return False
-        self._unread.append((step, phase, norm.detach()))
-        if self.action == "skip" or reads_norm:
+        self._unread.append((step, phase, norm))
+        if reads_norm:
             self.look(trainer)
-        if self.action == "skip" and self.spike:
-            self.leave_out("its update is left out")
         return step in self.left_out
 
+    def limit(self, trainer: Trainer, phase: int = 0) -> float:
+        """The norm above which the next step's update, of a phase, is to be left out.
+
+        It follows from all norms so far, which this reads; infinity where too few are known.
+        """
+        self.look(trainer)
+        if phase != self._phase:
+            return math.inf
+        return self._limit()
+
     def look(self, trainer: Trainer) -> None:
-        """Judges what was noted; the first spike ends the run, or waits in `spike`."""
+        """Judges what was noted; the first spike ends the run, or waits in `spike`.
+
+        Under `skip` none waits: their updates are left out.
+        """
         unread = self._unread
         self._unread = []
         for step, phase, norm in unread:
@@ -121,8 +134,15 @@ class SpikeWatch:
                 self._phase = phase
                 self._logs = []
             self._judge(step, float(norm))
-        if self.spike is None:
-            return
+            if self.action == "skip" and self.spike:
+                self._require_few(trainer)
+                self.leave_out("its update is left out")
+        if self.spike:
+            self._require_few(trainer)
+
+    def _require_few(self, trainer: Trainer) -> None:
+        """Ends the run for the spike that waits, under `stop` or where there were many before."""
+        assert self.spike is not None
         step, text = self.spike
         if self.action == "stop":
             diverge(
@@ -140,14 +160,11 @@ class SpikeWatch:
     def _judge(self, step: int, norm: float) -> None:
         """Remembers a norm, and whether it is a spike."""
         logs = self._logs
-        count = max(1, len(logs))
-        mean = sum(logs) / count
+        mean = sum(logs) / max(1, len(logs))
         is_spike = self.tolerates_non_finite
         if math.isfinite(norm):
             value = math.log(max(norm, 1e-30))
-            deviation = math.sqrt(sum((other - mean) ** 2 for other in logs) / count)
-            distance = max(SIGMAS * deviation, math.log(FACTOR))
-            is_spike = len(logs) >= MIN_NORMS and value > mean + distance
+            is_spike = norm > self._limit()
             # A spike counts as a small one: whole it would hide the next. A level that stays
             # becomes usual.
             if is_spike:
@@ -156,6 +173,15 @@ class SpikeWatch:
         if is_spike and self.spike is None and step not in self.left_out:
             text = f"step {step}: gradient norm {norm:.4g}, where {math.exp(mean):.4g} is usual"
             self.spike = (step, text)
+
+    def _limit(self) -> float:
+        """The largest norm that is no spike; infinity where too few are known."""
+        logs = self._logs
+        if len(logs) < MIN_NORMS:
+            return math.inf
+        mean = sum(logs) / len(logs)
+        deviation = math.sqrt(sum((other - mean) ** 2 for other in logs) / len(logs))
+        return math.exp(mean + max(SIGMAS * deviation, math.log(FACTOR)))
 
     def leave_out(self, consequence: str) -> None:
         """From now on the update of the step in `spike` is left out."""

@@ -50,6 +50,7 @@ class Hardware:
     strategy: str
     precision: str
     compile: str = "auto"  # auto | true | false
+    cuda_graphs: str = "auto"  # auto | on | off, in pre-training
     deterministic: bool = False
 
     @property
@@ -86,6 +87,11 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **requested: Any
     if accelerator != "tpu":
         cluster_environment(request.devices, request.num_nodes)
     compiles = runtime.check_compile(request.compile, accelerator)
+    graphs = request.cuda_graphs
+    if (accelerator, request.world_size) != ("gpu", 1):
+        if graphs == "on":
+            raise ValueError("trainer.cuda_graphs=on is for one CUDA device: choose auto")
+        graphs = "off"
     precision = runtime.choose_precision(request.precision, accelerator)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -104,7 +110,13 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **requested: Any
         precision,
         torch.get_num_threads(),
     )
-    return replace(request, accelerator=accelerator, precision=precision, compile=compiles)
+    return replace(
+        request,
+        accelerator=accelerator,
+        precision=precision,
+        compile=compiles,
+        cuda_graphs=graphs,
+    )
 
 
 def resolve_accelerator(requested: str, devices: int) -> str:
