@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from clozelab.corpus.packing import SpecialIds
 from clozelab.models.encoder import Encoder
-from clozelab.modules import graphs
+from clozelab.modules import graphs, pretraining
 from clozelab.modules.graphs import LateNumber, StepGraphs, shapes_of
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
@@ -379,6 +379,26 @@ def test_what_cannot_be_captured_is_said() -> None:
     assert graphs.refusal(adamw, [], []) == ""
 
 
+def build_module(words: list[str]) -> PretrainingModule:
+    """The module that a command line makes at scale=demo."""
+    cfg = composed("pretrain", ["scale=demo", *words]).config
+    objectives = build_objectives(cfg)
+    ids = SpecialIds(cls=2, sep=3, pad=0, mask=4, vocab_size=100)
+    encoder = Encoder(encoder_config(cfg, ids, objectives[-1]))
+    encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
+    return PretrainingModule(
+        encoder,
+        objectives,
+        log_interval_steps=1,
+        matmul_ceiling=0.0,
+        optimizer_factory=build("optimizer", cfg.optimizer),
+        schedule_factory=lambda optimizer, total_steps: None,
+        total_steps=1,
+        gradient_clip_norm=1.0,
+        seed=1,
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -394,22 +414,7 @@ def test_what_cannot_be_captured_is_said() -> None:
 )
 def test_graphs_are_for_what_a_gpu_has_shown(words: list[str], reason: str) -> None:
     """auto passes over the rest in silence; on says why it cannot be."""
-    cfg = composed("pretrain", ["scale=demo", *words]).config
-    objectives = build_objectives(cfg)
-    ids = SpecialIds(cls=2, sep=3, pad=0, mask=4, vocab_size=100)
-    encoder = Encoder(encoder_config(cfg, ids, objectives[-1]))
-    encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
-    module = PretrainingModule(
-        encoder,
-        objectives,
-        log_interval_steps=1,
-        matmul_ceiling=0.0,
-        optimizer_factory=build("optimizer", cfg.optimizer),
-        schedule_factory=lambda optimizer, total_steps: None,
-        total_steps=1,
-        gradient_clip_norm=1.0,
-        seed=1,
-    )
+    module = build_module(words)
     module.choose_graphs("off")
     assert not module.cuda_graphs
     module.choose_graphs("auto")
@@ -420,6 +425,18 @@ def test_graphs_are_for_what_a_gpu_has_shown(words: list[str], reason: str) -> N
     else:
         module.choose_graphs("on")
     assert module.cuda_graphs is not bool(reason)
+
+
+def test_a_large_encoder_takes_graphs_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build_module([])
+    size = sum(parameter.numel() for parameter in module.parameters())
+    for most, expected in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(pretraining, "MOST_PARAMETERS_OF_GRAPHS", most)
+        module.cuda_graphs = False
+        module.choose_graphs("auto")
+        assert module.cuda_graphs is expected
+    module.choose_graphs("on")
+    assert module.cuda_graphs
 
 
 def test_without_one_gpu_there_are_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

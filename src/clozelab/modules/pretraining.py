@@ -37,6 +37,9 @@ from clozelab.training.runtime import uncompiled, widest_float
 from clozelab.training.stopping import TERMINATED
 
 log = logging.getLogger(__name__)
+# A larger encoder keeps the device busy without graphs: of BERT-Base's 55 ms they saved 0.3 on an
+# H200, and a step that can be taken back copies all weights and moments.
+MOST_PARAMETERS_OF_GRAPHS = 50_000_000
 
 
 class PretrainingModel(nn.Module):
@@ -261,8 +264,13 @@ class PretrainingModule(TrainingModule):
         return self._graphs
 
     def choose_graphs(self, requested: str) -> None:
-        """Lets steps be graphs: auto (where they can be), on or off; ValueError: they cannot."""
-        if requested == "off":
+        """Lets steps be graphs: auto (where they can be and help), on or off.
+
+        ValueError: they cannot be.
+        """
+        size = sum(parameter.numel() for parameter in self.parameters())
+        is_large = requested == "auto" and size > MOST_PARAMETERS_OF_GRAPHS
+        if requested == "off" or is_large:
             return
         optimizer = self.optimizer_factory(self.named_parameters())
         reason = refusal(optimizer, self.model.encoders, self.model.objectives)
