@@ -261,7 +261,7 @@ OF_PROGRAMMERS = (
         (["plan", "table5"], 1, "no experiment 'table5'"),
         (["pretrain", "-m", "seed=glob(none*)"], 1, "no job at all"),
         (
-            ["pretrain", "-m", "arm=x", "seed=1", "trainer.num_workers=0,1"],
+            ["pretrain", "-m", "run_dir=x", "seed=1", "trainer.num_workers=0,1"],
             1,
             "would share the folder",
         ),

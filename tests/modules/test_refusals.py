@@ -552,7 +552,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "loss that is not a number ends the run by name",
         loss_that_is_not_a_number_ends_the_run_by_name,
         DivergedError,
-        r"step 3: the loss is nan .* learning rate 0\.0075",
+        r"step 3: the loss is nan .* learning rate 0\.00875",
     ),
     (
         "moments that are no numbers are not saved",

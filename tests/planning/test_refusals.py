@@ -35,12 +35,12 @@ STEPS: dict[str, tuple[str, Sequence[str], str]] = {
     "pre-training of a given encoder": (
         "table4_swag",
         ["encoder=/x", "pretrain.seed=3"],
-        "there is nothing to",
+        "with encoder= nothing is prepared and pre-trained",
     ),
     "corpus of a given encoder": (
         "table4_swag",
         ["encoder=/x", "prepare.corpus=text"],
-        "there is nothing to",
+        "with encoder= nothing is prepared and pre-trained",
     ),
     "no row for a given encoder": (
         "table5_pretraining_tasks",

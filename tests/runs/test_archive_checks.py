@@ -160,7 +160,7 @@ FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "a floor": (
         f"{TUNED}/run.json",
         lambda text: text.replace('"majority": null', '"majority": 30.0', 1),
-        "'majority': 30.0, 'baselines': {}}, and scores.json gives",
+        "'majority': 30.0, 'baselines': {}, 'positive_label': None}, and scores.json gives",
     ),
     "a collapsed run": (
         f"{TUNED}/scores.json",

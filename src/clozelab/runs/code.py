@@ -14,6 +14,7 @@ from clozelab.text.plain import ReadOnlyJson, flatten
 ROOMS = (
     "corpus",
     "datamodules",
+    "files",
     "metrics",
     "models",
     "modules",
@@ -28,10 +29,13 @@ WATCHERS = (
     "measuring.py",
     "tracking.py",
     "background.py",
+    "catching_up.py",
     "mlflow_tracker.py",
     "jobs.py",
+    "atomic.py",
+    "locks.py",
 )
-"""Files of these rooms that watch a training, and change nothing in it."""
+"""Files of these rooms that watch a training or put its files in place, and change no result."""
 
 
 def code_hash(stage: str, config: ReadOnlyJson) -> str:
