@@ -27,15 +27,12 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
 from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
-from clozelab.corpus.tokenizers import (
-    ByteBpeTokenizer,
-    TokenizerSettings,
-    WordPieceTokenizer,
-    read_tokenizer,
-)
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import assemble
 
 transformers = pytest.importorskip("transformers")

@@ -166,9 +166,9 @@ def vocabulary_file(folder: Path, config: ReadOnlyJson) -> Path | None:
             f"{folder}: its tokenizer, {GENERIC}Fast, reads tokenizer.json, which is missing; copy"
             " it from where the folder came from"
         )
-    usual = {"vocab.txt": "BertTokenizer", "vocab.json": "RobertaTokenizer"}[names[0]]
+    default_class = {"vocab.txt": "BertTokenizer", "vocab.json": "RobertaTokenizer"}[names[0]]
     raise ValueError(
         f"{folder}: {names[0]} does not hold the rules of its tokenizer, {name}; write"
         " tokenizer.json (AutoTokenizer.from_pretrained(F).save_pretrained(F)), or name"
-        f" {usual} in tokenizer_config.json if the rules are its"
+        f" {default_class} in tokenizer_config.json if the rules are its"
     )

@@ -83,12 +83,12 @@ def _first_difference(file: Path, tensors: dict[str, Tensor]) -> str | None:
         if not names:
             return "no name is the same"
         for name in names:
-            other = tensors[name]
-            if stored.get_slice(name).get_shape() != list(other.shape):
+            pickled = tensors[name]
+            if stored.get_slice(name).get_shape() != list(pickled.shape):
                 return name
-            if other.numel() > _COMPARED_NUMBERS:
+            if pickled.numel() > _COMPARED_NUMBERS:
                 continue
             # One of them may be rounded.
-            if not torch.allclose(stored.get_tensor(name).float(), other.float(), 1e-2, 1e-3):
+            if not torch.allclose(stored.get_tensor(name).float(), pickled.float(), 1e-2, 1e-3):
                 return name
     return None

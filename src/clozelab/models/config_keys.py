@@ -122,11 +122,11 @@ def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
             continue
         if value is None:
             problem = "which cannot be read here"
-            way = "remove the key if no weight was trained with it, or take another model"
+            advice = "remove the key if no weight was trained with it, or take another model"
         else:
             problem = f"and only {value!r} can be read"
-            way = "write that if no weight was trained otherwise, or take another model"
-        raise ValueError(f"{key} is {_shown(given)}, {problem}: {_WAYS.get(key, way)}")
+            advice = "write that if no weight was trained otherwise, or take another model"
+        raise ValueError(f"{key} is {_shown(given)}, {problem}: {_WAYS.get(key, advice)}")
 
 
 def require_one_spelling(values: ReadOnlyJson, spellings: Mapping[str, str]) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder

@@ -127,13 +127,13 @@ def _refuse_other_modules(
 ) -> None:
     """ValueError unless states pass Transformer, Pooling, and nothing that is not here."""
     path = folder / MODULES_FILE
-    way = "say pooling= to take the encoder's own"
+    advice = "say pooling= to take the encoder's own"
     for module, name in zip(modules, names, strict=True):
         is_known = name in ("Transformer", "Pooling", *LAST_MODULES)
         if not is_known or not module["type"].startswith("sentence_transformers."):
             raise ValueError(
                 f"{path}: its vectors pass a {name} module ({module['type']}), which is not"
-                f" computed here; {way}"
+                f" computed here; {advice}"
             )
     if "Pooling" not in names:
         raise ValueError(
@@ -143,7 +143,7 @@ def _refuse_other_modules(
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= set(LAST_MODULES):
         raise ValueError(
             f"{path}: its modules are {', '.join(names)}, and only Transformer, Pooling and"
-            f" Normalize in this order are computed here; {way}"
+            f" Normalize in this order are computed here; {advice}"
         )
     if modules[0]["path"]:
         raise ValueError(
@@ -154,7 +154,7 @@ def _refuse_other_modules(
         settings = json_or_empty(folder / module["path"] / "config.json")
         ends = {settings.get("module_input_name"), settings.get("module_output_name")}
         if name == "Normalize" and module["path"] and not ends <= {None, "sentence_embedding"}:
-            raise ValueError(f"{path}: its Normalize is not of the vector ({settings}); {way}")
+            raise ValueError(f"{path}: its Normalize is not of the vector ({settings}); {advice}")
 
 
 def _refuse_other_settings(folder: Path) -> None:
@@ -267,13 +267,13 @@ def activation_keys(folder: Path) -> JsonObject:
 def _activation(folder: Path) -> str | None:
     """The class that the outputs of a cross-encoder pass, where its folder names one."""
     config = read_config_dict(folder)
-    own = config.get(ACTIVATION_KEYS[0]) or {}
-    places = (
+    library_entry = config.get(ACTIVATION_KEYS[0]) or {}
+    candidates = (
         _library_settings(folder).get("activation_fn"),
-        own.get("activation_fn"),
+        library_entry.get("activation_fn"),
         config.get(ACTIVATION_KEYS[1]),
     )
-    return next((name for name in places if name), None)
+    return next((name for name in candidates if name), None)
 
 
 def passes_sigmoid(folder: Path, task: str | None) -> bool:
@@ -292,17 +292,17 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
     if name is None:
         return False
     _refuse_changed_texts(folder, {})
-    kind = name.rpartition(".")[2]
+    activation = name.rpartition(".")[2]
     allowed = ("Identity",) if task == "classification" else ("Identity", "Sigmoid")
-    if kind not in allowed:
-        way = "take another model"
-        if kind == "Sigmoid":
-            way = "labels that do not exclude each other need problem_type in config.json"
+    if activation not in allowed:
+        advice = "take another model"
+        if activation == "Sigmoid":
+            advice = "labels that do not exclude each other need problem_type in config.json"
         raise ValueError(
             f"{folder}: its outputs pass {name} (activation_fn), and only {' or '.join(allowed)} is"
-            f" computed here for its task, {task}; {way}"
+            f" computed here for its task, {task}; {advice}"
         )
-    return kind == "Sigmoid" and task == "regression"
+    return activation == "Sigmoid" and task == "regression"
 
 
 def files_beside(folder: Path) -> dict[str, bytes]:

@@ -140,7 +140,7 @@ def _data_column(
     trained_on = _training_share(run)
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
     tasks = (run.task,)
-    shown = DataColumn(
+    data_column = DataColumn(
         heading=heading,
         key=key,
         metric=metric,
@@ -154,7 +154,7 @@ def _data_column(
         num_entities=num_entities,
         trained_on=trained_on,
     )
-    return replace(shown, positive_label=positive_label, held_out=held_out.get("fraction"))
+    return replace(data_column, positive_label=positive_label, held_out=held_out.get("fraction"))
 
 
 def _headline(run: Record) -> str:

@@ -330,15 +330,15 @@ def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    own = {}
+    entries = {}
     for key in ("claims", "stopping"):
         if key in file:
-            own[key] = file[key]
+            entries[key] = file[key]
     try:
-        known = TableSpec.model_validate({"columns": [], "claims": []} | own)
+        spec = TableSpec.model_validate({"columns": [], "claims": []} | entries)
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
-    return list(known.claims), known.stopping
+    return list(spec.claims), spec.stopping
 
 
 def _in_words(error: ValidationError) -> str:

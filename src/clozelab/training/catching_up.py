@@ -163,21 +163,21 @@ def read_wandb_history(path: Path) -> Iterator[dict[str, float]]:
 
     data = path.read_bytes()
     position = 7
-    parts = b""
+    record_bytes = b""
     while position + 7 <= len(data):
         left_in_block = 32768 - position % 32768
         if left_in_block < 7:
             position += left_in_block
             continue
         length = int.from_bytes(data[position + 4 : position + 6], "little")
-        kind = data[position + 6]
-        parts += data[position + 7 : position + 7 + length]
+        chunk_kind = data[position + 6]
+        record_bytes += data[position + 7 : position + 7 + length]
         position += 7 + length
-        if kind == 0 or position > len(data):
+        if chunk_kind == 0 or position > len(data):
             return
-        if kind in (1, 4):
-            record = Record.FromString(parts)
-            parts = b""
+        if chunk_kind in (1, 4):
+            record = Record.FromString(record_bytes)
+            record_bytes = b""
             if record.HasField("history"):
                 yield _numbers_of(record.history.item)
 
