@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import models
@@ -110,7 +110,8 @@ def _of_tokenizer_json(folder: Path, config: ReadOnlyJson) -> Tokenizer:
     _compare_vocabularies(folder, rules["model"])
     released = None
     for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
-        released = released or tokenizer_class.of_rules(rules)
+        if released is None:
+            released = tokenizer_class.of_rules(rules)
     tokenizer: Tokenizer
     if released is None:
         tokenizer = Tokenizer(path, rules, config)
@@ -200,8 +201,7 @@ def _is_lowercase(folder: Path, entries: Sequence[str], config: ReadOnlyJson) ->
         return bool(lowercase)
     if (folder / "bert_config.json").is_file():
         # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-        words = [entry for entry in entries if not entry.startswith("[")]
-        return all(word == word.lower() for word in words)
+        return all(entry == entry.lower() for entry in entries if not entry.startswith("["))
     raise ValueError(
         f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
         " tokenizer_config.json"
@@ -282,6 +282,14 @@ def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson
     return False
 
 
+def _ids_in(path: Path) -> Mapping[str, int]:
+    """Entry -> id of a vocab.json or a vocab.txt."""
+    if path.suffix == ".json":
+        return json_or_empty(path)
+    lines = read_text(path, "one entry a line").removesuffix("\n").split("\n")
+    return {line.removesuffix("\r"): number for number, line in enumerate(lines)}
+
+
 def _compare_vocabularies(folder: Path, model: ReadOnlyJson) -> None:
     """ValueError where a vocabulary beside tokenizer.json gives an id to another entry.
 
@@ -292,11 +300,7 @@ def _compare_vocabularies(folder: Path, model: ReadOnlyJson) -> None:
         path = folder / "vocab.txt"
     if not path.is_file() or not isinstance(model["vocab"], dict):
         return
-    if path.suffix == ".json":
-        beside = json_or_empty(path)
-    else:
-        lines = read_text(path, "one entry a line").removesuffix("\n").split("\n")
-        beside = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
+    beside = _ids_in(path)
     if beside == model["vocab"]:
         return
     names = {index: entry for entry, index in model["vocab"].items()}

@@ -48,9 +48,13 @@ UNIGRAM_CLASSES = frozenset(
 # Class -> the model of the tokenizers library that it builds of the entries in a tokenizer.json
 BUILT_MODELS: Mapping[str, str] = {
     **dict.fromkeys(WORDPIECE_CLASSES, "WordPiece"),
-    **dict.fromkeys((*ROBERTA_CLASSES, "DebertaTokenizer", "GPT2Tokenizer"), "BPE"),
+    **dict.fromkeys(ROBERTA_CLASSES, "BPE"),
     **dict.fromkeys(UNIGRAM_CLASSES, "Unigram"),
-    **dict.fromkeys(("CLIPTokenizer", "HerbertTokenizer", "OpenAIGPTTokenizer"), "BPE with </w>"),
+    "CLIPTokenizer": "BPE with </w>",
+    "DebertaTokenizer": "BPE",
+    "GPT2Tokenizer": "BPE",
+    "HerbertTokenizer": "BPE with </w>",
+    "OpenAIGPTTokenizer": "BPE with </w>",
 }
 # Their template has the first and the last token of a text, not cls and sep.
 BOS_CLASSES = ("CamembertTokenizer", "XLMRobertaTokenizer")

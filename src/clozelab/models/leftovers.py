@@ -76,5 +76,8 @@ def unread_tensors(family: Family, stored: Mapping[str, Tensor], heads: nn.Modul
     read = {f"{family.decoder}.weight", f"{family.decoder}.bias"} if "lm" in heads else set()
     for kind, head in heads.items():
         read |= {family.head_name(kind, name) for name in head.state_dict()}
-    names = [name for name in beside_encoder(family, stored) if name not in read]
-    return [name for name in names if not name.startswith(OURS)]
+    names = []
+    for name in beside_encoder(family, stored):
+        if name not in read and not name.startswith(OURS):
+            names.append(name)
+    return names

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import warn_of_unknown
+from clozelab.models.config_keys import says_otherwise, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.models.registry import family_for
@@ -160,11 +160,11 @@ def _refuse_other_modules(
 def _refuse_other_settings(folder: Path) -> None:
     """ValueError for a setting beside the modules that changes a text, or its states."""
     settings = _transformer_settings(folder)
-    warn_of_unknown(folder / TRANSFORMER_FILE, tuple(sorted({*settings} - KNOWN_TRANSFORMER_KEYS)))
+    _warn_of_unknown(folder / TRANSFORMER_FILE, settings, KNOWN_TRANSFORMER_KEYS)
     _refuse_changed_texts(folder, settings)
     for key, value in TRANSFORMER_SETTINGS.items():
         given = settings.get(key, value)
-        if given != value and (given or value):
+        if says_otherwise(given, value):
             raise ValueError(
                 f"{folder / TRANSFORMER_FILE}: {key} is {given!r}, and only {value!r} is computed"
                 " here; say pooling= to take the encoder's own"
@@ -175,6 +175,18 @@ def _refuse_other_settings(folder: Path) -> None:
             f"{folder / TRANSFORMER_FILE}: modality_config takes {states} of a text, and only"
             f" {TEXT_STATES} is computed here; say pooling= to take the encoder's own"
         )
+
+
+def _warn_of_unknown(path: Path, keys: Iterable[str], known: set[str]) -> None:
+    warn_of_unknown(path, tuple(sorted({*keys} - known)))
+
+
+def _whole_number(path: Path, settings: ReadOnlyJson, key: str) -> int | None:
+    """A setting of a file; ValueError for one that is no whole number above 0."""
+    number = settings.get(key)
+    if number is not None and (type(number) is not int or number < 1):
+        raise ValueError(f"{path}: {key} is {number!r}; it is a whole number above 0, or null")
+    return number
 
 
 def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
@@ -219,7 +231,7 @@ def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
     """How many columns of a vector the library keeps; a warning where it compares by no cosine."""
     path = folder / LIBRARY_FILE
     library = _library_settings(folder)
-    warn_of_unknown(path, tuple(sorted({*library} - KNOWN_LIBRARY_KEYS)))
+    _warn_of_unknown(path, library, KNOWN_LIBRARY_KEYS)
     similarity = library.get("similarity_fn_name") or "cosine"
     if similarity != "cosine" and not (similarity == "dot" and is_normalized):
         log.warning(
@@ -228,17 +240,14 @@ def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
             path,
             similarity,
         )
-    size = library.get("truncate_dim")
-    if size is not None and (type(size) is not int or size < 1):
-        raise ValueError(f"{path}: truncate_dim is {size!r}; it is a whole number above 0, or null")
-    return size
+    return _whole_number(path, library, "truncate_dim")
 
 
 def _pooling(path: Path) -> str:
     """The one pooling that a file names: as pooling_mode, or by a key of its own that is true."""
     config = json_or_empty(path)
     unknown = [key for key in config if not key.startswith("pooling_mode")]
-    warn_of_unknown(path, tuple(sorted({*unknown} - KNOWN_POOLING_KEYS)))
+    _warn_of_unknown(path, unknown, KNOWN_POOLING_KEYS)
     modes = config.pop("pooling_mode", None) or [
         OLDER_KEYS.get(key, key) for key in config if key.startswith("pooling_") and config[key]
     ]
@@ -332,13 +341,11 @@ def longest_text(folder: Path) -> int | None:
     """Tokens after which sentence-transformers cuts a text; None where it does not say."""
     if not (folder / MODULES_FILE).is_file():
         return None
-    length = _transformer_settings(folder).get("max_seq_length")
-    if length is not None and (type(length) is not int or length < 1):
-        raise ValueError(
-            f"{folder / TRANSFORMER_FILE}: max_seq_length is {length!r}; it is a whole number above"
-            " 0, or null"
-        )
-    return length or json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
+    settings = _transformer_settings(folder)
+    length = _whole_number(folder / TRANSFORMER_FILE, settings, "max_seq_length")
+    if length is None:
+        length = json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
+    return length
 
 
 def sentence_files(

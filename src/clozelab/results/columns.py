@@ -139,7 +139,6 @@ def _data_column(
         num_entities = run.facts.get("num_entities")
     trained_on = _training_share(run)
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
-    tasks = (run.task,)
     data_column = DataColumn(
         heading=heading,
         key=key,
@@ -147,7 +146,7 @@ def _data_column(
         column=column,
         origin=origin,
         task=run.task,
-        tasks=tasks,
+        tasks=(run.task,),
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
