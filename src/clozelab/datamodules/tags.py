@@ -596,7 +596,7 @@ class TagDataModule(FinetuningDataModule):
             tags = [[placeholder] * len(words) for words in sentences.words]
         names = list(label_names) if label_names else self._label_names(tags)
         rows = self._rows_for(path, role, sentences)
-        selection = [rows[i] for i in subset(len(rows), self.limit(role))]
+        selection = self._in_use(rows, role)
         arrays, counts = build_sequences(
             sentences, selection, self.inputs.tokenizer, self.max_seq_length, self.document_context
         )
@@ -622,11 +622,13 @@ class TagDataModule(FinetuningDataModule):
             groups = [str(document) for document in sentences.documents]
         return self.rows_of(role, path, groups)
 
+    def _in_use(self, rows: Sequence[int], role: str) -> list[int]:
+        return [rows[i] for i in subset(len(rows), self.limit(role))]
+
     def _examples(self, path: Path, role: str) -> list[tuple[list[str], list[str]]]:
         """Words and tags of each sentence in use."""
         sentences, tags, _ = self._read(path)
-        part = self._rows_for(path, role, sentences)
-        rows = [part[i] for i in subset(len(part), self.limit(role))]
+        rows = self._in_use(self._rows_for(path, role, sentences), role)
         return [(sentences.words[i], tags[i]) for i in rows]
 
     def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:

@@ -53,8 +53,8 @@ class ClassReport:
         counts = scores.num_labels.tolist()
         for name, *values, count in zip(self.names, *columns, counts, strict=True):
             yield name, values, count
-        yield MACRO, [scores.macro(values) for values in columns], sum(counts)
-        yield WEIGHTED, [scores.weighted(values) for values in columns], sum(counts)
+        yield MACRO, list(map(scores.macro, columns)), sum(counts)
+        yield WEIGHTED, list(map(scores.weighted, columns)), sum(counts)
 
     def confusions(self) -> list[tuple[str, str, int]]:
         """(label, answer, how often) of all that occurs."""

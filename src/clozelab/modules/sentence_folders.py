@@ -282,7 +282,7 @@ def _activation(folder: Path) -> str | None:
         library_entry.get("activation_fn"),
         config.get(ACTIVATION_KEYS[1]),
     )
-    return next((name for name in candidates if name), None)
+    return next(filter(None, candidates), None)
 
 
 def passes_sigmoid(folder: Path, task: str | None) -> bool:

@@ -418,7 +418,7 @@ def seed_counts(table: ResultTable) -> str:
             seeds.add(run.seed)
             pairs.add(run.seeds)
     seeds_of_stage: dict[str, Sequence[int | str]] = {"fine-tuning": sorted(seeds)}
-    if not all(row.fixed_encoder for row in table.experiment.rows):
+    if not table.experiment.has_fixed_encoders:
         seeds_of_stage = {"pre-training": table.pretrain_seeds, **seeds_of_stage}
     elif len(pretrain_seeds) > 1:
         seeds_of_stage["fine-tuning"] = sorted(pairs)
