@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -40,8 +39,6 @@ from clozelab.corpus.tokenizer_files import (
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.files.lines import SURROGATES
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
-
-log = logging.getLogger(__name__)
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -36,7 +36,6 @@ OLDER_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls
 LAST_MODULES = ("Normalize", "Dropout")
 # Settings of the Transformer -> the value that is read; all that is false says the same.
 TRANSFORMER_SETTINGS: ReadOnlyJson = {
-    "do_lower_case": False,
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "processing_kwargs": None,
@@ -51,6 +50,7 @@ TRANSFORMER_SETTINGS: ReadOnlyJson = {
 TEXT_STATES = {"method": "forward", "method_output_name": "last_hidden_state"}
 KNOWN_TRANSFORMER_KEYS = {
     *TRANSFORMER_SETTINGS,
+    "do_lower_case",
     "max_seq_length",
     "modality_config",
     "unpad_inputs",
