@@ -237,7 +237,7 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     import numpy as np
     import torch
 
-    from clozelab.corpus.tokenizers import read_tokenizer
+    from clozelab.corpus.folder_tokenizers import read_tokenizer
     from clozelab.datamodules.examples import encode_examples, token_budget_batches
     from clozelab.datamodules.finetuning import make_batch
     from clozelab.models.folders import load_encoder, load_head

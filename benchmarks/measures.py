@@ -104,7 +104,7 @@ def write_inputs(folder: Path, kind: str) -> None:
 def clozelab_step(folder: Path, kind: str, precision: str) -> Callable[[], list[float]]:
     from lightning.pytorch import Trainer
 
-    from clozelab.corpus.tokenizers import read_tokenizer
+    from clozelab.corpus.folder_tokenizers import read_tokenizer
     from clozelab.datamodules.finetuning import TaskInputs
     from clozelab.datamodules.scoring import MinimalPairs
     from clozelab.models.folders import load_encoder, load_head

@@ -272,7 +272,9 @@ def overlap_case(
     name: str, oddity: str, num_shared: int, expected: str, *, is_allowed: bool = False
 ) -> None:
     def act(place: Path) -> None:
-        rows = [(f"new {text} {n}", label) for n in range(10) for text, label in VALIDATION]
+        rows = []
+        for number in range(10):
+            rows += [(f"new {text} {number}", label) for text, label in VALIDATION]
         shared = [(text, "pos") for text, _ in TRAIN][:num_shared]
         validation = [*shared, *rows]
         if num_shared == len(TRAIN):
@@ -323,7 +325,9 @@ def held_out_case(name: str, oddity: str, train: Sequence[Any], *words: str) -> 
     CASES.add("finetune", READ, name=name, oddity=oddity)(act)
 
 
-MANY: list[Row] = [(f"{text} {n}", label) for n in range(5) for text, label in TRAIN]
+MANY: list[Row] = []
+for number in range(5):
+    MANY += [(f"{text} {number}", label) for text, label in TRAIN]
 held_out_case("alone", "one file, without a validation file", MANY)
 held_out_case("alone_twice", "one file with every row twice", [*MANY, *MANY])
 held_out_case("alone_rare", "one file with a class of one row", [*MANY, ("a rare dog", "rare")])

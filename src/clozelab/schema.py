@@ -272,7 +272,7 @@ class CorpusConfig(Frozen):
 
 @dataclass
 class TokenizerConfig(Frozen):
-    """How text becomes ids (corpus/tokenizers.py)."""
+    """How text becomes ids (corpus/tokenizer_settings.py)."""
 
     kind: Annotated[str, one_of("wordpiece", "wordpiece_roberta", "byte_bpe")] = MISSING
     vocab_size: Count = MISSING

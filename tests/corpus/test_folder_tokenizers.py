@@ -27,15 +27,12 @@ from tokenizers import (
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
 from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
-from clozelab.corpus.tokenizers import (
-    ByteBpeTokenizer,
-    TokenizerSettings,
-    WordPieceTokenizer,
-    read_tokenizer,
-)
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import assemble
 
 transformers = pytest.importorskip("transformers")
@@ -506,7 +503,7 @@ def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str
     assert continues is not None and len(ids) > 6, "no word is split, so this shows nothing"
     starts = np.append(True, ~continues[ids][1:])
     words = np.split(ids, np.flatnonzero(starts)[1:])
-    shown = ["".join(tokenizer.vocabulary[index] for index in word) for word in words]
+    shown = ["".join(map(tokenizer.vocabulary.__getitem__, word)) for word in words]
     assert [word.replace("##", "").lstrip("Ġ▁") for word in shown] == text.split()
 
 

@@ -25,7 +25,8 @@ from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, Rows, Shard, Source, TableFile
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings, WordPieceTokenizer
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
 NOUNS = ["cat", "dog", "house", "river", "mountain", "song"]
 

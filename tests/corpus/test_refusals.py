@@ -26,12 +26,13 @@ from tests.corpus import (
 )
 
 from clozelab.corpus.files import JsonLinesFile, Source
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.corpus.rows import open_rows
 from clozelab.corpus.shards import PreparedCorpus, ShardWriter, TokenShards
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, read_tokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
 data = test_prepare.data
 documents = test_shards.documents

@@ -15,13 +15,9 @@ import pytest
 from tests.corpus.test_folder_tokenizers import TRAINING, albert, bert, roberta, xlm_roberta
 from tests.screens import Screens
 
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_classes import BERT_CLASSES, ROBERTA_CLASSES
-from clozelab.corpus.tokenizers import (
-    ByteBpeTokenizer,
-    MpnetTokenizer,
-    WordPieceTokenizer,
-    read_tokenizer,
-)
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import assemble
 
 transformers = pytest.importorskip("transformers")

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.packing import Masking, PackedInstances, Spans, SpecialIds, pack_pairs
 from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import (
     SPECIAL_TOKENS,
     ByteBpeTokenizer,
     MpnetTokenizer,
-    TokenizerSettings,
     WordPieceTokenizer,
-    read_tokenizer,
 )
 
 WORDS = [

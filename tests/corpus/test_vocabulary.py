@@ -18,7 +18,8 @@ from tests.corpus.test_folder_tokenizers import (
 )
 
 from clozelab.corpus.documents import Document
-from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, Tokenizer, read_tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, Tokenizer
 from clozelab.corpus.vocabulary import (
     count_words,
     entries_of,

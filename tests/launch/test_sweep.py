@@ -344,7 +344,7 @@ def test_a_name_or_a_folder_that_tells_jobs_apart_is_left_alone(
     jobs = [(*words, f"{swept}={value}") for value in values]
     assert named_jobs(jobs, master) == jobs
     # Another key that differs is in neither.
-    more = [(*job, f"epochs={number}") for number in (1, 2) for job in jobs]
+    more = [(*job, "epochs=1") for job in jobs] + [(*job, "epochs=2") for job in jobs]
     assert all(
         key_of(job[-1]) == "row" and "+epochs-" in job[-1] for job in named_jobs(more, master)
     )

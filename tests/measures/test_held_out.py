@@ -17,7 +17,8 @@ from tests.screens import Screens
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import ByteBpeTokenizer, TokenizerSettings, WordPieceTokenizer
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.heldout import (
     ClozeBySide,

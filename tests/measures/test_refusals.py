@@ -15,7 +15,8 @@ from tests.measures import test_evaluate_run, test_held_out, test_minimal_pairs
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import TokenizerSettings, WordPieceTokenizer
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
 from clozelab.modules.measures import logistic_regression

@@ -411,7 +411,7 @@ def test_an_evaluation_scores_the_number_behind_the_sigmoid(
     package = pytest.importorskip("sentence_transformers")
     monkeypatch.chdir(tmp_path)
     folder = cross_encoder(1, {"sentence_transformers": {"activation_fn": name}})
-    pairs = [(first, second) for first in TEXTS[:6] for second in TEXTS[5:10]]
+    pairs = list(itertools.product(TEXTS[:6], TEXTS[5:10]))
     scores = [round(0.3 + (7 * number % 30) / 7, 3) for number in range(len(pairs))]
     lines = ["sentence1\tsentence2\tscore\tindex"]
     for number, ((first, second), score) in enumerate(zip(pairs, scores, strict=True)):

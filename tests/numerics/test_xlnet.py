@@ -18,13 +18,9 @@ from tests.objectives.conftest import ids, shards  # noqa: F401  (fixtures)
 from tests.screens import Screens
 from torch import Tensor, nn
 
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.instances import SegmentPairs
-from clozelab.corpus.tokenizers import (
-    SPECIAL_TOKENS,
-    Tokenizer,
-    WordPieceTokenizer,
-    read_tokenizer,
-)
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, Tokenizer, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config, save_encoder_folder
 from clozelab.models.layout import Layout

@@ -164,10 +164,10 @@ def test_one_file_alone(
     # all seeds of a table are scored on the same rows; another seed of the split is another run
     again = train("null", "task.data.validation_fraction=0.2", "seed=2", name="again")
     other = train("null", "task.data.validation_seed=2", name="other")
-    ids = [
-        [json.loads(line)["id"] for line in (folder / "predictions.jsonl").read_text().splitlines()]
-        for folder in (run, again, other)
-    ]
+    ids = []
+    for folder in (run, again, other):
+        lines = (folder / "predictions.jsonl").read_text().splitlines()
+        ids.append([json.loads(line)["id"] for line in lines])
     assert ids[0] == ids[1] != ids[2]
     inputs = [json.loads((folder / "run.json").read_text())["inputs"] for folder in (run, other)]
     assert inputs[0]["task_files"] != inputs[1]["task_files"]

@@ -18,13 +18,13 @@ from tests.corpus.test_folder_tokenizers import TRAINING
 
 import clozelab
 from clozelab.cli import main
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.tokenizers import (
     ByteBpeTokenizer,
     MpnetTokenizer,
     Tokenizer,
     WordPieceTokenizer,
-    read_tokenizer,
 )
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder

@@ -259,8 +259,11 @@ class Contrast:
     def _is_on_low_side(self, estimate: Estimate | None) -> bool:
         """Whether a mean lies below the one boundary, or between both."""
         mean = estimate.mean if estimate else math.nan
-        low, high = self.boundaries[0], self.boundaries[-1]
-        return mean < low if low == high else low < mean < high
+        low = self.boundaries[0]
+        high = self.boundaries[-1]
+        if low == high:
+            return mean < low
+        return low < mean < high
 
 
 def nearest_boundary(mean: float, boundaries: Sequence[float]) -> float:
@@ -635,6 +638,10 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
     return tuple(cautions)
 
 
+def _num_pretrain_seeds(seeds: Iterable[Seeds]) -> int:
+    return len({pretrain_seed for pretrain_seed, _ in seeds})
+
+
 def _fixed_encoders(
     table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
 ) -> tuple[str, ...]:
@@ -645,10 +652,10 @@ def _fixed_encoders(
         label = table.spec.label(term.row)
         if table.spec.row(term.row).fixed_encoder:
             fixed[label] = None
-        elif len({pretrain_seed for pretrain_seed, _ in cell.scores}) > 1:
+        elif _num_pretrain_seeds(cell.scores) > 1:
             several[label] = None
     texts = [f"{label} is one encoder: its seeds are of fine-tuning alone" for label in fixed]
-    if len({pretrain_seed for pretrain_seed, _ in _common_seeds(cells)}) < 2:
+    if _num_pretrain_seeds(_common_seeds(cells)) < 2:
         for label, other in product(fixed, several):
             texts.append(f"give {label} the pretrain_seed= of {other}, so that they are pairs")
     return tuple(texts)

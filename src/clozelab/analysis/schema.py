@@ -453,11 +453,14 @@ def _kind_of(entry: object) -> str:
     return DIRECTIONS.get(str(said.get("direction")), otherwise).__name__
 
 
+_MarginClaim = (
+    Annotated[EquivalenceClaim, Tag("EquivalenceClaim")]
+    | Annotated[NoninferiorityClaim, Tag("NoninferiorityClaim")]
+)
 Claim = Annotated[
     Annotated[OrderClaim, Tag("OrderClaim")]
     | Annotated[TrendClaim, Tag("TrendClaim")]
-    | Annotated[EquivalenceClaim, Tag("EquivalenceClaim")]
-    | Annotated[NoninferiorityClaim, Tag("NoninferiorityClaim")]
+    | _MarginClaim
     | Annotated[CrossingClaim, Tag("CrossingClaim")]
     | Annotated[ContrastClaim, Tag("ContrastClaim")],
     Discriminator(_kind_of),

@@ -374,7 +374,7 @@ class TextSample:
 def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
     """One sample a part of the task."""
     assert corpus.tokenizer is not None
-    for part, texts in task.preview.validation.texts.items():
+    for part_name, texts in task.preview.validation.texts.items():
         sample = [texts[i] for i in subset(len(texts), LOCATED_TEXTS)]
         hashes = []
         for ids in corpus.tokenizer.encode_batch(sample):
@@ -383,7 +383,7 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
                 hashes.append(of_text[_spread_places(len(of_text))])
         if hashes:
             owner = np.repeat(np.arange(len(hashes)), [len(of_text) for of_text in hashes])
-            yield TextSample(task.name, part, np.concatenate(hashes), owner, len(hashes))
+            yield TextSample(task.name, part_name, np.concatenate(hashes), owner, len(hashes))
 
 
 @cache  # texts are of few lengths

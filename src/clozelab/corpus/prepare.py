@@ -48,12 +48,8 @@ from clozelab.corpus.shards import (
     PreparedCorpus,
     ShardWriter,
 )
-from clozelab.corpus.tokenizers import (
-    MAX_WORD_CHARACTERS,
-    Tokenizer,
-    TokenizerSettings,
-    WordPieceTokenizer,
-)
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import MAX_WORD_CHARACTERS, Tokenizer, WordPieceTokenizer
 from clozelab.files.digests import digest, file_facts
 from clozelab.files.locks import exclusive_lock
 from clozelab.text.plain import JsonObject

@@ -26,7 +26,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts, file_sha256
 from clozelab.text.plain import JsonObject, read_json
 

@@ -45,12 +45,15 @@ UNIGRAM_CLASSES = frozenset(
         "XLNetTokenizer",
     )
 )
+# Of some of these, and of WORD_END_CLASSES, tokenizer.json alone is read.
+BYTE_BPE_CLASSES = ROBERTA_CLASSES | {"DebertaTokenizer", "GPT2Tokenizer"}
+WORD_END_CLASSES = ("CLIPTokenizer", "HerbertTokenizer", "OpenAIGPTTokenizer")
 # Class -> the model of the tokenizers library that it builds of the entries in a tokenizer.json
 BUILT_MODELS: Mapping[str, str] = {
     **dict.fromkeys(WORDPIECE_CLASSES, "WordPiece"),
-    **dict.fromkeys((*ROBERTA_CLASSES, "DebertaTokenizer", "GPT2Tokenizer"), "BPE"),
+    **dict.fromkeys(BYTE_BPE_CLASSES, "BPE"),
     **dict.fromkeys(UNIGRAM_CLASSES, "Unigram"),
-    **dict.fromkeys(("CLIPTokenizer", "HerbertTokenizer", "OpenAIGPTTokenizer"), "BPE with </w>"),
+    **dict.fromkeys(WORD_END_CLASSES, "BPE with </w>"),
 }
 # Their template has the first and the last token of a text, not cls and sep.
 BOS_CLASSES = ("CamembertTokenizer", "XLMRobertaTokenizer")
@@ -134,7 +137,7 @@ def own_code(config: ReadOnlyJson) -> str:
         auto_map = auto_map.get("AutoTokenizer") or ()
     if isinstance(auto_map, str):
         return auto_map
-    return next((name for name in reversed(auto_map) if name), "")
+    return next(filter(None, reversed(auto_map)), "")
 
 
 def vocabulary_file(folder: Path, config: ReadOnlyJson) -> Path | None:
@@ -166,9 +169,9 @@ def vocabulary_file(folder: Path, config: ReadOnlyJson) -> Path | None:
             f"{folder}: its tokenizer, {GENERIC}Fast, reads tokenizer.json, which is missing; copy"
             " it from where the folder came from"
         )
-    usual = {"vocab.txt": "BertTokenizer", "vocab.json": "RobertaTokenizer"}[names[0]]
+    default_class = {"vocab.txt": "BertTokenizer", "vocab.json": "RobertaTokenizer"}[names[0]]
     raise ValueError(
         f"{folder}: {names[0]} does not hold the rules of its tokenizer, {name}; write"
         " tokenizer.json (AutoTokenizer.from_pretrained(F).save_pretrained(F)), or name"
-        f" {usual} in tokenizer_config.json if the rules are its"
+        f" {default_class} in tokenizer_config.json if the rules are its"
     )

@@ -1,7 +1,7 @@
 """Vocabularies with BERT's or RoBERTa's rules: learnt, or read from a file.
 
 They are for prepared corpora, and for folders without a tokenizer.json; other folders have rules of
-their own. `read_tokenizer` tells which it is.
+their own. `read_tokenizer` (folder_tokenizers.py) tells which it is.
 
 Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map
 order and breaks ties between merges by those numbers; here every character gets its number first
@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,36 +29,16 @@ from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from clozelab.corpus.encoding import TEXTS_PER_BATCH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
-from clozelab.corpus.files import resolve_path
-from clozelab.corpus.tokenizer_classes import (
-    BOS_CLASSES,
-    BUILT_MODELS,
-    FOLLOWED,
-    MPNET_CLASS,
-    is_generic,
-    own_code,
-    refuse_python_rules,
-    vocabulary_file,
-)
 from clozelab.corpus.tokenizer_files import (
     CONFIG_FILE,
     ROLES,
-    content_of,
     json_bytes,
-    json_or_empty,
-    open_library,
-    read_config,
     read_text,
-    reads_token_types,
-    settled,
     type_of,
-    unknown_token,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.files.lines import SURROGATES
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
-
-log = logging.getLogger(__name__)
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -69,13 +47,6 @@ MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 CHARACTER_COVERAGE = 0.9999
 
-# RoBERTa's template, before it has its tokens
-ROBERTA_PROCESSOR: ReadOnlyJson = {
-    "type": "ByteLevel",
-    "add_prefix_space": False,
-    "trim_offsets": True,
-    "use_regex": True,
-}
 # BERT's cleaning removes them
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 
@@ -184,7 +155,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
         special_ids = {token: index for index, token in enumerate(cls.first_tokens)}
-        library = _wordpiece(special_ids, lowercase)
+        library = wordpiece_rules(special_ids, lowercase)
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
@@ -205,7 +176,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         ValueError where it is not one.
         """
         try:
-            return cls(_lines_of(Path(path)), lowercase=lowercase)
+            return cls(entries_of(Path(path)), lowercase=lowercase)
         except ValueError as error:
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
@@ -241,7 +212,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
 
     def _rules_for_words(self) -> Library:
-        return _wordpiece(self._ids, self.lowercase)
+        return wordpiece_rules(self._ids, self.lowercase)
 
     def _template(self) -> processors.PostProcessor:
         second_type = 1 if self.has_token_types else 0
@@ -257,7 +228,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return super()._cleaned(texts)
 
 
-def _lines_of(path: Path) -> list[str]:
+def entries_of(path: Path) -> list[str]:
     """The entries of a vocab.txt."""
     # Only "\n" ends an entry: vocabularies hold other line separators as entries.
     text = read_text(path, "one entry a line, as in BERT's vocab.txt")
@@ -282,7 +253,7 @@ class MpnetTokenizer(WordPieceTokenizer):
         )
 
 
-def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
+def wordpiece_rules(ids: dict[str, int], lowercase: bool) -> Library:
     """BERT's rules in the library's terms, without special tokens in text."""
     library = Library(
         models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
@@ -315,7 +286,7 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
 
     ValueError where they are more than the vocabulary is to have.
     """
-    rules = _wordpiece({"[UNK]": 0}, lowercase)
+    rules = wordpiece_rules({"[UNK]": 0}, lowercase)
     counts = _character_counts(texts, rules)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     # As many of the most frequent characters as cover CHARACTER_COVERAGE of the text.
@@ -392,7 +363,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         """
         # RoBERTa's ids: <s> <pad> </s> <unk> are 0 to 3, and <mask> is the last one.
         pad, unknown, begin, separator, mask = cls.usual_tokens
-        library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
+        library = byte_bpe_rules(models.BPE(), lowercase, add_prefix_space)
         trainer = BpeTrainer(
             vocab_size=vocab_size - 1,
             min_frequency=MIN_PIECE_COUNT,
@@ -485,7 +456,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
 
     def _rules_for_words(self) -> Library:
         model = models.BPE(self._ids, self.merges)
-        return _byte_bpe(model, self.lowercase, self.add_prefix_space)
+        return byte_bpe_rules(model, self.lowercase, self.add_prefix_space)
 
     def _template(self) -> processors.PostProcessor:
         return processors.RobertaProcessing(
@@ -495,7 +466,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         )
 
 
-def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Library:
+def byte_bpe_rules(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Library:
     """RoBERTa's rules in the library's terms."""
     library = Library(model)
     if lowercase:
@@ -503,347 +474,6 @@ def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Lib
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     library.decoder = decoders.ByteLevel()
     return library
-
-
-KINDS: ReadOnlyJson = {
-    WordPieceTokenizer.kind: WordPieceTokenizer,
-    MpnetTokenizer.kind: MpnetTokenizer,
-    ByteBpeTokenizer.kind: ByteBpeTokenizer,
-}
-
-
-@dataclass(frozen=True)
-class TokenizerSettings:
-    """What a corpus's tokenizer is to be; the keys of conf/tokenizer.
-
-    `kind` is wordpiece, wordpiece_roberta or byte_bpe.
-    """
-
-    kind: str
-    vocab_size: int
-    lowercase: bool
-    vocab_file: str | None = None
-    """Instead of learning one.
-
-    It is a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any tokenizer.json.
-    """
-    add_prefix_space: bool | None = None  # of byte_bpe alone
-
-    def __post_init__(self) -> None:
-        if (self.kind == ByteBpeTokenizer.kind) != (self.add_prefix_space is not None):
-            raise ValueError(
-                f"tokenizer.add_prefix_space={self.add_prefix_space}: true or false for byte_bpe"
-                " alone"
-            )
-        least = KINDS[self.kind].smallest
-        if self.vocab_file is None and self.vocab_size < least:
-            raise ValueError(
-                f"tokenizer.vocab_size is {self.vocab_size}: {self.kind} needs {least} for special"
-                " tokens and single characters; give the number of entries to learn, some thousands"
-            )
-
-    @property
-    def _rules(self) -> dict[str, bool]:
-        rules = {"lowercase": self.lowercase}
-        if self.add_prefix_space is not None:
-            rules["add_prefix_space"] = self.add_prefix_space
-        return rules
-
-    def given(self, data_dir: str | Path) -> Tokenizer | None:
-        """The tokenizer of `vocab_file`, which is looked for as a source is.
-
-        That is below data_dir first, then in the current folder. None where one is to be learnt. A
-        tokenizer.json is taken as it is. ValueError where `lowercase` is not what it does.
-        """
-        if self.vocab_file is None:
-            return None
-        path = resolve_path(self.vocab_file, data_dir)
-        if path.name != TOKENIZER_FILE:
-            return KINDS[self.kind].from_vocab(path, **self._rules)
-        if not path.is_file():
-            raise ValueError(
-                f"vocabulary file {path} does not exist; expected a tokenizer of the tokenizers"
-                " library"
-            )
-        tokenizer = read_tokenizer(path.parent)
-        if tokenizer.lowercase != self.lowercase:
-            behaviour = "keeps capital letters"
-            if tokenizer.lowercase:
-                behaviour = "lower-cases text"
-            raise ValueError(
-                f"tokenizer.lowercase={json.dumps(self.lowercase)}, and {path} {behaviour}: "
-                f"say tokenizer.lowercase={json.dumps(tokenizer.lowercase)}"
-            )
-        return tokenizer
-
-    def learn(self, texts: Iterable[str]) -> Tokenizer:
-        # the longest silence of a preparation
-        log.info("learning a vocabulary of %d entries", self.vocab_size)
-        tokenizer: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
-        if tokenizer.vocab_size < self.vocab_size:
-            log.warning(
-                "the text gives a vocabulary of %d entries, %d were asked for",
-                tokenizer.vocab_size,
-                self.vocab_size,
-            )
-        return tokenizer
-
-    def identity(self, given: Tokenizer | None) -> JsonObject:
-        """What decides the ids, wherever the file lies."""
-        size = self.vocab_size
-        vocabulary = None
-        if given:
-            size = given.vocab_size
-            vocabulary = given.fingerprint
-        return {"kind": self.kind, "vocab_size": size, "vocabulary": vocabulary, **self._rules}
-
-
-def read_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a model's folder; ValueError where there is none that can be read.
-
-    It is read from `tokenizer.json` as it is, unless one of the two kinds here wrote it. Without
-    that file it is read from `vocab.txt`, or `vocab.json` and `merges.txt`, by the rules of its
-    class (tokenizer_classes.py) and what tokenizer_config.json says.
-    """
-    folder = Path(folder)
-    config = read_config(folder)
-    refuse_python_rules(folder, config["tokenizer_class"])
-    if config.get("truncation_side") == "left":
-        log.warning("%s: truncation_side left is not followed: a long text loses its end", folder)
-    if (folder / TOKENIZER_FILE).is_file():
-        return _of_tokenizer_json(folder, config)
-    path = vocabulary_file(folder, config)
-    if path is not None and path.suffix == ".txt":
-        return _of_vocab_txt(path, config)
-    if path is not None:
-        return _of_vocab_json(path, config)
-    advice = ""
-    sentencepiece_files = sorted(folder.glob("*.model"))
-    if sentencepiece_files:
-        advice = (
-            f"; of {sentencepiece_files[0].name} transformers makes one:"
-            " AutoTokenizer.from_pretrained(F).save_pretrained(F)"
-        )
-    raise ValueError(
-        f"{folder} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with"
-        f" merges.txt{advice}"
-    )
-
-
-def _of_tokenizer_json(folder: Path, config: ReadOnlyJson) -> Tokenizer:
-    path = folder / TOKENIZER_FILE
-    content = json_or_empty(path)
-    rules = settled(path, content, config)
-    for section in ("normalizer", "pre_tokenizer"):
-        if rules.get(section) != content.get(section):
-            log.warning(
-                "%s has the %s %s and tokenizer_config.json makes it %s, which counts, as in"
-                " AutoTokenizer; put right the one that is wrong",
-                path,
-                section,
-                json.dumps(content[section]),
-                json.dumps(rules[section]),
-            )
-    _compare_vocabularies(folder, rules["model"])
-    released = None
-    for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
-        released = released or tokenizer_class.of_rules(rules)
-    tokenizer: Tokenizer
-    if released is None:
-        tokenizer = Tokenizer(path, rules, config)
-    elif _is_writer_of(released, path, rules):
-        tokenizer = released.with_token_types(_number_of_types(config))
-    else:
-        tokenizer = Tokenizer(path, rules, config, released.fingerprint)
-    _compare_settings(path, tokenizer, rules, config)
-    return tokenizer
-
-
-def _compare_settings(
-    path: Path, tokenizer: Tokenizer, rules: ReadOnlyJson, config: ReadOnlyJson
-) -> None:
-    """ValueError where tokenizer_config.json says what tokenizer.json does not do.
-
-    Only what AutoTokenizer would do by tokenizer_config.json counts: a class that takes
-    tokenizer.json as it is looks at none of it.
-    """
-    name = config["tokenizer_class"]
-    if own_code(config):
-        log.warning("%s: %s of auto_map is not run; the file counts", path, own_code(config))
-    if is_generic(name):
-        return
-    model = rules["model"]
-    kind = "BPE with </w>" if model.get("end_of_word_suffix") == "</w>" else type_of(model)
-    built = BUILT_MODELS.get(name, kind)
-    if built != kind:
-        log.warning(
-            "%s holds %s, of whose entries %s of transformers 5 builds %s; here the file counts",
-            path,
-            kind,
-            name,
-            built,
-        )
-    first = tokenizer.vocabulary[tokenizer.cls_id]
-    last = tokenizer.vocabulary[tokenizer.sep_id]
-    does: JsonObject = {"cls_token": first, "sep_token": last, "unk_token": unknown_token(model)}
-    if name in BOS_CLASSES:
-        does |= {"bos_token": first, "eos_token": last}
-    for key, value in tokenizer.settings().items():
-        if name in FOLLOWED[key]:
-            does[key] = value
-    for key, value in does.items():
-        given = config.get(key)
-        if isinstance(value, str):
-            given = content_of(given)
-        # A model without an unknown token contradicts nothing.
-        if given not in (None, "", value) and value != "":
-            raise ValueError(
-                f"{path.parent}: {CONFIG_FILE} says {key} {json.dumps(given)}, which {name} of"
-                f" transformers follows, and {TOKENIZER_FILE} has {json.dumps(value)}: put right"
-                " the one that is wrong"
-            )
-
-
-def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
-    """BERT's rules, with what tokenizer_config.json says of case, accents and Chinese characters.
-
-    A folder of Google's, which has none of transformers' files, is read by the rules of the
-    released code.
-    """
-    entries = _lines_of(path)
-    lowercase = _is_lowercase(path.parent, entries, config)
-    is_mpnet = config["tokenizer_class"] == MPNET_CLASS
-    tokenizer_class = MpnetTokenizer if is_mpnet else WordPieceTokenizer
-    if not any(path.with_name(name).is_file() for name in ("config.json", CONFIG_FILE)):
-        return tokenizer_class.from_vocab(path, lowercase)
-    plain = None
-    if set(tokenizer_class.usual_tokens) <= set(entries):
-        plain = tokenizer_class.from_vocab(path, lowercase)
-    config = _with_usual_roles(config, tokenizer_class.usual_tokens)
-    if is_mpnet and isinstance(config["mask_token"], str):
-        config["mask_token"] = {"content": config["mask_token"], "lstrip": True}
-    rules = json.loads(_wordpiece(_ids_of_file(path, entries, config), lowercase).to_str())
-    unknown = content_of(config["unk_token"])
-    rules["model"] |= {"unk_token": unknown, "max_input_chars_per_word": 100}  # theirs
-    if is_mpnet:
-        rules["post_processor"] = ROBERTA_PROCESSOR
-    return _as_class_builds(path.parent, rules, config, plain)
-
-
-def _is_lowercase(folder: Path, entries: Sequence[str], config: ReadOnlyJson) -> bool:
-    """Whether text is lower-cased for a vocab.txt; ValueError where nothing says it."""
-    lowercase = config.get("do_lower_case")
-    if lowercase is not None:
-        return bool(lowercase)
-    if (folder / "bert_config.json").is_file():
-        # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
-        words = [entry for entry in entries if not entry.startswith("[")]
-        return all(word == word.lower() for word in words)
-    raise ValueError(
-        f"{folder} does not say whether its vocabulary is lower-cased: put do_lower_case into"
-        " tokenizer_config.json"
-    )
-
-
-def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
-    """RoBERTa's rules, with what tokenizer_config.json says of the space before a text."""
-    prefix = bool(config.get("add_prefix_space"))
-    plain = ByteBpeTokenizer.from_vocab(path.parent, False, prefix)
-    config = _with_usual_roles(config, plain.usual_tokens)
-    model = models.BPE(_ids_of_file(path, plain.vocabulary, config), plain.merges)
-    rules = json.loads(_byte_bpe(model, False, prefix).to_str())
-    rules["post_processor"] = {**ROBERTA_PROCESSOR, "add_prefix_space": prefix}
-    return _as_class_builds(path.parent, rules, config, plain)
-
-
-def _as_class_builds(
-    folder: Path, rules: ReadOnlyJson, config: ReadOnlyJson, plain: VocabularyTokenizer | None
-) -> Tokenizer:
-    """The tokenizer that AutoTokenizer makes of a vocabulary and these rules.
-
-    `plain` has the same vocabulary, and may have the same rules.
-    """
-    path = folder / TOKENIZER_FILE  # which is not there
-    complete = settled(path, rules, config)
-    released = None
-    if plain is not None and complete["normalizer"] == rules["normalizer"]:
-        is_plain = _roles_in(config) == list(plain.usual_tokens)
-        released = plain.fingerprint if is_plain else None
-    return Tokenizer(path, complete, config, released)
-
-
-def _ids_of_file(path: Path, entries: Sequence[str], config: ReadOnlyJson) -> dict[str, int]:
-    """Entry -> id; ValueError names the file where a role is no entry."""
-    try:
-        return ids_of(entries, _roles_in(config))
-    except ValueError as error:
-        raise ValueError(f"vocabulary file {path}: {error}") from None
-
-
-def _roles_in(config: ReadOnlyJson) -> list[str]:
-    """The names of the special tokens in a configuration that names them all."""
-    return [content_of(config[f"{role}_token"]) for role in ROLES]
-
-
-def _with_usual_roles(config: ReadOnlyJson, tokens: Sequence[str]) -> JsonObject:
-    """tokenizer_config.json with the special tokens of the class where it names none."""
-    complete = dict(config)
-    # RoBERTa's classes have these beside the five.
-    if "<s>" in tokens:
-        complete = {"bos_token": "<s>", "eos_token": "</s>", **config}
-    for role, token in zip(ROLES, tokens, strict=True):
-        key = f"{role}_token"
-        complete[key] = config.get(key) or token
-    return complete
-
-
-def _number_of_types(config: ReadOnlyJson) -> str:
-    if reads_token_types(config):
-        return "two"
-    return "one"
-
-
-def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson) -> bool:
-    """Whether this very tokenizer wrote the file: then text never turns into a special token."""
-    # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
-    # while.
-    model = rules["model"]
-    longest_word = model.get("max_input_chars_per_word", MAX_WORD_CHARACTERS)
-    if longest_word != MAX_WORD_CHARACTERS or model.get("end_of_word_suffix") is not None:
-        return False
-    for number in ("two", "one"):
-        written = json.loads(released.with_token_types(number).rules())
-        # An older version of the library may have spelt it otherwise.
-        if written == rules or written == json.loads(open_library(path, rules).to_str()):
-            return True
-    return False
-
-
-def _compare_vocabularies(folder: Path, model: ReadOnlyJson) -> None:
-    """ValueError where a vocabulary beside tokenizer.json gives an id to another entry.
-
-    Nobody could tell which of them was trained.
-    """
-    path = folder / "vocab.json"
-    if model.get("type") == "WordPiece":
-        path = folder / "vocab.txt"
-    if not path.is_file() or not isinstance(model["vocab"], dict):
-        return
-    if path.suffix == ".json":
-        beside = json_or_empty(path)
-    else:
-        lines = read_text(path, "one entry a line").removesuffix("\n").split("\n")
-        beside = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
-    if beside == model["vocab"]:
-        return
-    names = {index: entry for entry, index in model["vocab"].items()}
-    for entry, index in beside.items():
-        if names.get(index, entry) != entry:
-            raise ValueError(
-                f"{path} has {entry!r} where {TOKENIZER_FILE} has {names[index]!r} (id {index});"
-                f" AutoTokenizer reads {TOKENIZER_FILE} alone: take {path.name} away if that is"
-                f" right, else make {TOKENIZER_FILE} anew"
-            )
 
 
 def _has(node: ReadOnlyJson, **values: object) -> bool:

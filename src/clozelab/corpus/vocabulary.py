@@ -23,8 +23,8 @@ import numpy as np
 
 from clozelab.corpus.documents import Document
 from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes
-from clozelab.corpus.tokenizers import read_tokenizer
 
 MIN_WORD_COUNT = 2  # of a word that gets an entry
 WORD = re.compile(r"[^\W\d_]+")

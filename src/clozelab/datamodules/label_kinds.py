@@ -33,6 +33,7 @@ class LabelKind(ABC):
     metrics: Sequence[str]  # those of glue.py that mean something
     predicts: str  # for messages
     problem_type: str | None  # in a model's config.json
+    positive_label: str | None = None  # the class that an F1 is of, where it is known
     scorers: ClassVar[Mapping[str, Callable[..., float]]] = glue.SCORERS
 
     def __init__(self, names: Sequence[str] = ()) -> None:
@@ -45,11 +46,6 @@ class LabelKind(ABC):
     def baseline_metrics(self) -> list[str]:
         """What a simple method is scored by."""
         return list(self.metrics)
-
-    @property
-    def positive_label(self) -> str | None:
-        """The class that an F1 is of; None where there is none, or nobody has said which."""
-        return None
 
     def check_metrics(self, metrics: Sequence[str]) -> None:
         """ValueError for a score that does not exist, or means nothing here."""
@@ -130,15 +126,14 @@ class Classes(LabelKind):
             )
         if positive_label is None:
             positive_label = USUAL_POSITIVE_LABELS.get(frozenset(self.names))
-        self._positive_label = positive_label
-
-    @property
-    def positive_label(self) -> str | None:
-        return self._positive_label
+        self.positive_label = positive_label
 
     @property
     def baseline_metrics(self) -> list[str]:
-        return [name for name in self.metrics if name != "f1" or self.positive_label is not None]
+        metrics = list(self.metrics)
+        if self.positive_label is None:
+            metrics.remove("f1")
+        return metrics
 
     def check_metrics(self, metrics: Sequence[str]) -> None:
         super().check_metrics(metrics)

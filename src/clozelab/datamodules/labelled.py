@@ -622,11 +622,11 @@ class LabelledDataModule(FinetuningDataModule):
         return {BAG: scores}
 
     def preview_facts(self, train: Preview) -> JsonObject:
-        kind: LabelKind = Number()
+        label_kind: LabelKind = Number()
         if not self.numeric_labels:
             names = self.labels or sorted(set(train.labels or ()))
-            kind = Classes(names, self.positive_label)
-        return {"kind": kind, "aligned": True}
+            label_kind = Classes(names, self.positive_label)
+        return {"kind": label_kind, "aligned": True}
 
     def preview_of(self, path: Path, role: str) -> Preview:
         examples = self._read(path, role)

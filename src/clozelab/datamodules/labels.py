@@ -345,12 +345,12 @@ def _warn_of_composites(where: str, seen: Mapping[str, Places]) -> None:
 
 def _composites(labels: Iterable[str], separator: str) -> list[str]:
     """The labels of several parts, each a label itself or a part of another: `science;old`."""
-    parts = {}
+    members_of_label = {}
     for label in labels:
-        parts[label] = set(map(str.strip, label.split(separator)))
-    occurrences = Counter(chain.from_iterable(parts.values()))
+        members_of_label[label] = set(map(str.strip, label.split(separator)))
+    occurrences = Counter(chain.from_iterable(members_of_label.values()))
     composites = []
-    for label, members in parts.items():
+    for label, members in members_of_label.items():
         if len(members) > 1 and min(map(occurrences.__getitem__, members)) > 1:
             composites.append(label)
     return composites

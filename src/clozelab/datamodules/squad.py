@@ -596,9 +596,13 @@ class SquadDataModule(FinetuningDataModule):
                 f"{path}: {unusable} questions have no answer inside their passage"
                 f" ({dict(examples.counts)}); {advice}"
             )
-        passages = [passage for _, passage in examples.texts()]
-        examples = examples.select(self.rows_of(role, path, passages))
+        examples = self._for_role(path, role, examples)
         return examples, examples.select(subset(len(examples), self.limit(role)))
+
+    def _for_role(self, path: Path, role: str, examples: SquadExamples) -> SquadExamples:
+        """Those for a role, where validation is held out: questions of one passage together."""
+        passages = [passage for _, passage in examples.texts()]
+        return examples.select(self.rows_of(role, path, passages))
 
     def _encode(self, every: SquadExamples, examples: SquadExamples) -> tuple[Arrays, Facts]:
         """What the cache holds of one split: of `every` question the hashes, of `examples` all."""
@@ -642,8 +646,7 @@ class SquadDataModule(FinetuningDataModule):
 
     def preview_of(self, path: Path, role: str) -> Preview:
         examples = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
-        passages = [passage for _, passage in examples.texts()]
-        examples = examples.select(self.rows_of(role, path, passages))
+        examples = self._for_role(path, role, examples)
         texts = {
             "question": [question.text for question in examples.questions],
             "passage": examples.passages,

@@ -595,8 +595,8 @@ class TagDataModule(FinetuningDataModule):
             placeholder = label_names[0] if label_names else ""
             tags = [[placeholder] * len(words) for words in sentences.words]
         names = list(label_names) if label_names else self._label_names(tags)
-        part = self._rows_for(path, role, sentences)
-        selection = [part[i] for i in subset(len(part), self.limit(role))]
+        rows = self._rows_for(path, role, sentences)
+        selection = self._in_use(rows, role)
         arrays, counts = build_sequences(
             sentences, selection, self.inputs.tokenizer, self.max_seq_length, self.document_context
         )
@@ -604,11 +604,11 @@ class TagDataModule(FinetuningDataModule):
         # Words as bytes: an array of strings would be as wide as its longest one.
         words = itertools.chain.from_iterable(sentences.words[i] for i in selection)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
-        arrays["row_hashes"] = text_hashes(sentences.words[i] for i in part)
-        arrays["row_lines"] = np.array([sentences.lines[i] for i in part], dtype=np.int64)
+        arrays["row_hashes"] = text_hashes(sentences.words[i] for i in rows)
+        arrays["row_lines"] = np.array([sentences.lines[i] for i in rows], dtype=np.int64)
         counts.update(sentences.counts)
         facts = {
-            "available": len(part),
+            "available": len(rows),
             "has_documents": sentences.has_documents,
             "tag_scheme": scheme,
         }
@@ -622,11 +622,13 @@ class TagDataModule(FinetuningDataModule):
             groups = [str(document) for document in sentences.documents]
         return self.rows_of(role, path, groups)
 
+    def _in_use(self, rows: Sequence[int], role: str) -> list[int]:
+        return [rows[i] for i in subset(len(rows), self.limit(role))]
+
     def _examples(self, path: Path, role: str) -> list[tuple[list[str], list[str]]]:
         """Words and tags of each sentence in use."""
         sentences, tags, _ = self._read(path)
-        part = self._rows_for(path, role, sentences)
-        rows = [part[i] for i in subset(len(part), self.limit(role))]
+        rows = self._in_use(self._rows_for(path, role, sentences), role)
         return [(sentences.words[i], tags[i]) for i in rows]
 
     def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:
@@ -669,7 +671,7 @@ class TagDataModule(FinetuningDataModule):
         An unknown word is no entity, or has the most frequent tag of all.
         """
         examples = self._examples(self.train_path, "training")
-        words, gold_tags = zip(*self._examples(self.validation_path, "validation"), strict=True)
+        sentences, gold_tags = zip(*self._examples(self.validation_path, "validation"), strict=True)
         if self.entity_tags:
             unknown = OUTSIDE
             score = entity_scores
@@ -677,7 +679,7 @@ class TagDataModule(FinetuningDataModule):
             counts = Counter(itertools.chain.from_iterable(tags for _, tags in examples))
             unknown = counts.most_common(1)[0][0]
             score = tag_scores
-        guesses = most_frequent_tags(examples, words, unknown)
+        guesses = most_frequent_tags(examples, sentences, unknown)
         return {TAGS: score(guesses, gold_tags)}
 
     def preview_facts(self, train: Preview) -> JsonObject:

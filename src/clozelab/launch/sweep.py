@@ -215,12 +215,12 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
 
 def _with_name(job: tuple[str, ...], group: str, telling: Sequence[str]) -> tuple[str, ...]:
     """A job's words with a name of the telling ones, behind the name that is said."""
-    words = [word for word in job if key_of(word) != group]
-    name = _name([word for word in words if key_of(word) in telling], telling)
+    overrides = [word for word in job if key_of(word) != group]
+    name = _name([word for word in overrides if key_of(word) in telling], telling)
     given_name = values_of(job).get(group)
     if given_name is not None:
         name = "{}+{}".format(given_name.strip("'\""), name)
-    return (*words, f"{group}={name}")
+    return (*overrides, f"{group}={name}")
 
 
 def _telling_keys(words_by_key: Mapping[str, set[str]], names: Sequence[str]) -> list[str]:

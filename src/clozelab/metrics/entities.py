@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -163,12 +164,13 @@ def scores_of_types(
     correct = Counter[str]()
     of_labels = Counter[str]()
     of_answers = Counter[str]()
+    type_of = attrgetter("type")
     for predicted_tags, label_tags in zip(predictions, labels, strict=True):
         predicted = set(entities(predicted_tags))
         expected = set(entities(label_tags))
-        correct.update(entity.type for entity in predicted & expected)
-        of_labels.update(entity.type for entity in expected)
-        of_answers.update(entity.type for entity in predicted)
+        correct.update(map(type_of, predicted & expected))
+        of_labels.update(map(type_of, expected))
+        of_answers.update(map(type_of, predicted))
     names = sorted(of_labels | of_answers)
     counts = []
     for counter in (correct, of_labels, of_answers):

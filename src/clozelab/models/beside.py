@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -83,12 +84,16 @@ def _first_difference(file: Path, tensors: dict[str, Tensor]) -> str | None:
         if not names:
             return "no name is the same"
         for name in names:
-            other = tensors[name]
-            if stored.get_slice(name).get_shape() != list(other.shape):
-                return name
-            if other.numel() > _COMPARED_NUMBERS:
-                continue
-            # One of them may be rounded.
-            if not torch.allclose(stored.get_tensor(name).float(), other.float(), 1e-2, 1e-3):
+            if _differs(stored, name, tensors[name]):
                 return name
     return None
+
+
+def _differs(stored: Any, name: str, pickled: Tensor) -> bool:
+    """Whether a tensor of an open file of safetensors has another shape or value."""
+    if stored.get_slice(name).get_shape() != list(pickled.shape):
+        return True
+    if pickled.numel() > _COMPARED_NUMBERS:
+        return False
+    # One of them may be rounded.
+    return not torch.allclose(stored.get_tensor(name).float(), pickled.float(), 1e-2, 1e-3)

@@ -110,6 +110,11 @@ _WAYS: Mapping[str, str] = {
 }
 
 
+def says_otherwise(given: Any, value: Any) -> bool:
+    """Whether a setting has another value than the one we have; all that is false is one value."""
+    return given != value and bool(given or value)
+
+
 def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
     """ValueError names a key of config.json that has another value than the one we have.
 
@@ -118,15 +123,15 @@ def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
     """
     for key, value in expected.items():
         given = values.get(key, value)
-        if given == value or not (given or value):
+        if not says_otherwise(given, value):
             continue
         if value is None:
             problem = "which cannot be read here"
-            way = "remove the key if no weight was trained with it, or take another model"
+            advice = "remove the key if no weight was trained with it, or take another model"
         else:
             problem = f"and only {value!r} can be read"
-            way = "write that if no weight was trained otherwise, or take another model"
-        raise ValueError(f"{key} is {_shown(given)}, {problem}: {_WAYS.get(key, way)}")
+            advice = "write that if no weight was trained otherwise, or take another model"
+        raise ValueError(f"{key} is {_shown(given)}, {problem}: {_WAYS.get(key, advice)}")
 
 
 def require_one_spelling(values: ReadOnlyJson, spellings: Mapping[str, str]) -> None:

@@ -59,14 +59,14 @@ def beside_encoder(family: Family, stored: Collection[str]) -> list[str]:
 
 def foreign_tensors(family: Family, stored: Collection[str]) -> list[str]:
     """The names of a file's tensors that no part here has, whatever the file's heads are."""
-    known = {f"{family.decoder}.weight", f"{family.decoder}.bias"}
+    expected = {f"{family.decoder}.weight", f"{family.decoder}.bias"}
     for kind, module, leaf in itertools.product(COMMON_HEADS, MODULES, ("weight", "bias")):
-        known.add(family.head_name(kind, module + leaf))
+        expected.add(family.head_name(kind, module + leaf))
     named = [family.head_name(kind, "") for kind in NAMED_KINDS]
     beginnings = (*named, *LOSSES, *PUBLISHED_HEADS, *OURS)
     names = []
     for name in beside_encoder(family, stored):
-        if name not in known and not name.startswith(beginnings):
+        if name not in expected and not name.startswith(beginnings):
             names.append(name)
     return names
 
@@ -76,5 +76,8 @@ def unread_tensors(family: Family, stored: Mapping[str, Tensor], heads: nn.Modul
     read = {f"{family.decoder}.weight", f"{family.decoder}.bias"} if "lm" in heads else set()
     for kind, head in heads.items():
         read |= {family.head_name(kind, name) for name in head.state_dict()}
-    names = [name for name in beside_encoder(family, stored) if name not in read]
-    return [name for name in names if not name.startswith(OURS)]
+    names = []
+    for name in beside_encoder(family, stored):
+        if name not in read and not name.startswith(OURS):
+            names.append(name)
+    return names

@@ -53,8 +53,8 @@ class ClassReport:
         counts = scores.num_labels.tolist()
         for name, *values, count in zip(self.names, *columns, counts, strict=True):
             yield name, values, count
-        yield MACRO, [scores.macro(values) for values in columns], sum(counts)
-        yield WEIGHTED, [scores.weighted(values) for values in columns], sum(counts)
+        yield MACRO, list(map(scores.macro, columns)), sum(counts)
+        yield WEIGHTED, list(map(scores.weighted, columns)), sum(counts)
 
     def confusions(self) -> list[tuple[str, str, int]]:
         """(label, answer, how often) of all that occurs."""
@@ -87,18 +87,22 @@ class ClassReport:
         of_classes.sort(key=lambda row: row[1][-1])
         yield _shown_row("", ["precision", "recall", "F1", "count"])
         for name, values, count in [*of_classes[:MOST_CLASSES], macro, weighted]:
-            yield _shown_row(name, [*(f"{value:.1f}" for value in values), f"{count:,}"])
+            yield _shown_row(name, [*(f"{value:.1f}" for value in values), _grouped(count)])
         if len(of_classes) > MOST_CLASSES:
             yield f"  {len(of_classes) - MOST_CLASSES} more classes in classes.csv"
         if self.matrix is not None and len(self.names) <= MATRIX_CLASSES:
             yield _shown_row("label \\ answer", self.names)
             for name, counts in zip(self.names, self.matrix.tolist(), strict=True):
-                yield _shown_row(name, [f"{count:,}" for count in counts])
-            return
+                yield _shown_row(name, list(map(_grouped, counts)))
+        else:
+            yield from self._confusion_lines()
+
+    def _confusion_lines(self) -> Iterator[str]:
         wrong = [cell for cell in self.confusions() if cell[0] != cell[1]]
         wrong.sort(key=lambda cell: -cell[-1])
         for label, answer, count in wrong[:MOST_CONFUSIONS]:
-            yield _shown_row(label, [f"{count:,}", "times"]) + f" {_fitted(answer, NAME_WIDTH)}"
+            row = _shown_row(label, [_grouped(count), "times"])
+            yield f"{row} {_fitted(answer, NAME_WIDTH)}"
 
 
 def error_lines(records: Sequence[JsonObject], texts: Sequence[Sequence[str]]) -> list[str]:
@@ -127,6 +131,10 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def _shown_row(name: str, cells: Sequence[str]) -> str:
     figures = "".join(f" {_fitted(cell, COUNT_WIDTH):>{COUNT_WIDTH}}" for cell in cells)
     return f"  {_fitted(name, NAME_WIDTH):{NAME_WIDTH}}{figures}"
+
+
+def _grouped(count: int) -> str:
+    return f"{count:,}"
 
 
 def _fitted(text: str, width: int) -> str:

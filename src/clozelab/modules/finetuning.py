@@ -10,6 +10,7 @@ Last: what a run leaves behind, scores.json, every prediction and the model.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import logging
 import math
@@ -460,7 +461,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         summary.append(f"{name} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
     if "" in reports:
-        names = ", ".join(name for name in files if name.endswith(".csv"))
+        names = ", ".join(fnmatch.filter(files, "*.csv"))
         lines = "\n".join(reports[""].shown_lines())
         log.info("where it fails, in percent (%s in %s):\n%s", names, folder, lines)
     return scores

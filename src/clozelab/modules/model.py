@@ -16,7 +16,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -125,10 +126,12 @@ def read_model(path: Path | str) -> Model:
     task = task_of(task_kind, config, labels)
     if passes_sigmoid(folder, task) and "classification" in heads:
         heads["classification"].output_activation = nn.Sigmoid()
+    encoder.eval()
+    heads.eval()
     return Model(
         folder=folder,
-        encoder=encoder.eval(),
-        heads=heads.eval(),
+        encoder=encoder,
+        heads=heads,
         untrained=tuple(untrained),
         tokenizer=tokenizer,
         config=config,
@@ -184,12 +187,14 @@ def task_of(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> st
     """What a model is fine-tuned for, as Model.task has it."""
     if kind is None and "pooling" in config.get("clozelab", {}):
         return "embedding"
-    if kind == "classification":
-        # Labels that do not exclude each other have a probability each.
-        if config.get("problem_type") == MULTI_LABEL:
-            return "multi_label"
-        if config.get("problem_type") == "regression" or len(labels) == 1:
-            return "regression"
+    if kind != "classification":
+        return kind
+    problem_type = config.get("problem_type")
+    # Labels that do not exclude each other have a probability each.
+    if problem_type == MULTI_LABEL:
+        return "multi_label"
+    if problem_type == "regression" or len(labels) == 1:
+        return "regression"
     return kind
 
 

@@ -438,6 +438,12 @@ class PretrainingModule(TrainingModule):
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
         return facts | self.latest_validation
 
+    def _untrained_parts(self, name: str) -> list[str]:
+        """Of a model whose pooler no loss reads: a given encoder's may be trained all the same."""
+        if self.model.named_models[name].encoder.has_trained_pooler:
+            return []
+        return ["pooler"]
+
     def save_encoder(
         self,
         folder: Path,
@@ -460,9 +466,9 @@ class PretrainingModule(TrainingModule):
             remembered = dict(provenance)
             # A pooler's bytes stay though no loss has read it: a fine-tuning begins from them.
             has_pooler = bool(list(model.encoder.pooler.parameters()))
-            if has_pooler and (name != "encoder" or not self.model.trains_pooler):
-                is_given = self.model.named_models[name].encoder.has_trained_pooler
-                remembered["untrained"] = [] if is_given else ["pooler"]
+            is_trained = name == "encoder" and self.model.trains_pooler
+            if has_pooler and not is_trained:
+                remembered["untrained"] = self._untrained_parts(name)
             save_encoder_folder(
                 target,
                 model.encoder,

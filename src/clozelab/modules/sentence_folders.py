@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import warn_of_unknown
+from clozelab.models.config_keys import says_otherwise, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.models.registry import family_for
@@ -36,7 +36,6 @@ OLDER_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls
 LAST_MODULES = ("Normalize", "Dropout")
 # Settings of the Transformer -> the value that is read; all that is false says the same.
 TRANSFORMER_SETTINGS: ReadOnlyJson = {
-    "do_lower_case": False,
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "processing_kwargs": None,
@@ -51,6 +50,7 @@ TRANSFORMER_SETTINGS: ReadOnlyJson = {
 TEXT_STATES = {"method": "forward", "method_output_name": "last_hidden_state"}
 KNOWN_TRANSFORMER_KEYS = {
     *TRANSFORMER_SETTINGS,
+    "do_lower_case",
     "max_seq_length",
     "modality_config",
     "unpad_inputs",
@@ -127,13 +127,13 @@ def _refuse_other_modules(
 ) -> None:
     """ValueError unless states pass Transformer, Pooling, and nothing that is not here."""
     path = folder / MODULES_FILE
-    way = "say pooling= to take the encoder's own"
+    advice = "say pooling= to take the encoder's own"
     for module, name in zip(modules, names, strict=True):
         is_known = name in ("Transformer", "Pooling", *LAST_MODULES)
         if not is_known or not module["type"].startswith("sentence_transformers."):
             raise ValueError(
                 f"{path}: its vectors pass a {name} module ({module['type']}), which is not"
-                f" computed here; {way}"
+                f" computed here; {advice}"
             )
     if "Pooling" not in names:
         raise ValueError(
@@ -143,7 +143,7 @@ def _refuse_other_modules(
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= set(LAST_MODULES):
         raise ValueError(
             f"{path}: its modules are {', '.join(names)}, and only Transformer, Pooling and"
-            f" Normalize in this order are computed here; {way}"
+            f" Normalize in this order are computed here; {advice}"
         )
     if modules[0]["path"]:
         raise ValueError(
@@ -154,17 +154,17 @@ def _refuse_other_modules(
         settings = json_or_empty(folder / module["path"] / "config.json")
         ends = {settings.get("module_input_name"), settings.get("module_output_name")}
         if name == "Normalize" and module["path"] and not ends <= {None, "sentence_embedding"}:
-            raise ValueError(f"{path}: its Normalize is not of the vector ({settings}); {way}")
+            raise ValueError(f"{path}: its Normalize is not of the vector ({settings}); {advice}")
 
 
 def _refuse_other_settings(folder: Path) -> None:
     """ValueError for a setting beside the modules that changes a text, or its states."""
     settings = _transformer_settings(folder)
-    warn_of_unknown(folder / TRANSFORMER_FILE, tuple(sorted({*settings} - KNOWN_TRANSFORMER_KEYS)))
+    _warn_of_unknown(folder / TRANSFORMER_FILE, settings, KNOWN_TRANSFORMER_KEYS)
     _refuse_changed_texts(folder, settings)
     for key, value in TRANSFORMER_SETTINGS.items():
         given = settings.get(key, value)
-        if given != value and (given or value):
+        if says_otherwise(given, value):
             raise ValueError(
                 f"{folder / TRANSFORMER_FILE}: {key} is {given!r}, and only {value!r} is computed"
                 " here; say pooling= to take the encoder's own"
@@ -175,6 +175,18 @@ def _refuse_other_settings(folder: Path) -> None:
             f"{folder / TRANSFORMER_FILE}: modality_config takes {states} of a text, and only"
             f" {TEXT_STATES} is computed here; say pooling= to take the encoder's own"
         )
+
+
+def _warn_of_unknown(path: Path, keys: Iterable[str], known: set[str]) -> None:
+    warn_of_unknown(path, tuple(sorted({*keys} - known)))
+
+
+def _whole_number(path: Path, settings: ReadOnlyJson, key: str) -> int | None:
+    """A setting of a file; ValueError for one that is no whole number above 0."""
+    number = settings.get(key)
+    if number is not None and (type(number) is not int or number < 1):
+        raise ValueError(f"{path}: {key} is {number!r}; it is a whole number above 0, or null")
+    return number
 
 
 def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
@@ -219,7 +231,7 @@ def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
     """How many columns of a vector the library keeps; a warning where it compares by no cosine."""
     path = folder / LIBRARY_FILE
     library = _library_settings(folder)
-    warn_of_unknown(path, tuple(sorted({*library} - KNOWN_LIBRARY_KEYS)))
+    _warn_of_unknown(path, library, KNOWN_LIBRARY_KEYS)
     similarity = library.get("similarity_fn_name") or "cosine"
     if similarity != "cosine" and not (similarity == "dot" and is_normalized):
         log.warning(
@@ -228,17 +240,14 @@ def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
             path,
             similarity,
         )
-    size = library.get("truncate_dim")
-    if size is not None and (type(size) is not int or size < 1):
-        raise ValueError(f"{path}: truncate_dim is {size!r}; it is a whole number above 0, or null")
-    return size
+    return _whole_number(path, library, "truncate_dim")
 
 
 def _pooling(path: Path) -> str:
     """The one pooling that a file names: as pooling_mode, or by a key of its own that is true."""
     config = json_or_empty(path)
     unknown = [key for key in config if not key.startswith("pooling_mode")]
-    warn_of_unknown(path, tuple(sorted({*unknown} - KNOWN_POOLING_KEYS)))
+    _warn_of_unknown(path, unknown, KNOWN_POOLING_KEYS)
     modes = config.pop("pooling_mode", None) or [
         OLDER_KEYS.get(key, key) for key in config if key.startswith("pooling_") and config[key]
     ]
@@ -267,13 +276,13 @@ def activation_keys(folder: Path) -> JsonObject:
 def _activation(folder: Path) -> str | None:
     """The class that the outputs of a cross-encoder pass, where its folder names one."""
     config = read_config_dict(folder)
-    own = config.get(ACTIVATION_KEYS[0]) or {}
-    places = (
+    library_entry = config.get(ACTIVATION_KEYS[0]) or {}
+    candidates = (
         _library_settings(folder).get("activation_fn"),
-        own.get("activation_fn"),
+        library_entry.get("activation_fn"),
         config.get(ACTIVATION_KEYS[1]),
     )
-    return next((name for name in places if name), None)
+    return next(filter(None, candidates), None)
 
 
 def passes_sigmoid(folder: Path, task: str | None) -> bool:
@@ -292,17 +301,17 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
     if name is None:
         return False
     _refuse_changed_texts(folder, {})
-    kind = name.rpartition(".")[2]
+    activation = name.rpartition(".")[2]
     allowed = ("Identity",) if task == "classification" else ("Identity", "Sigmoid")
-    if kind not in allowed:
-        way = "take another model"
-        if kind == "Sigmoid":
-            way = "labels that do not exclude each other need problem_type in config.json"
+    if activation not in allowed:
+        advice = "take another model"
+        if activation == "Sigmoid":
+            advice = "labels that do not exclude each other need problem_type in config.json"
         raise ValueError(
             f"{folder}: its outputs pass {name} (activation_fn), and only {' or '.join(allowed)} is"
-            f" computed here for its task, {task}; {way}"
+            f" computed here for its task, {task}; {advice}"
         )
-    return kind == "Sigmoid" and task == "regression"
+    return activation == "Sigmoid" and task == "regression"
 
 
 def files_beside(folder: Path) -> dict[str, bytes]:
@@ -332,13 +341,11 @@ def longest_text(folder: Path) -> int | None:
     """Tokens after which sentence-transformers cuts a text; None where it does not say."""
     if not (folder / MODULES_FILE).is_file():
         return None
-    length = _transformer_settings(folder).get("max_seq_length")
-    if length is not None and (type(length) is not int or length < 1):
-        raise ValueError(
-            f"{folder / TRANSFORMER_FILE}: max_seq_length is {length!r}; it is a whole number above"
-            " 0, or null"
-        )
-    return length or json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
+    settings = _transformer_settings(folder)
+    length = _whole_number(folder / TRANSFORMER_FILE, settings, "max_seq_length")
+    if length is None:
+        length = json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
+    return length
 
 
 def sentence_files(

@@ -206,11 +206,11 @@ def tag_texts(
     runner: ModelRunner, head: nn.Module, texts: Sequence[Words], labels: Sequence[str]
 ) -> list[answers.Tagged]:
     """The words of each text with their tags, and its entities."""
-    words = [text.strings() for text in texts]
-    predictions = _predict_tags(runner, head, words)
+    words_of_texts = [text.strings() for text in texts]
+    predictions = _predict_tags(runner, head, words_of_texts)
     marks_entities = _mark_entities(labels)
     # [W, 2] -> the rows of each text
-    ends = np.cumsum([len(text_words) for text_words in words])[:-1]
+    ends = np.cumsum([len(text_words) for text_words in words_of_texts])[:-1]
     tagged = []
     for text, rows in zip(texts, np.split(predictions, ends), strict=True):
         spans = []

@@ -67,16 +67,21 @@ def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, Parameter
     return matches
 
 
+def _nearest_names(pattern: str, names: Sequence[str]) -> list[str]:
+    """One name of each kind: four layers of one would say less than four names."""
+    name_of_kind = {re.sub(r"\d+", "N", name): name for name in reversed(names)}
+    kinds = get_close_matches(pattern.replace("*", ""), list(name_of_kind), n=4, cutoff=0.0)
+    return list(map(name_of_kind.__getitem__, kinds))
+
+
 def _names_of_group(pattern: str, names: Sequence[str], taken: Container[str]) -> list[str]:
     """The names that fit a pattern and that no earlier one has taken; ValueError for none."""
     fitting = [name for name in names if fnmatchcase(name, pattern)]
     if not fitting:
-        # Four layers of one name would say less than four names.
-        kinds = {re.sub(r"\d+", "N", name): name for name in reversed(names)}
-        alike = get_close_matches(pattern.replace("*", ""), list(kinds), n=4, cutoff=0.0)
+        nearest = ", ".join(_nearest_names(pattern, names))
         raise ValueError(
             f"optimizer.groups: no parameter's name fits {pattern!r}; of the model's {len(names)}"
-            f" names the nearest are {', '.join(kinds[kind] for kind in alike)}"
+            f" names the nearest are {nearest}"
         )
     remaining = [name for name in fitting if name not in taken]
     if not remaining:

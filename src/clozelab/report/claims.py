@@ -261,7 +261,8 @@ def axis_half_width(judgements: Sequence[Judgement]) -> float:
 
 def _supported_band(claim: BaseClaim, axis: float) -> dict[str, float]:
     """Where a claim with a margin holds; with one boundary up to the end of the axis."""
-    least, most = claim.boundaries[0], claim.boundaries[-1]
+    least = claim.boundaries[0]
+    most = claim.boundaries[-1]
     if least == most and claim.is_supported_by(axis):
         most = axis
     elif least == most:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 
@@ -37,13 +39,13 @@ def class_tables(table: ResultTable) -> list[ClassTable]:
     of_tasks: dict[str, DataColumn] = {}
     for column in table.with_results:
         of_tasks.setdefault(column.task, column)
-    for column in of_tasks.values():
-        for row in table.experiment.rows:
-            folders = [run.folder for run in table.cells[row.name, column.key].runs.values()]
-            figures = _mean_figures(folders)
-            if figures:
-                title = f"{column.heading}, {row.label}"
-                tables.append(_class_table(title, figures, _confusions(folders)))
+    for column, row in product(of_tasks.values(), table.experiment.rows):
+        cell = table.cells[row.name, column.key]
+        folders = [run.folder for run in cell.runs.values()]
+        figures = _mean_figures(folders)
+        if figures:
+            title = f"{column.heading}, {row.label}"
+            tables.append(_class_table(title, figures, _confusions(folders)))
     return tables
 
 
@@ -56,10 +58,14 @@ def _lines(folders: Iterable[Path], name: str) -> Iterator[dict[str, str]]:
 
 def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:
     """Class, or name of a mean -> the means over runs of its FIGURES."""
-    of_runs: dict[str, list[list[float]]] = {}
+    figures_of: dict[str, list[list[float]]] = {}
     for line in _lines(folders, "classes.csv"):
-        of_runs.setdefault(line["label"], []).append([float(line[key]) for key in FIGURES])
-    return {name: list(map(fmean, zip(*rows, strict=True))) for name, rows in of_runs.items()}
+        figures = list(map(float, itemgetter(*FIGURES)(line)))
+        figures_of.setdefault(line["label"], []).append(figures)
+    means = {}
+    for name, rows in figures_of.items():
+        means[name] = list(map(fmean, zip(*rows, strict=True)))
+    return means
 
 
 def _confusions(folders: list[Path]) -> Counter[tuple[str, str]]:
@@ -81,10 +87,19 @@ def _class_table(
         classes[name] = [*(f"{share:.1f}" for share in shares), f"{count:,.0f}"]
     matrix = {}
     if counts and len(names) <= MOST_CLASSES:
-        for label in names:
-            matrix[label] = [counts[label, answer] for answer in names]
-    wrong = {pair: count for pair, count in counts.items() if pair[0] != pair[1]}
+        matrix = _matrix(names, counts)
+    wrong = Counter(counts)
+    for name in names:
+        del wrong[name, name]
     confusions = []
-    for (label, answer), count in Counter(wrong).most_common(MOST_CONFUSIONS):
+    for (label, answer), count in wrong.most_common(MOST_CONFUSIONS):
         confusions.append(f"{label} answered as {answer}: {count:,} times")
     return ClassTable(title, classes, len(names) - len(worst), matrix, confusions)
+
+
+def _matrix(names: Sequence[str], counts: Counter[tuple[str, str]]) -> dict[str, list[int]]:
+    """Label -> the counts of its answers, in the order of the names."""
+    matrix = {}
+    for label in names:
+        matrix[label] = [counts[label, answer] for answer in names]
+    return matrix

@@ -485,7 +485,7 @@ def _interval(table: ResultTable) -> str:
         basis=table.usual_basis,
         num_seeds=_num_seeds(table),
         is_finetuned=bool(table.runs.finetune),
-        has_fixed_encoders=all(row.fixed_encoder for row in table.experiment.rows),
+        has_fixed_encoders=table.experiment.has_fixed_encoders,
     )[0]
 
 

@@ -409,18 +409,22 @@ def seed_counts(table: ResultTable) -> str:
     Where every row is one given encoder a pair of both seeds is a fine-tuning's: `2 fine-tuning
     seeds (1/1, 2/1)`.
     """
-    tuned = [run for run in table.runs.finetune if run.name in table.rows]
-    seeds_of_stage: dict[str, Sequence[int | str]] = {
-        "pre-training": table.pretrain_seeds,
-        "fine-tuning": sorted({run.seed for run in tuned}),
-    }
-    if all(row.fixed_encoder for row in table.experiment.rows):
-        del seeds_of_stage["pre-training"]
-        if len({run.pretrain_seed for run in tuned}) > 1:
-            seeds_of_stage["fine-tuning"] = sorted({run.seeds for run in tuned})
+    pretrain_seeds = set()
+    seeds = set()
+    pairs = set()
+    for run in table.runs.finetune:
+        if run.name in table.rows:
+            pretrain_seeds.add(run.pretrain_seed)
+            seeds.add(run.seed)
+            pairs.add(run.seeds)
+    seeds_of_stage: dict[str, Sequence[int | str]] = {"fine-tuning": sorted(seeds)}
+    if not table.experiment.has_fixed_encoders:
+        seeds_of_stage = {"pre-training": table.pretrain_seeds, **seeds_of_stage}
+    elif len(pretrain_seeds) > 1:
+        seeds_of_stage["fine-tuning"] = sorted(pairs)
     counts = []
-    for stage, seeds in seeds_of_stage.items():
-        if seeds:
-            listed_seeds = ", ".join(map(str, seeds))
-            counts.append(f"{several(len(seeds), f'{stage} seed')} ({listed_seeds})")
+    for stage, stage_seeds in seeds_of_stage.items():
+        if stage_seeds:
+            listed_seeds = ", ".join(map(str, stage_seeds))
+            counts.append(f"{several(len(stage_seeds), f'{stage} seed')} ({listed_seeds})")
     return ", ".join(counts)

@@ -38,17 +38,16 @@ LABELS: Mapping[Verdict, str] = {
 PLURALS: Mapping[Verdict, str] = {Verdict.HOLDS: "hold"}
 
 _OPEN = VerdictColours(light="#7a5b00", dark="#e0bd55", terminal="yellow", mark="?")
+_HOLDS = VerdictColours(light="#00694d", dark="#4cc9a0", terminal="green", mark="\u2713")
+_CONTRADICTED = VerdictColours(light="#b3340f", dark="#ff8a66", terminal="red", mark="\u2717")
+_NOT_COMPARABLE = VerdictColours(light="#5f6570", dark="#a0a6b0", terminal="dim", mark="\u2013")
 COLOURS: Mapping[Verdict, VerdictColours] = {
-    Verdict.HOLDS: VerdictColours(light="#00694d", dark="#4cc9a0", terminal="green", mark="\u2713"),
-    Verdict.CONTRADICTED: VerdictColours(
-        light="#b3340f", dark="#ff8a66", terminal="red", mark="\u2717"
-    ),
+    Verdict.HOLDS: _HOLDS,
+    Verdict.CONTRADICTED: _CONTRADICTED,
     Verdict.INCONCLUSIVE: _OPEN,
     Verdict.ONE_SEED: _OPEN,
     Verdict.BELOW_FLOOR: _OPEN,
-    Verdict.NOT_COMPARABLE: VerdictColours(
-        light="#5f6570", dark="#a0a6b0", terminal="dim", mark="\u2013"
-    ),
+    Verdict.NOT_COMPARABLE: _NOT_COMPARABLE,
 }
 
 

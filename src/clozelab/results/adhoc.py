@@ -95,13 +95,16 @@ def _with_fixed_encoders(
             raise ValueError(f"fixed_encoder={name}: no such row; {hint(name, runs_of_row)}")
     rows = []
     for row in experiment.rows:
-        of_row = runs_of_row[row.name]
-        origins = {run.facts.get("encoder", {}).get("scale") for run in of_row}
-        is_given = len(set(map(encoder_of, of_row))) == 1 and origins == {GIVEN}
-        if row.name in fixed_rows or (is_given and all(map(is_pretrained, of_row))):
+        if row.name in fixed_rows or _have_one_given_encoder(runs_of_row[row.name]):
             row = row.model_copy(update={"arm": None, "fixed_encoder": True})
         rows.append(row)
     return experiment.model_copy(update={"rows": tuple(rows)})
+
+
+def _have_one_given_encoder(runs: Sequence[Record]) -> bool:
+    origins = {run.facts.get("encoder", {}).get("scale") for run in runs}
+    is_one = len(set(map(encoder_of, runs))) == 1
+    return is_one and origins == {GIVEN} and all(map(is_pretrained, runs))
 
 
 def _row_keys(runs: Sequence[Record]) -> list[str]:

@@ -194,9 +194,16 @@ def _label_names(run: Record) -> list[str]:
     names = [str(name) for name in data.get("labels") or ()]
     for score in run.scores.values():
         if score.positive_label is not None:
-            others = [name for name in names if name != score.positive_label]
-            return [*(others[:1] or [""]), score.positive_label, *others[1:]]
+            return _with_second(names, score.positive_label)
     return names
+
+
+def _with_second(names: Sequence[str], label: str) -> list[str]:
+    """The names in their order, but for one that stands second; "" is before a single one."""
+    before = [name for name in names if name != label]
+    if not before:
+        before = [""]
+    return [before[0], label, *before[1:]]
 
 
 def _task(run: Record) -> ReadOnlyJson:

@@ -139,22 +139,21 @@ def _data_column(
         num_entities = run.facts.get("num_entities")
     trained_on = _training_share(run)
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
-    tasks = (run.task,)
-    shown = DataColumn(
+    data_column = DataColumn(
         heading=heading,
         key=key,
         metric=metric,
         column=column,
         origin=origin,
         task=run.task,
-        tasks=tasks,
+        tasks=(run.task,),
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
         num_entities=num_entities,
         trained_on=trained_on,
     )
-    return replace(shown, positive_label=positive_label, held_out=held_out.get("fraction"))
+    return replace(data_column, positive_label=positive_label, held_out=held_out.get("fraction"))
 
 
 def _headline(run: Record) -> str:

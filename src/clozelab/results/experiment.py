@@ -209,6 +209,11 @@ class Experiment(TableSpec):
         return MATCHES.get(self.matched_by, (str(self.matched_by),))
 
     @property
+    def has_fixed_encoders(self) -> bool:
+        """Whether each row is one given encoder."""
+        return all(row.fixed_encoder for row in self.rows)
+
+    @property
     def free_keys(self) -> frozenset[str]:
         """Settings in which any two rows or arms may differ, whatever their files say."""
         keys = set(self.differ_in)
@@ -330,15 +335,15 @@ def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    own = {}
+    entries = {}
     for key in ("claims", "stopping"):
         if key in file:
-            own[key] = file[key]
+            entries[key] = file[key]
     try:
-        known = TableSpec.model_validate({"columns": [], "claims": []} | own)
+        spec = TableSpec.model_validate({"columns": [], "claims": []} | entries)
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
-    return list(known.claims), known.stopping
+    return list(spec.claims), spec.stopping
 
 
 def _in_words(error: ValidationError) -> str:

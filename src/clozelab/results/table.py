@@ -377,8 +377,8 @@ class _Arrangement:
         self.columns.append(ours)
         for row in self.rows:
             cells = {}
-            for part, data in datasets.items():
-                cells[part] = (data, self._task_cell(row, data))
+            for name, data in datasets.items():
+                cells[name] = (data, self._task_cell(row, data))
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
             for group in column.parts:
                 groups.append(tuple(cells[part] for part in group))
@@ -504,17 +504,17 @@ def _mean_of_groups(groups: Sequence[tuple[tuple[DataColumn, Cell], ...]]) -> Ce
 
 def _mean_cell(parts: Sequence[Cell]) -> Cell:
     """A mean for every pair of seeds that all parts have."""
-    common = sorted(set.intersection(*(set(part.scores) for part in parts)))
-    healthy = sorted(set.intersection(*(set(part.healthy) for part in parts)))
+    common = sorted(set.intersection(*(set(cell.scores) for cell in parts)))
+    healthy = sorted(set.intersection(*(set(cell.healthy) for cell in parts)))
     scores = {}
     for seeds in common:
-        scores[seeds] = sum(part.scores[seeds] for part in parts) / len(parts)
-    seen = set(chain.from_iterable((*part.scores, *part.missing) for part in parts))
+        scores[seeds] = sum(cell.scores[seeds] for cell in parts) / len(parts)
+    seen = set(chain.from_iterable((*cell.scores, *cell.missing) for cell in parts))
     return Cell(
         scores=scores,
         healthy={seeds: scores[seeds] for seeds in healthy},
         missing=tuple(sorted(seen - set(common))),
-        is_of_one_encoder=all(part.is_of_one_encoder for part in parts),
+        is_of_one_encoder=all(cell.is_of_one_encoder for cell in parts),
     )
 
 

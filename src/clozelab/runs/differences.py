@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import methodcaller
 
 from clozelab.analysis.comparability import is_within
 from clozelab.runs.record import Record
@@ -45,7 +46,6 @@ def differing_keys(values: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that some of the mappings have otherwise, or lack."""
     differing = []
     for key in dict.fromkeys(chain.from_iterable(values)):
-        different = {mapping.get(key) for mapping in values}
-        if len(different) > 1:
+        if len(set(map(methodcaller("get", key), values))) > 1:
             differing.append(key)
     return differing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 
 from clozelab.analysis.grouping import group_by
@@ -181,14 +181,20 @@ def _alike(records: Iterable[Record]) -> Iterator[tuple[str, str, list[Record]]]
     Where runs of one name differ in more, as in `learning_rate=5e-5,2e-4`, the name says in what.
     """
     for (name, task), runs in group_by(records, attrgetter("name", "task")).items():
-        overrides = overrides_of(runs)
-        keys = differing_keys(overrides)
-        runs_by_name: dict[str, list[Record]] = {}
-        for run, values in zip(runs, overrides, strict=True):
-            settings = [f"{key}={values.get(key, 'default')}" for key in keys]
-            runs_by_name.setdefault(", ".join([name, *settings]), []).append(run)
-        for full_name, same in runs_by_name.items():
+        for full_name, same in _by_settings(name, runs).items():
             yield full_name, task, same
+
+
+def _by_settings(name: str, runs: Sequence[Record]) -> dict[str, list[Record]]:
+    """Name with what sets runs apart -> the runs that differ in seeds alone."""
+    overrides = overrides_of(runs)
+    keys = differing_keys(overrides)
+    runs_by_name: dict[str, list[Record]] = {}
+    for run, values in zip(runs, overrides, strict=True):
+        settings = [f"{key}={values.get(key, 'default')}" for key in keys]
+        full_name = ", ".join([name, *settings])
+        runs_by_name.setdefault(full_name, []).append(run)
+    return runs_by_name
 
 
 def ending(run: Record) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clozelab.config import Composed
 from clozelab.datamodules.files import used_folders
@@ -54,6 +54,8 @@ from clozelab.training.trainer import Hardware, build_trainer
 log = logging.getLogger(__name__)
 DataModule: TypeAlias = MeasureDataModule | FinetuningDataModule
 ScoringModule: TypeAlias = Measurement | FineTuning
+# Where heads come from, but for those of tasks.
+MAKERS = {"lm": "pre-training"}
 RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "num_entities", "collapsed")
 """What the record of a run repeats of scores.json, for tables."""
 TRAINING_ARGUMENTS = (
@@ -418,19 +420,23 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
     for head_name, head in heads.items():
         if passes_sigmoid(folder, task_of(head_name, config, names)):
             head.output_activation = nn.Sigmoid()
-        num_stored = sum(name.startswith("bilstm.") for name in stored)
-        if head_name == "bilstm" and num_stored > len(head.state_dict()):
-            raise ValueError(
-                f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
-                " says: give their number"
-            )
+        if head_name == "bilstm":
+            _require_all_layers(head, stored, folder)
         try:
             folders.load_head(folder, head_name, head, stored)
             if head_name == "lm":
                 family.require_masks(config)
         except ValueError as problem:
-            maker = "fine-tuning that kept its model, on a task of this kind"
-            if head_name == "lm":
-                maker = "pre-training"
+            maker = MAKERS.get(head_name, "fine-tuning that kept its model, on a task of this kind")
             remedy = f"{measure_name} asks what a model predicts: give it a folder of a {maker}"
             raise ValueError(f"{problem}; {remedy}") from problem
+
+
+def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: Path) -> None:
+    """ValueError where a folder has more layers of a BiLSTM than the measure's task."""
+    num_stored = sum(name.startswith("bilstm.") for name in stored)
+    if num_stored > len(lstm.state_dict()):
+        raise ValueError(
+            f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
+            " says: give their number"
+        )

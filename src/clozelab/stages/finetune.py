@@ -231,13 +231,13 @@ def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     task = job.cfg.task
     module = locate(task.module["_target_"])
     # of a task with labels of its own
-    kind = getattr(job.data.validation, "kind", None)
+    label_kind = getattr(job.data.validation, "kind", None)
     scores = {}
     for name in module.score_keys(task.module, task.data):
         scores[f"validation/{name}"] = Score.of(
             name,
             are_shares=module.scores_are_shares,
-            positive_label=getattr(kind, "positive_label", None),
+            positive_label=getattr(label_kind, "positive_label", None),
         )
     return Run.claim(
         job.cfg.run_dir,

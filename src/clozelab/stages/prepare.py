@@ -12,7 +12,7 @@ from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import Source, source_files
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import TokenizerSettings
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
 from clozelab.targets import build
 from clozelab.text.plain import JsonObject

@@ -96,9 +96,11 @@ def main(args: ParsedArgs) -> int:
     is_json = "json" in args.flags
     for text, query in zip(queries, query_vectors, strict=True):
         cosines = cosine_similarities(vectors, query)
-        group = text if "queries" in values else None
-        if group is not None and not is_json:
-            print(f"# {group}")
+        group = None
+        if "queries" in values:
+            group = text
+            if not is_json:
+                print(f"# {group}")
         for index in most_similar(cosines, int(values["top_k"])):
             cosine = float(cosines[index])
             print_hit(rows[index], roles, cosine, query=group, is_json=is_json)
@@ -183,10 +185,11 @@ def content_of(
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
+    precision = predictor.precision
     content: JsonObject = {
         "options": dict(options),
         "model": encoder_fingerprint(folder),
-        "precision": predictor.precision,
+        "precision": precision,
         "code": code_behind(["clozelab.modules.predictor.Predictor"]),
         "file": file_sha256(Path(file.name)),
         "form": file.form,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from clozelab.corpus import vocabulary
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, Source
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import read_text
-from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.locate import CONFIG_FILE, find_model
 from clozelab.stages.export import refuse_to_replace
 from clozelab.terminal import SWITCH, ParsedArgs, verb

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -76,23 +77,29 @@ def unrecorded(calls: Iterable[Numbers], recorded: Recorded) -> list[Numbers]:
     """The calls without those values that are recorded under the same key and step."""
     missing = []
     for call in calls:
-        metrics = {}
-        for key, value in call.metrics.items():
-            if not _is_among(recorded.get((key, call.step or 0), ()), key, value):
-                metrics[key] = value
+        metrics = _unrecorded_metrics(call, recorded)
         if metrics:
             missing.append(replace(call, metrics=metrics))
     return missing
 
 
+def _unrecorded_metrics(call: Numbers, recorded: Recorded) -> dict[str, float]:
+    step = call.step or 0
+    metrics = {}
+    for key, value in call.metrics.items():
+        values = recorded.get((key, step), ())
+        if not _is_among(values, key, value):
+            metrics[key] = value
+    return metrics
+
+
 def _is_among(values: Sequence[float], key: str, value: float) -> bool:
-    tolerance = SECONDS_TOLERANCE if key == SECONDS_KEY else 0.0
-    for other in values:
-        if math.isnan(value) and math.isnan(other):
-            return True
-        if math.isclose(other, value, rel_tol=RELATIVE_TOLERANCE, abs_tol=tolerance):
-            return True
-    return False
+    if math.isnan(value):
+        return any(map(math.isnan, values))
+    is_close = partial(math.isclose, value, rel_tol=RELATIVE_TOLERANCE)
+    if key == SECONDS_KEY:
+        is_close = partial(is_close, abs_tol=SECONDS_TOLERANCE)
+    return any(map(is_close, values))
 
 
 def catch_up(
@@ -109,12 +116,16 @@ def catch_up(
         first_step = min([call.step or 0 for call in missing], default=last_step + 1)
         if first_step < math.inf:
             tracker.drop_from(int(first_step))
-        recorded = {place: held for place, held in recorded.items() if place[1] < first_step}
+        recorded = _recorded_where(recorded, lambda step: step < first_step)
         missing = unrecorded(calls, recorded)
     give(tracker, missing)
     steps = {call.step for call in calls}
-    beside = {place: held for place, held in recorded.items() if place[1] not in steps}
-    return sum(call.size for call in missing), beside
+    num_values = sum(call.size for call in missing)
+    return num_values, _recorded_where(recorded, lambda step: step not in steps)
+
+
+def _recorded_where(recorded: Recorded, is_kept: Callable[[int], bool]) -> Recorded:
+    return {place: values for place, values in recorded.items() if is_kept(place[1])}
 
 
 def give(tracker: Logger, calls: Sequence[Numbers]) -> None:
@@ -163,21 +174,21 @@ def read_wandb_history(path: Path) -> Iterator[dict[str, float]]:
 
     data = path.read_bytes()
     position = 7
-    parts = b""
+    record_bytes = b""
     while position + 7 <= len(data):
         left_in_block = 32768 - position % 32768
         if left_in_block < 7:
             position += left_in_block
             continue
         length = int.from_bytes(data[position + 4 : position + 6], "little")
-        kind = data[position + 6]
-        parts += data[position + 7 : position + 7 + length]
+        chunk_kind = data[position + 6]
+        record_bytes += data[position + 7 : position + 7 + length]
         position += 7 + length
-        if kind == 0 or position > len(data):
+        if chunk_kind == 0 or position > len(data):
             return
-        if kind in (1, 4):
-            record = Record.FromString(parts)
-            parts = b""
+        if chunk_kind in (1, 4):
+            record = Record.FromString(record_bytes)
+            record_bytes = b""
             if record.HasField("history"):
                 yield _numbers_of(record.history.item)
 

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -155,11 +156,11 @@ class WandbTracker(Logger):
         """What the files of this run in its folder hold, online as well as offline."""
         recorded: Recorded = {}
         folder = Path(self.settings["dir"])
-        for path in sorted(folder.glob(f"wandb/*run-*-{self.settings['id']}/*.wandb")):
-            for numbers in read_wandb_history(path):
-                step = int(numbers.get("step", 0))
-                for key, value in numbers.items():
-                    recorded.setdefault((key, step), []).append(value)
+        paths = sorted(folder.glob(f"wandb/*run-*-{self.settings['id']}/*.wandb"))
+        for numbers in chain.from_iterable(map(read_wandb_history, paths)):
+            step = int(numbers.get("step", 0))
+            for key, value in numbers.items():
+                recorded.setdefault((key, step), []).append(value)
         return recorded
 
     @rank_zero_only
