@@ -152,7 +152,8 @@ def measure_side_by_side(plan: Plan) -> None:
             f" {usual:,.0f} |"
         )
         plan.record(f"side {shape}", encoders=len(answers), tokens_per_second=total, usual=usual)
-    plan.say("", *[line[:200] for tail in tails for line in tail])
+    for tail in tails:
+        plan.say("", *[line[:200] for line in tail])
     require(bool(by_shape), "no encoder was measured")
 
 

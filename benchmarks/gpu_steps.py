@@ -194,7 +194,7 @@ class Spikes(Callback):
             self._kept = weight.detach().clone()
             weight.data.mul_(1024.0)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: object, **__: object) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, _: Trainer, module: Any, *__: object, **___: object) -> None:
         if self._kept is not None:
             _last_norm(module).data.copy_(self._kept)
             self._kept = None

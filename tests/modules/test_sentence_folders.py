@@ -198,6 +198,34 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 }
 
 
+def keep_case(folder: Path) -> None:
+    """Lets a folder's tokenizer keep capital letters."""
+    for name, keys in (
+        ("tokenizer.json", ("normalizer", "lowercase")),
+        ("tokenizer_config.json", ("do_lower_case",)),
+    ):
+        content = json.loads((folder / name).read_text())
+        *above, last = keys
+        place = content
+        for key in above:
+            place = place[key]
+        place[last] = False
+        (folder / name).write_text(json.dumps(content))
+
+
+def test_lower_case_of_the_library_is_that_of_the_tokenizer(write: Any) -> None:
+    """Many public folders say do_lower_case beside a tokenizer that lower-cases anyway."""
+    library = pytest.importorskip("sentence_transformers")
+    folder = write(SentenceVectors())
+    limits = {"max_seq_length": 12, "do_lower_case": True}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(limits))
+    texts = ["A cat SAT", "a cat sat"]
+    ours = clozelab.load(str(folder), device="cpu", precision="32-true").embed(texts)
+    theirs = library.SentenceTransformer(str(folder), device="cpu").encode(texts)
+    assert np.abs(theirs - ours).max() <= 1e-5
+    assert np.abs(ours[0] - ours[1]).max() <= 1e-6
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_computed_here_is_refused_by_name(write: Any, case: str) -> None:
     name, content, message = REFUSED[case]
@@ -205,6 +233,8 @@ def test_what_is_not_computed_here_is_refused_by_name(write: Any, case: str) -> 
     (folder / "2_Normalize").mkdir()
     if case == "older file":
         (folder / "sentence_bert_config.json").unlink()
+    if case in ("older file", "lower case"):
+        keep_case(folder)
     (folder / name).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
         sentence_vectors(folder)

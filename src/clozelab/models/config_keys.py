@@ -30,7 +30,7 @@ _SHOWN_CHARACTERS = 60
 _BOOKKEEPING = """
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
     _experts_implementation_internal _name_or_path architectures attn_implementation
-    experts_implementation finetuning_task language model_type name_or_path prefix
+    experts_implementation finetuning_task language model_type name name_or_path prefix
     task_specific_params tokenizer_class transformers_version
 """
 # Of sentence-transformers; modules/sentence_folders.py reads them.

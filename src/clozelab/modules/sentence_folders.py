@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.models.config import EncoderConfig
@@ -192,9 +193,13 @@ def _whole_number(path: Path, settings: ReadOnlyJson, key: str) -> int | None:
 def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
     """ValueError where the library changes each text; a warning for prompts that one may name."""
     library = _library_settings(folder)
+    lower_cases = settings.get("do_lower_case")
+    # A tokenizer that lower-cases anyway makes the same pieces of both texts.
+    if lower_cases and read_tokenizer(folder).lowercase:
+        lower_cases = False
     changes = {
         "default_prompt_name": library.get("default_prompt_name"),
-        "do_lower_case": settings.get("do_lower_case"),
+        "do_lower_case": lower_cases,
     }
     for key, value in changes.items():
         if value:

@@ -20,6 +20,8 @@ class Ernie(Family):
     prefix = "ernie."
     causal_lm = "ForCausalLM"
     more_read = ("task_type_vocab_size", "use_task_id")
+    # Of PaddlePaddle: how it computes, and a task that nobody asked for.
+    harmless = ("enable_recompute", "fuse", "task_id")
 
     def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
         number = config.task_type_vocab_size
