@@ -140,10 +140,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "words.txt").write_text("cat\n")
     (root / "names.txt").write_text("the mat\n")
     (root / "mypkg.py").write_text(PACKAGE)
-    for name in ("train", "dev"):
+    # No row of one split stands in the other.
+    for name, noun in (("train", "film"), ("dev", "book")):
         file = root / f"data/glue/SST-2/{name}.tsv"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("sentence\tlabel\n" + "a film\t1\nnot a film\t0\n" * 20)
+        file.write_text("sentence\tlabel\n" + f"a {noun}\t1\nnot a {noun}\t0\n" * 20)
     (root / "data/pairs.jsonl").write_text(pair * 20)
     return root
 
