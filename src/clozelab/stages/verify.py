@@ -6,6 +6,8 @@ The words of a record are run only if an experiment's file might say them.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import random
 import re
@@ -75,6 +77,8 @@ MAX_SHOWN = 20  # findings
 CHECKSUMS_FILE = "checksums.json"  # of an encoder's folder
 ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
 ROUNDED_SECONDS = 1e-3  # metrics.csv has milliseconds
+# Of results.csv: packs that were made before these columns existed lack them.
+ADDED_COLUMNS = frozenset({"positive_label"})
 # What a record's command may say: a key and a value, nothing of Hydra's, no interpolation.
 SAFE_OVERRIDE = re.compile(r"\+{0,2}(?!hydra)[\w./]+=[^$]*")
 # Keys that say where things are on a machine, or how its runs are shown.
@@ -411,18 +415,31 @@ def score_mismatches(
 
 
 def check_table(archive: RunArchive) -> CheckResult:
-    """Make results.csv again from the records, and compare."""
+    """Make results.csv again from the records, and compare; an older one lacks added columns."""
     folder = archive.folder / "again"
     folder.mkdir()
     new_file = write_results_table(archive.manifest, archive.records, archive.experiment, folder)
-    new_lines = new_file.read_text(encoding="utf-8").splitlines()
     old_lines = (archive.folder / RESULTS).read_text(encoding="utf-8").splitlines()
+    header = "".join(old_lines[:1]).split(",")
+    new_lines = _table_lines(new_file, left_out=ADDED_COLUMNS.difference(header))
     wrong = []
     for new_line, old_line in zip_longest(new_lines, old_lines, fillvalue=""):
         if new_line != old_line:
             wrong.append(f"{RESULTS} says {old_line!r}, and the records say {new_line!r}")
             break
     return CheckResult(f"{len(new_lines) - 1} lines of {RESULTS}", wrong)
+
+
+def _table_lines(path: Path, left_out: Collection[str]) -> list[str]:
+    """The lines of a table that this code wrote, without some of its columns."""
+    text = io.StringIO()
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        fields = [field for field in reader.fieldnames or () if field not in left_out]
+        writer = csv.DictWriter(text, fields, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(reader)
+    return text.getvalue().splitlines()
 
 
 # A run
