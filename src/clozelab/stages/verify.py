@@ -6,8 +6,6 @@ The words of a record are run only if an experiment's file might say them.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import random
 import re
@@ -418,28 +416,22 @@ def check_table(archive: RunArchive) -> CheckResult:
     """Make results.csv again from the records, and compare; an older one lacks added columns."""
     folder = archive.folder / "again"
     folder.mkdir()
-    new_file = write_results_table(archive.manifest, archive.records, archive.experiment, folder)
     old_lines = (archive.folder / RESULTS).read_text(encoding="utf-8").splitlines()
     header = "".join(old_lines[:1]).split(",")
-    new_lines = _table_lines(new_file, left_out=ADDED_COLUMNS.difference(header))
+    new_file = write_results_table(
+        archive.manifest,
+        archive.records,
+        archive.experiment,
+        folder,
+        left_out=ADDED_COLUMNS.difference(header),
+    )
+    new_lines = new_file.read_text(encoding="utf-8").splitlines()
     wrong = []
     for new_line, old_line in zip_longest(new_lines, old_lines, fillvalue=""):
         if new_line != old_line:
             wrong.append(f"{RESULTS} says {old_line!r}, and the records say {new_line!r}")
             break
     return CheckResult(f"{len(new_lines) - 1} lines of {RESULTS}", wrong)
-
-
-def _table_lines(path: Path, left_out: Collection[str]) -> list[str]:
-    """The lines of a table that this code wrote, without some of its columns."""
-    text = io.StringIO()
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        fields = [field for field in reader.fieldnames or () if field not in left_out]
-        writer = csv.DictWriter(text, fields, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(reader)
-    return text.getvalue().splitlines()
 
 
 # A run
