@@ -53,8 +53,9 @@ beginning, where there is one alone) to its last one, in a temporary folder;
 nothing of the run is touched. Compares the digest of all batches, every logged
 figure, weights and optimizer state. An evaluation is measured again, and a
 finished fine-tuning, which keeps no checkpoint, is trained again from its
-beginning: their figures and predictions are compared. Exit status 0: the same
-run; 1: it is not, or it cannot be made again.
+beginning: their figures and predictions are compared. Learning rate, epochs,
+batch size and optimizer are those of the record. Exit status 0: the same run;
+1: it is not, or it cannot be made again.
 
 To the bit on a CPU, or with trainer.deterministic=true, where machine and torch
 are those of the run. Otherwise the digest, and figures within 1 %; those of a
