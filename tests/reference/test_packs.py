@@ -1,5 +1,8 @@
 """Published packs of runs open, and are judged as they were: `claims.csv` has the same cells.
 
+Each is also what it says to `clozelab verify`, its `results.csv` too: an older one lacks the
+columns that were added since.
+
 Frozen files have the labels of verdicts that earlier versions wrote, where today's have a code and
 a column `exploratory`; every other cell is compared as text.
 
@@ -64,6 +67,16 @@ def test_a_published_pack_is_judged_as_it_was(
     monkeypatch.setattr(render, "_plots", lambda *_: {})
     found = claims_of(PUBLISHED / frozen.stem / "runs.zip", tmp_path)
     assert read_claims_file(found) == read_claims_file(frozen)
+
+
+@pytest.mark.parametrize(
+    "frozen", [pytest.param(one, id=one.stem, marks=is_slow(one)) for one in FROZEN]
+)
+def test_a_published_pack_is_what_it_says(frozen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["verify", str(PUBLISHED / frozen.stem / "runs.zip"), "retrain=false"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert status == 0, printed
+    assert "lines of results.csv" in printed
 
 
 def test_every_frozen_pack_makes_claims() -> None:

@@ -4,7 +4,9 @@ named.
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -201,6 +203,37 @@ def test_an_honest_pack_is_what_it_says_and_what_is_flipped_is_named(
     forged(other, file, change, is_clever=False)
     status, said = say([*words, str(other)], capsys)
     screen(said)
+
+
+def column_taken_out(text: str, name: str) -> str:
+    header, *lines = csv.reader(text.splitlines())
+    index = header.index(name)
+    rows = [[*line[:index], *line[index + 1 :]] for line in (header, *lines)]
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text, ""),
+        (lambda text: text.replace(",True,", ",False,", 1), "results.csv says 'table5"),
+        (lambda text: text.replace(",unit,", ",unt,", 1), "results.csv says 'experiment"),
+        (lambda text: column_taken_out(text, "score"), "results.csv says 'experiment"),
+        (lambda text: text.rstrip("\n").rpartition("\n")[0] + "\n", "results.csv says ''"),
+        (lambda _: "", "results.csv says ''"),
+    ],
+    ids=["as it was", "a value", "an unknown column", "a missing column", "a line less", "empty"],
+)
+def test_a_pack_of_before_a_column_was_added_is_what_it_says(
+    packed: Any, capsys: Any, change: Callable[[str], str], message: str
+) -> None:
+    """Its other columns are compared as ever."""
+    pack = packed("one", 1, 2, change=honest)
+    forged(pack, "results.csv", lambda text: change(column_taken_out(text, "positive_label")))
+    status, said = say(["verify", "retrain=false", str(pack)], capsys)
+    assert status == int(bool(message)) and message in said, said
 
 
 def test_what_was_taken_out_of_a_pack_or_put_into_it_is_named(

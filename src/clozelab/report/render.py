@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -183,10 +183,13 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
 # -- files of numbers ------------------------------------------------------------------------------
 
 
-def write_results(path: Path, table: ResultTable, scale: str) -> None:
-    """Write every run of an experiment at one scale, complete or not."""
+def write_results(
+    path: Path, table: ResultTable, scale: str, left_out: Collection[str] = ()
+) -> None:
+    """Write every run of an experiment at one scale, complete or not, without some columns."""
+    fields = [field for field in RESULT_FIELDS if field not in left_out]
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, RESULT_FIELDS, restval="", lineterminator="\n")
+        writer = csv.DictWriter(file, fields, "", extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(result_lines(table, scale))
 

@@ -198,6 +198,26 @@ def _label_names(run: Record) -> list[str]:
     return names
 
 
+def unnamed_positive_label(run: Record) -> str | None:
+    """The class that an older fine-tuning's F1 is of, where its record does not name one.
+
+    It is the second of two labels. None for 0 and 1 and the like, whose F1 needs no name.
+    """
+    from clozelab.datamodules.label_kinds import USUAL_POSITIVE_LABELS
+
+    score = run.scores.get("validation/f1")
+    if run.stage != "finetune" or score is None or score.positive_label is not None:
+        return None
+    labels = read_answers(run.folder / "predictions.jsonl").labels
+    if not labels or not isinstance(labels[0], str):
+        return None
+    names = list(dict.fromkeys([*_label_names(run), *sorted(labels)]))
+    # A text with $ would mean something to Hydra.
+    if len(names) != 2 or frozenset(names) in USUAL_POSITIVE_LABELS or "$" in names[1]:
+        return None
+    return names[1]
+
+
 def _with_second(names: Sequence[str], label: str) -> list[str]:
     """The names in their order, but for one that stands second; "" is before a single one."""
     before = [name for name in names if name != label]

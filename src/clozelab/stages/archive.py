@@ -150,9 +150,16 @@ def _stored_names(manifest: Manifest) -> dict[str, str]:
 
 
 def write_results_table(
-    manifest: Manifest, records: Iterable[Record], experiment: Path | None, folder: Path
+    manifest: Manifest,
+    records: Iterable[Record],
+    experiment: Path | None,
+    folder: Path,
+    left_out: Collection[str] = (),
 ) -> Path:
     """Write every score of the table that an archive's runs make, wherever they lie now.
+
+    Args:
+        left_out: columns that it shall not have.
 
     Returns:
         The path of results.csv, in `folder`.
@@ -168,7 +175,7 @@ def write_results_table(
         table = infer_table(runs)
     else:
         table = build_table(load_experiment(experiment), runs)
-    write_results(folder / RESULTS, table, manifest.scale)
+    write_results(folder / RESULTS, table, manifest.scale, left_out)
     return folder / RESULTS
 
 

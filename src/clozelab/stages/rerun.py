@@ -6,7 +6,9 @@ restore, data, masks, dropout and kernels.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.results.answers import unnamed_positive_label
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.record import Record, changes, read_record, write_record
+from clozelab.runs.store import fingerprint_of
 from clozelab.terminal import say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
@@ -37,6 +41,8 @@ REPLACED_KEYS = (
     "trainer.threads",
     "allow_targets",
 )
+# Settings with defaults that depend on where the encoder comes from and on the version of the code.
+RECIPE_KEY = re.compile(r"learning_rate|epochs|global_batch_size|optimizer\.[a-z]\w*")
 # Files of two runs that are equal to the byte, if all is.
 COMPARED_FILES = ("encoder*/**/checksums.json", "predictions*.json*", "null_odds.json")
 ALL_STEPS = range(10**9)
@@ -78,7 +84,11 @@ def rerun_from_beginning(
         )
     say(f"making {record.place} again; it took {duration(record.seconds)}")
     new_folder = folder / "again"
-    process = run_command_again(record, new_folder, overrides or {})
+    label = unnamed_positive_label(record)
+    further = dict(overrides or {})
+    if label is not None:
+        further["++task.data.positive_label"] = json.dumps(label, ensure_ascii=False)
+    process = run_command_again(record, new_folder, further)
     new_record = read_record(new_folder)
     if process.returncode or new_record is None or not new_record.is_complete:
         raise ValueError(f"it cannot be made again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}")
@@ -88,7 +98,7 @@ def rerun_from_beginning(
     accuracy = f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
     if is_reproducible(record):
         accuracy = "to the bit"
-    differences = list(run_differences(record, new_record))
+    differences = list(run_differences(as_of_today(record, new_record, label), new_record))
     return Comparison(f"{stretch} and compared {accuracy}", differences)
 
 
@@ -152,7 +162,8 @@ def run_command_again(
 ) -> subprocess.CompletedProcess[str]:
     """Run a run's own command with another run folder and more overrides, and keep what it prints.
 
-    Its process dies with this one.
+    Its learning rate, epochs, batch size and optimizer are those of the record, whatever the
+    command's defaults are today. Its process dies with this one.
     """
     if not record.config_name:
         raise ValueError(f"{record.folder} was not made by a command line")
@@ -161,6 +172,7 @@ def run_command_again(
             f"{record.folder} was started in {record.started_in}, which is gone: its command needs"
             " that folder"
         )
+    overrides = recorded_recipe(record) | dict(overrides)
     replaced = (*REPLACED_KEYS, *overrides)
     arguments = []
     for word in record.words:
@@ -179,6 +191,44 @@ def run_command_again(
         errors="replace",
         preexec_fn=die_with_parent,
     )
+
+
+def recorded_recipe(record: Record) -> dict[str, str]:
+    """Key -> value, as a command says it, of the numbers by which a run was trained."""
+    # A record may be anybody's: its texts are left to the command.
+    return {
+        key: json.dumps(value)
+        for key, value in flatten(record.config).items()
+        if RECIPE_KEY.fullmatch(key) and isinstance(value, int | float | None)
+    }
+
+
+def as_of_today(old: Record, new: Record, positive_label: str | None) -> Record:
+    """The old record with what this code writes down otherwise, to be held against the new one.
+
+    Args:
+        positive_label: the class of its F1, where the old record does not name it.
+
+    Raises:
+        ValueError: the command has other settings today, so that nothing can be compared.
+    """
+    today = old.model_copy(deep=True)
+    if positive_label is not None:
+        today.config["task"]["data"]["positive_label"] = positive_label
+    # The same files and encoder may give another fingerprint of the tokens in another version. To
+    # the bit, figures and predictions tell whether the tokens are the same.
+    changed = [name for name in old.inputs if old.inputs[name] != new.inputs.get(name)]
+    if changed == ["task_data"] and is_reproducible(old):
+        today.inputs = new.inputs
+        changed = []
+    if changed == ["task_data"] or identity_of(today.config) != identity_of(new.config):
+        raise ValueError(
+            f"{old.folder} was not compared, because its command has other settings today:\n"
+            f"{changes(today, new)}"
+        )
+    if old.fingerprint == fingerprint_of(old.config, old.inputs, old.results_version):
+        today.fingerprint = fingerprint_of(today.config, today.inputs, today.results_version)
+    return today
 
 
 def is_reproducible(record: Record) -> bool:

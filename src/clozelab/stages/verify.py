@@ -53,8 +53,9 @@ beginning, where there is one alone) to its last one, in a temporary folder;
 nothing of the run is touched. Compares the digest of all batches, every logged
 figure, weights and optimizer state. An evaluation is measured again, and a
 finished fine-tuning, which keeps no checkpoint, is trained again from its
-beginning: their figures and predictions are compared. Exit status 0: the same
-run; 1: it is not, or it cannot be made again.
+beginning: their figures and predictions are compared. Learning rate, epochs,
+batch size and optimizer are those of the record. Exit status 0: the same run;
+1: it is not, or it cannot be made again.
 
 To the bit on a CPU, or with trainer.deterministic=true, where machine and torch
 are those of the run. Otherwise the digest, and figures within 1 %; those of a
@@ -75,6 +76,8 @@ MAX_SHOWN = 20  # findings
 CHECKSUMS_FILE = "checksums.json"  # of an encoder's folder
 ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
 ROUNDED_SECONDS = 1e-3  # metrics.csv has milliseconds
+# Of results.csv: packs that were made before these columns existed lack them.
+ADDED_COLUMNS = frozenset({"positive_label"})
 # What a record's command may say: a key and a value, nothing of Hydra's, no interpolation.
 SAFE_OVERRIDE = re.compile(r"\+{0,2}(?!hydra)[\w./]+=[^$]*")
 # Keys that say where things are on a machine, or how its runs are shown.
@@ -411,12 +414,19 @@ def score_mismatches(
 
 
 def check_table(archive: RunArchive) -> CheckResult:
-    """Make results.csv again from the records, and compare."""
+    """Make results.csv again from the records, and compare; an older one lacks added columns."""
     folder = archive.folder / "again"
     folder.mkdir()
-    new_file = write_results_table(archive.manifest, archive.records, archive.experiment, folder)
-    new_lines = new_file.read_text(encoding="utf-8").splitlines()
     old_lines = (archive.folder / RESULTS).read_text(encoding="utf-8").splitlines()
+    header = "".join(old_lines[:1]).split(",")
+    new_file = write_results_table(
+        archive.manifest,
+        archive.records,
+        archive.experiment,
+        folder,
+        left_out=ADDED_COLUMNS.difference(header),
+    )
+    new_lines = new_file.read_text(encoding="utf-8").splitlines()
     wrong = []
     for new_line, old_line in zip_longest(new_lines, old_lines, fillvalue=""):
         if new_line != old_line:
