@@ -29,6 +29,7 @@ from clozelab.datamodules.labelled import (
     TableFormat,
     TextExamples,
 )
+from clozelab.terminal import quiet_log
 
 PAIRS = TableFormat(["s1", "s2"], "label", "index")
 SINGLE = TableFormat(["sentence"], "label")
@@ -637,6 +638,26 @@ def test_damaged_rows_are_said_aloud(
     assert len(data.validation) == 200
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warned == [f"toy: 1 damaged row(s) of {tmp_path / 'dev.tsv'} left out"]
+
+
+def test_odd_labels_are_said_at_every_launch(
+    make: Callable[..., LabelledDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A launch reads its sequences from the cache; the pre-flight, whose log is off, reads too."""
+    labels = ["science;old", "science", "old", "Old"]
+    rows = [f"{FILM_WORDS[i % 5]} {i}\t{labels[i % 4]}" for i in range(40)]
+    (tmp_path / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    for max_positions in (64, 64, 32, 32):
+        caplog.clear()
+        make(max_positions, labels=None, validation_file=None).setup()
+        assert caplog.text.count("seem to be several labels with ';'") == 1
+        assert caplog.text.count("differ by case alone") == 1
+    caplog.clear()
+    with quiet_log():
+        warnings = make(labels=None, validation_file=None).preview().warnings
+    assert not caplog.messages and len(warnings) == 2
+    assert "differ by case alone" in warnings[0] and "several labels" in warnings[1]
+    assert not make(labels=labels, validation_file=None).preview().warnings, "they are named"
 
 
 def test_labels_may_be_numbers(make: Callable[..., LabelledDataModule]) -> None:

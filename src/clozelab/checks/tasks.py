@@ -66,6 +66,8 @@ def check_labels(task: Task) -> Iterator[Finding]:
     elif task.preview.label_names is not None:
         check = _names
     cases, figure = check(task)
+    for text in task.preview.warnings:
+        cases.append(Case(True, WARNING, text, "mend the file, or know that it is read so"))
     yield from all_findings("labels", task.name, "labels are as configured", figure, cases)
 
 

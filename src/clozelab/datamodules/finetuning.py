@@ -409,15 +409,17 @@ class FinetuningDataModule(LightningDataModule):
         }
         key = files.content_key({**content, **self.tokenization, **settings})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
-        arrays, facts = files.cached_arrays(folder, partial(build, path, role, **settings))
+        arrays, facts = files.cached_arrays(folder, path, partial(build, path, role, **settings))
         self._rows[role, path] = (arrays["row_hashes"], arrays["row_lines"])
         return arrays, facts, key
 
     def preview(self) -> TaskPreview:
         """Texts and labels of both splits as written, without tokenising."""
-        train = self.preview_of(self.train_path, "training")
-        validation = self.preview_of(self.validation_path, "validation")
-        return TaskPreview(train, validation, **self.preview_facts(train))
+        with files.collected_warnings() as warnings:
+            train = self.preview_of(self.train_path, "training")
+            validation = self.preview_of(self.validation_path, "validation")
+        warnings = list(dict.fromkeys(warnings))  # both may be parts of one file
+        return TaskPreview(train, validation, warnings=warnings, **self.preview_facts(train))
 
     @abstractmethod
     def preview_of(self, path: Path, role: str) -> Preview:
