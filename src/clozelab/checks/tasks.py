@@ -32,7 +32,7 @@ from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.files import Preview, TaskPreview
 from clozelab.datamodules.label_kinds import Number
-from clozelab.datamodules.splitting import Overlap, text_hashes
+from clozelab.datamodules.splitting import Overlap, swapped_hashes, text_hashes
 from clozelab.planning.jobs import Corpus
 
 CANARY_TRAIN = 4000
@@ -349,9 +349,12 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
 
 def _check_overlap(task: Task) -> Finding:
     """Validation examples that stand in training."""
-    overlap = Overlap.of(
-        text_hashes(task.preview.train.rows), text_hashes(task.preview.validation.rows)
-    )
+    train = text_hashes(task.preview.train.rows)
+    rows = task.preview.validation.rows
+    swapped = None
+    if len(task.preview.validation.texts) == 2:
+        swapped = swapped_hashes(rows)
+    overlap = Overlap.of(train, text_hashes(rows), swapped=swapped)
     case = Case(
         overlap.is_large,
         WARNING,

@@ -504,6 +504,7 @@ class TagDataModule(FinetuningDataModule):
 
     train: TaggedSplit
     validation: TaggedSplit
+    grouping = "equal sentences, or those of one document, stay together"
 
     def __init__(
         self,
@@ -557,7 +558,10 @@ class TagDataModule(FinetuningDataModule):
 
     def _warn_of_plain_tags(self) -> None:
         """Say which file has nothing that keeps neighbouring entities of one type apart."""
-        schemes = {split.counts["tag_scheme"]: path for _, path, split in self.splits()}
+        schemes = {
+            self.train.counts["tag_scheme"]: self.train_path,
+            self.validation.counts["tag_scheme"]: self.validation_path,
+        }
         if PLAIN not in schemes:
             return
         plain_path = schemes.pop(PLAIN)
