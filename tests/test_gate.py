@@ -664,7 +664,7 @@ def checkpoint(place: Path, evil: Evil) -> None:
 def arrays(place: Path, evil: Evil) -> None:
     np.save(place / "x.npy", np.array([evil], dtype=object), allow_pickle=True)
     (place / "meta.json").write_text(json.dumps({"checksums": {}, "facts": {}}))
-    cached_arrays(place, lambda: ({}, {}))
+    cached_arrays(place, place, lambda: ({}, {}))
 
 
 @pytest.mark.parametrize("read", [weights, zipped_weights, checkpoint, arrays])

@@ -596,6 +596,16 @@ def test_wrong_label_files(
     assert any(message in one.what for one in examine(spoilt) if one.check == "labels")
 
 
+def test_what_reading_the_files_warned_of(one_arm: Subject, make: Make, tokenizer: Any) -> None:
+    task = make("task", tokenizer)
+    warned = replace(task, preview=replace(task.preview, warnings=["x.csv: 2 odd labels"]))
+    subject = replace(one_arm, tasks=[warned])
+    assert caught(subject, warning=True) == {"labels"}
+    assert [one.what for one in examine(subject) if one.check == "labels"] == [
+        f"{task.name}: x.csv: 2 odd labels"
+    ]
+
+
 def test_label_maps_out_of_order(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     digits = make("task", tokenizer, names=("1", "0"))
     assert caught(replace(one_arm, tasks=[digits])) == {"labels"}

@@ -80,6 +80,9 @@ def test_generated_baselines_say_nothing_of_a_real_file(tmp_path: Path) -> None:
     assert baselines_of(tmp_path, path) == {}
 
 
+SOURCE = Path("data/x.tsv")
+
+
 class Builder:
     def __init__(self) -> None:
         self.calls = 0
@@ -91,7 +94,7 @@ class Builder:
 
 def test_second_time_comes_from_the_folder(tmp_path: Path) -> None:
     build = Builder()
-    first, second = (cached_arrays(tmp_path / "tasks/x-1", build) for _ in range(2))
+    first, second = (cached_arrays(tmp_path / "tasks/x-1", SOURCE, build) for _ in range(2))
     assert build.calls == 1
     assert second[1] == first[1] == {"count": 5}
     assert second[0]["names"].tolist() == ["a", "bé"]
@@ -100,12 +103,29 @@ def test_second_time_comes_from_the_folder(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "tasks").iterdir()] == ["x-1"]
 
 
+def test_what_building_warned_of_is_said_of_the_file_that_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("clozelab.somewhere.that.reads")
+
+    def build() -> Any:
+        log.warning("%s: odd labels", tmp_path / "old.tsv")
+        log.info("not a warning")
+        return {"numbers": np.arange(5)}, {"count": 5}
+
+    for name in ("old", "new", "new"):
+        caplog.clear()
+        _, facts = cached_arrays(tmp_path / "x-1", tmp_path / f"{name}.tsv", build)
+        assert facts == {"count": 5}
+        assert caplog.messages == [f"{tmp_path / name}.tsv: odd labels"]
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "meta"])
 def test_damaged_folder_is_built_anew(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture, screen: Screens
 ) -> None:
     build, folder = Builder(), tmp_path / "x-1"
-    cached_arrays(folder, build)
+    cached_arrays(folder, SOURCE, build)
     path = folder / ("meta.json" if damage == "meta" else "numbers.npy")
     content = bytearray(path.read_bytes())
     if damage == "missing":
@@ -116,7 +136,7 @@ def test_damaged_folder_is_built_anew(
         content[-2] ^= 1
         path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        arrays, _ = cached_arrays(folder, build)
+        arrays, _ = cached_arrays(folder, SOURCE, build)
     assert build.calls == 2
     assert arrays["numbers"].tolist() == [0, 1, 2, 3, 4]
     screen.log(caplog)
@@ -127,7 +147,7 @@ def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
         raise ValueError("bad label")
 
     with pytest.raises(ValueError):
-        cached_arrays(tmp_path / "x-1", build)
+        cached_arrays(tmp_path / "x-1", SOURCE, build)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -29,6 +29,7 @@ from clozelab.datamodules.labelled import (
     TableFormat,
     TextExamples,
 )
+from clozelab.terminal import quiet_log
 
 PAIRS = TableFormat(["s1", "s2"], "label", "index")
 SINGLE = TableFormat(["sentence"], "label")
@@ -637,6 +638,67 @@ def test_damaged_rows_are_said_aloud(
     assert len(data.validation) == 200
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warned == [f"toy: 1 damaged row(s) of {tmp_path / 'dev.tsv'} left out"]
+
+
+def test_swapped_pairs_are_no_new_examples(
+    tmp_path: Path, film_tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    header = "text\tother\tlabel"
+    pairs = []
+    for i in range(60):
+        text = f"{FILM_WORDS[i % 5]} {FILM_WORDS[i // 5 % 5]} {FILM_WORDS[i // 25]}"
+        pairs.append((text, f"{text} {FILM_WORDS[0]}"))
+    rows = [
+        f"{first}\t{second}\t{'no' if i % 2 else 'yes'}" for i, (first, second) in enumerate(pairs)
+    ]
+    swaps = [f"{second}\t{first}\tno" for first, second in pairs]
+    (tmp_path / "x.tsv").write_text("\n".join([header, *rows]) + "\n")
+    for name, some in (
+        ("some", [*rows[:2], *swaps[2:5], f"new\t{FILM_WORDS[0]}\tno"]),
+        ("all", swaps),
+    ):
+        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *some]) + "\n")
+    columns = {"text_columns": ["text", "other"]}
+
+    some = module(tmp_path, film_tokenizer, validation_file="some.tsv", **columns)
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        some.setup()
+        some.refuse_overlap(allowed=False)
+        assert "5 of 6 rows" in caplog.text and ", 3 of them also in swapped order (" in caplog.text
+        assert some.facts["validation_in_training"] == 5
+        some = module(tmp_path, film_tokenizer, validation_file="some.tsv", **columns)
+    whole = module(tmp_path, film_tokenizer, validation_file="all.tsv", **columns)
+    whole.setup()
+    with pytest.raises(ValueError, match=r"60 of 60 rows .* 60 of them also in swapped order"):
+        whole.refuse_overlap(allowed=False)
+
+    (tmp_path / "x.tsv").write_text("\n".join([header, *rows, *swaps]) + "\n")
+    held_out = module(tmp_path, film_tokenizer, validation_file=None, **columns)
+    with caplog.at_level("INFO"):
+        held_out.setup()
+    assert held_out.overlap.num_seen == 0 < held_out.overlap.num_rows
+    assert "same first text, and a pair and its swap, stay together" in caplog.text
+
+
+def test_odd_labels_are_said_at_every_launch(
+    make: Callable[..., LabelledDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A launch reads its sequences from the cache; the pre-flight, whose log is off, reads too."""
+    labels = ["science;old", "science", "old", "Old"]
+    rows = [f"{FILM_WORDS[i % 5]} {i}\t{labels[i % 4]}" for i in range(40)]
+    (tmp_path / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    for max_positions in (64, 64, 32, 32):
+        caplog.clear()
+        make(max_positions, labels=None, validation_file=None).setup()
+        assert caplog.text.count("seem to be several labels with ';'") == 1
+        assert caplog.text.count("differ by case alone") == 1
+    caplog.clear()
+    with quiet_log():
+        warnings = make(labels=None, validation_file=None).preview().warnings
+    assert not caplog.messages and len(warnings) == 2
+    assert "differ by case alone" in warnings[0] and "several labels" in warnings[1]
+    assert not make(labels=labels, validation_file=None).preview().warnings, "they are named"
 
 
 def test_labels_may_be_numbers(make: Callable[..., LabelledDataModule]) -> None:

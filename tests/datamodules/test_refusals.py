@@ -105,7 +105,7 @@ def failed_build_leaves_nothing(tmp_path: Path) -> None:
     def build() -> Any:
         raise ValueError("bad label")
 
-    cached_arrays(tmp_path / "x-1", build)
+    cached_arrays(tmp_path / "x-1", tmp_path, build)
 
 
 def sources_that_cannot_be(overrides: list[str]) -> None:

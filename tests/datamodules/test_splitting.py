@@ -7,7 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from clozelab.datamodules.splitting import HeldOut, Overlap, quantiles_of, text_hashes
+from clozelab.datamodules.splitting import (
+    HeldOut,
+    Overlap,
+    pair_groups,
+    quantiles_of,
+    swapped_hashes,
+    text_hashes,
+)
 
 
 def rows(number: int, seed: int = 0) -> tuple[list[str], np.ndarray]:
@@ -28,6 +35,44 @@ def test_overlap_is_a_set_of_texts() -> None:
     hashes = np.arange(200, dtype=np.uint64)
     assert not Overlap.of(hashes[:2], hashes).is_large
     assert Overlap.of(hashes[:3], hashes).is_large
+
+
+def test_a_pair_counts_in_either_order() -> None:
+    train = [("a", "b"), ("c", "d"), ("e", "e")]
+    validation = [("x", "y"), ("d", "c"), ("a", "b"), ("e", "e"), ("b", "c")]
+    hashes = text_hashes(train), text_hashes(validation)
+    lines = np.arange(2, 5), np.arange(10, 15)
+    overlap = Overlap.of(*hashes, *lines, swapped=swapped_hashes(validation))
+    assert overlap == Overlap(3, 5, validation_line=11, training_line=3, num_swapped=1)
+    assert Overlap.of(*hashes, *lines).num_seen == 2
+
+
+def test_a_pair_and_its_swap_are_one_group() -> None:
+    rows = [("b", "a"), ("a", "b"), ("b", "c"), ("c", "x"), ("d", "e"), ("e", "f"), ("f", "e")]
+    expected = ["a", "a", "a", "c", "d", "e", "e"]
+    assert pair_groups(rows) == expected
+    order = np.random.default_rng(0).permutation(len(rows))
+    assert pair_groups([rows[i] for i in order]) == [expected[i] for i in order]
+    # a long chain of swaps is one group, of its first text; single texts are groups of themselves
+    chain = [(f"{i:02}", f"{i + 1:02}") for i in range(50)]
+    swaps = [(second, first) for first, second in chain]
+    assert set(pair_groups(chain + swaps)) == {"00"}
+    assert pair_groups([("b",), ("a",), ("b",)]) == ["b", "a", "b"]
+
+
+def test_no_held_out_pair_is_trained_on_in_the_other_order() -> None:
+    pairs = [(f"q{i}", f"q{i + 1}") for i in range(0, 398, 2)]
+    every = pairs + [(second, first) for first, second in pairs]
+    labels = np.arange(len(every)) % 2
+
+    def leaks(groups: list[str]) -> int:
+        held_out = HeldOut(0.1, seed=1).stratified(groups, labels)
+        assert held_out.mean() == pytest.approx(0.1, abs=0.02)
+        trained = {every[i] for i in np.flatnonzero(~held_out)}
+        return sum(every[i][::-1] in trained for i in np.flatnonzero(held_out))
+
+    assert leaks(pair_groups(every)) == 0
+    assert leaks([first for first, _ in every]) > 20, "what first texts alone keep together"
 
 
 def test_texts_stay_together_and_classes_keep_their_shares() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,36 @@ def test_types_without_prefixes_are_entities_and_that_is_said(
     assert tags(data.train) == [["B-PER", "I-PER", "B-LOC", "O"], ["O"]]
     with pytest.raises(ValueError, match=r"'NOUN' is not an entity tag.*entity_tags=false"):
         make_tags("a NOUN\nb VERB\n", files[1]).setup()
+
+
+@pytest.mark.parametrize("plain", ["train", "dev"])
+def test_two_files_of_two_schemes(
+    make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture, plain: str
+) -> None:
+    """In the plain one `a bb` is one entity, in the other there are two."""
+    files = {"train": "a B-PER\nbb B-PER\nc O\n", "dev": "bb B-PER\na B-PER\nd O\n"}
+    data = make_tags(files["train"], files["dev"], document_context=False)
+    data.setup()
+    assert "in one scheme" not in caplog.text
+    files[plain] = files[plain].replace("B-", "")
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        data = make_tags(files["train"], files["dev"], document_context=False)
+        data.setup()
+        first, second = "train", "dev"
+        if plain == "dev":
+            first, second = "dev", "train"
+        assert (
+            f"{data.train_path.parent / first}.txt has types without B- and I-, and"
+            f" {data.train_path.parent / second}.txt has IOB2 tags" in caplog.text
+        )
+        assert "also in scores" not in caplog.text
+    # A model of plain labels is scored by types, whatever the files have.
+    caplog.clear()
+    data = make_tags(files["train"], files["dev"], document_context=False)
+    data.inputs = replace(data.inputs, label_names=["O", "PER"])
+    data.setup()
+    assert "in one scheme" not in caplog.text
 
 
 def test_documents_are_held_out_whole(make_tags: Callable[..., TagDataModule]) -> None:

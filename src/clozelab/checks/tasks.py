@@ -32,7 +32,7 @@ from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.files import Preview, TaskPreview
 from clozelab.datamodules.label_kinds import Number
-from clozelab.datamodules.splitting import Overlap, text_hashes
+from clozelab.datamodules.splitting import Overlap, swapped_hashes, text_hashes
 from clozelab.planning.jobs import Corpus
 
 CANARY_TRAIN = 4000
@@ -66,6 +66,8 @@ def check_labels(task: Task) -> Iterator[Finding]:
     elif task.preview.label_names is not None:
         check = _names
     cases, figure = check(task)
+    for text in task.preview.warnings:
+        cases.append(Case(True, WARNING, text, "mend the file, or know that it is read so"))
     yield from all_findings("labels", task.name, "labels are as configured", figure, cases)
 
 
@@ -347,9 +349,12 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
 
 def _check_overlap(task: Task) -> Finding:
     """Validation examples that stand in training."""
-    overlap = Overlap.of(
-        text_hashes(task.preview.train.rows), text_hashes(task.preview.validation.rows)
-    )
+    train = text_hashes(task.preview.train.rows)
+    rows = task.preview.validation.rows
+    swapped = None
+    if len(task.preview.validation.texts) == 2:
+        swapped = swapped_hashes(rows)
+    overlap = Overlap.of(train, text_hashes(rows), swapped=swapped)
     case = Case(
         overlap.is_large,
         WARNING,

@@ -96,6 +96,8 @@ class ChoiceDataModule(FinetuningDataModule):
     Args: as conf/task/format/swag.yaml says of each.
     """
 
+    grouping = "rows with the same context stay together"
+
     def __init__(
         self,
         *,

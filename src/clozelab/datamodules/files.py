@@ -17,7 +17,8 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_BAD_FRACTION = 0.01
+WARNINGS = "warnings"  # among a cache folder's facts: what building it warned of
+SOURCE = "{source}"  # stands there for the name of the file
 _used: set[str] = set()  # cache folders that this process has asked for
 Arrays = dict[str, np.ndarray]
 Facts = JsonObject
@@ -66,6 +69,7 @@ class TaskPreview:
     kind: LabelKind | None  # of the labels; None: there are none
     aligned: bool = False  # text number i of every part, and label i, are of example i
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
+    warnings: Sequence[str] = ()  # of reading the files
 
     @property
     def label_names(self) -> Sequence[str] | None:
@@ -154,24 +158,63 @@ def used_folders() -> list[str]:
     return sorted(_used)
 
 
-def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tuple[Arrays, Facts]:
+class _WarningTexts(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """The texts of the package's warnings meanwhile.
+
+    They are logged as ever; a log that is off stays off.
+    """
+    logger = logging.getLogger("clozelab")
+    level = logger.level
+    propagate = logger.propagate
+    collector = _WarningTexts()
+    logger.addHandler(collector)
+    if not logger.isEnabledFor(logging.WARNING):
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+    try:
+        yield collector.texts
+    finally:
+        logger.removeHandler(collector)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def cached_arrays(
+    folder: Path, source: Path, build: Callable[[], tuple[Arrays, Facts]]
+) -> tuple[Arrays, Facts]:
     """The arrays and facts stored in `folder`.
 
-    They are built and stored first where they are missing or damaged.
+    They are built and stored first where they are missing or damaged. What building them warned of
+    is said again where they are read; `source` is the file that it is about.
     """
     built: Arrays = {}
 
     def write(target: Path) -> Facts:
-        arrays, facts = build()
+        with collected_warnings() as texts:
+            arrays, facts = build()
         built.update(arrays)
         for name, array in arrays.items():
             np.save(target / f"{name}.npy", array, allow_pickle=False)
-        return facts
+        # The folder serves any file of this content, so it holds no file's name.
+        return facts | {WARNINGS: [text.replace(str(source), SOURCE) for text in texts]}
 
     facts = cached_folder(folder, write)
+    warnings = facts.pop(WARNINGS, [])
     # What was just built need not be read again.
     if built:
         return built, facts
+    for text in warnings:
+        log.warning("%s", text.replace(SOURCE, str(source)))
     arrays = {}
     for path in folder.glob("*.npy"):
         arrays[path.stem] = np.load(path, allow_pickle=False)

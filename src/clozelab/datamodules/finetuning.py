@@ -34,7 +34,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
 from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
-from clozelab.datamodules.splitting import Hashes, HeldOut, Overlap
+from clozelab.datamodules.splitting import HeldOut, Overlap
 from clozelab.files.digests import file_sha256
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -44,6 +44,8 @@ from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_pos
 log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
+# what the cache holds of each row of a file; "swapped_hashes" of pairs alone
+ROW_ARRAYS = ("row_hashes", "row_lines", "swapped_hashes")
 SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
 CUTS = {  # counts of a split that mean lost text, in words
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
@@ -150,6 +152,8 @@ class FinetuningDataModule(LightningDataModule):
     validation: Split  # as the task's module wants it: texts, labels, names
     validation_sequences: Sequences
     row_noun: ClassVar[str] = "line"  # what numbers a file's rows
+    # of the rows of which a part is held out for validation
+    grouping: str = "rows with the same text stay together"
 
     def __init__(
         self,
@@ -182,7 +186,7 @@ class FinetuningDataModule(LightningDataModule):
         else:
             self.validation_path = self.require(validation_file)
         # (role, file) -> hashes and lines of its rows
-        self._rows: dict[tuple[str, Path], tuple[Hashes, Ints]] = {}
+        self._rows: dict[tuple[str, Path], Arrays] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
     def remembered(self) -> JsonObject:
@@ -249,17 +253,23 @@ class FinetuningDataModule(LightningDataModule):
         if not len(rows):
             raise ValueError(
                 f"{path}: none of its {len(groups)} rows is left for {role} with"
-                f" task.data.validation_fraction={self.held_out.fraction:g}, since rows of one text"
-                " stay together: take another fraction, or name a task.data.validation_file"
+                f" task.data.validation_fraction={self.held_out.fraction:g}, since"
+                f" {self.grouping}: take another fraction, or name a task.data.validation_file"
             )
         return rows.tolist()
 
     @cached_property
     def overlap(self) -> Overlap:
         """How many validation rows stand in training, after `setup`."""
-        train, train_lines = self._rows["training", self.train_path]
-        validation, validation_lines = self._rows["validation", self.validation_path]
-        return Overlap.of(train, validation, train_lines, validation_lines)
+        train = self._rows["training", self.train_path]
+        validation = self._rows["validation", self.validation_path]
+        return Overlap.of(
+            train["row_hashes"],
+            validation["row_hashes"],
+            train["row_lines"],
+            validation["row_lines"],
+            validation.get("swapped_hashes"),
+        )
 
     def refuse_overlap(self, *, allowed: bool) -> None:
         """Warn of validation rows that stand in training; ValueError where all do.
@@ -269,9 +279,12 @@ class FinetuningDataModule(LightningDataModule):
         overlap = self.overlap
         if allowed or not overlap.is_large:
             return
+        in_order = ""
+        if overlap.num_swapped:
+            in_order = f", {overlap.num_swapped} of them also in swapped order"
         problem = (
             f"{overlap.num_seen} of {overlap.num_rows} rows of {self.validation_path} stand in the"
-            f" training file {self.train_path} (the first: {self.row_noun}"
+            f" training file {self.train_path}{in_order} (the first: {self.row_noun}"
             f" {overlap.validation_line} is {self.row_noun} {overlap.training_line} of training)"
         )
         if overlap.num_seen == overlap.num_rows:
@@ -359,12 +372,13 @@ class FinetuningDataModule(LightningDataModule):
         train = self.train
         if self.held_out is not None:
             log.info(
-                "%s has no validation file: %g of the rows of %s are held out (validation_seed=%d),"
-                " those of one text together",
+                "%s has no validation file: %g of the rows of %s are held out (validation_seed=%d);"
+                " %s",
                 self.inputs.name,
                 self.held_out.fraction,
                 self.train_path,
                 self.held_out.seed,
+                self.grouping,
             )
         log.info(
             "%s: %d of %d training examples and %d of validation, of at most %d tokens",
@@ -409,15 +423,17 @@ class FinetuningDataModule(LightningDataModule):
         }
         key = files.content_key({**content, **self.tokenization, **settings})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
-        arrays, facts = files.cached_arrays(folder, partial(build, path, role, **settings))
-        self._rows[role, path] = (arrays["row_hashes"], arrays["row_lines"])
+        arrays, facts = files.cached_arrays(folder, path, partial(build, path, role, **settings))
+        self._rows[role, path] = {name: arrays[name] for name in ROW_ARRAYS if name in arrays}
         return arrays, facts, key
 
     def preview(self) -> TaskPreview:
         """Texts and labels of both splits as written, without tokenising."""
-        train = self.preview_of(self.train_path, "training")
-        validation = self.preview_of(self.validation_path, "validation")
-        return TaskPreview(train, validation, **self.preview_facts(train))
+        with files.collected_warnings() as warnings:
+            train = self.preview_of(self.train_path, "training")
+            validation = self.preview_of(self.validation_path, "validation")
+        warnings = list(dict.fromkeys(warnings))  # both may be parts of one file
+        return TaskPreview(train, validation, warnings=warnings, **self.preview_facts(train))
 
     @abstractmethod
     def preview_of(self, path: Path, role: str) -> Preview:

@@ -56,7 +56,7 @@ from clozelab.datamodules.labels import (
     refuse_one_class,
     warn_of_lacking_classes,
 )
-from clozelab.datamodules.splitting import quantiles_of, text_hashes
+from clozelab.datamodules.splitting import pair_groups, quantiles_of, swapped_hashes, text_hashes
 from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
 from clozelab.text.did_you_mean import check_choice
@@ -94,11 +94,17 @@ class TextExamples:
         return self.select(subset(len(self), most))
 
     def row_arrays(self) -> Arrays:
-        """What the cache holds of each row, used or not: a hash of its texts, and its line."""
-        return {
+        """What the cache holds of each row, used or not: a hash of its texts, and its line.
+
+        Pairs have another hash, of the texts in the other order.
+        """
+        arrays: Arrays = {
             "row_hashes": text_hashes(self.texts),
             "row_lines": np.array(self.lines, dtype=np.int64),
         }
+        if self.texts and len(self.texts[0]) == 2:
+            arrays["swapped_hashes"] = swapped_hashes(self.texts)
+        return arrays
 
     def label_values(self, kind: LabelKind) -> np.ndarray:
         """The labels as numbers; [N] of -1 for a file without labels."""
@@ -382,6 +388,8 @@ class LabelledDataModule(FinetuningDataModule):
             self.positive_label = cell_text(positive_label)
         _check_columns_and_labels(text_columns, self.labels, pairs)
         self.pairs = pairs
+        if len(text_columns) == 2:
+            self.grouping = "rows with the same first text, and a pair and its swap, stay together"
         self.window_stride: int | None = None
         if _reads_windows(long_documents, window_pooling, text_columns):
             self.window_stride = window_stride
@@ -585,15 +593,14 @@ class LabelledDataModule(FinetuningDataModule):
         return self._part_for(path, role, examples)
 
     def _part_for(self, path: Path, role: str, examples: TextExamples) -> TextExamples:
-        """Those for a role, where validation is held out: rows with one first text together."""
+        """Those for a role, where validation is held out."""
         if self.held_out is None or examples.labels is None:
             return examples
         if self.numeric_labels:
             strata = quantiles_of(np.array(examples.labels, dtype=np.float64))
         else:
             _, strata = np.unique(examples.labels, return_inverse=True)
-        groups = [first for first, *_ in examples.texts]
-        return examples.select(self.rows_of(role, path, groups, strata))
+        return examples.select(self.rows_of(role, path, pair_groups(examples.texts), strata))
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,32 @@ def text_hashes(rows: Iterable[Sequence[str]]) -> Hashes:
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
+def swapped_hashes(rows: Sequence[Sequence[str]]) -> Hashes:
+    """The same [N] of each pair in the other order."""
+    return text_hashes(row[::-1] for row in rows)
+
+
+def pair_groups(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The group of each row: [N].
+
+    Rows with the same first text are of one group, and so are a pair and its swap. A group is named
+    by the first of its first texts, whatever the rows' order.
+    """
+    parents: dict[str, str] = {}
+
+    def root_of(text: str) -> str:
+        while text in parents:
+            text = parents[text]
+        return text
+
+    distinct = {tuple(row) for row in rows}
+    for row in distinct:
+        if len(row) == 2 and row[::-1] in distinct:
+            roots = sorted({root_of(text) for text in row})
+            parents.update(dict.fromkeys(roots[1:], roots[0]))
+    return [root_of(first) for first, *_ in rows]
+
+
 @dataclass(frozen=True)
 class Overlap:
     """How many of the validation rows stand in training, and where the first of them stands."""
@@ -39,6 +65,7 @@ class Overlap:
     num_rows: int
     validation_line: int = 0
     training_line: int = 0
+    num_swapped: int = 0  # of those seen: pairs that stand there in the other order alone
 
     @property
     def is_large(self) -> bool:
@@ -51,18 +78,36 @@ class Overlap:
         validation: Hashes,
         train_lines: Lines = NO_LINES,
         validation_lines: Lines = NO_LINES,
+        swapped: Hashes | None = None,
     ) -> Overlap:
-        """Of hashed rows and the lines of each; without lines the first row has no place."""
-        # By bisection, which takes a tenth of numpy's isin.
+        """Of hashed rows and the lines of each; without lines the first row has no place.
+
+        `swapped` has the hashes of validation pairs in the other order, which count as well.
+        """
         ordered = np.sort(train)
-        places = np.searchsorted(ordered, validation)
-        is_seen = ordered[np.minimum(places, len(ordered) - 1)] == validation
+        is_seen = _is_among(ordered, validation)
+        hashes = validation
+        num_exact = int(is_seen.sum())
+        if swapped is not None:
+            hashes = np.where(is_seen, validation, swapped)
+            is_seen = _is_among(ordered, hashes)
         num_seen = int(is_seen.sum())
+        overlap = cls(num_seen, len(validation), num_swapped=num_seen - num_exact)
         if not num_seen or not len(train_lines):
-            return cls(num_seen, len(validation))
+            return overlap
         first = int(is_seen.argmax())
-        row = int((train == validation[first]).argmax())
-        return cls(num_seen, len(validation), int(validation_lines[first]), int(train_lines[row]))
+        row = int((train == hashes[first]).argmax())
+        return replace(
+            overlap,
+            validation_line=int(validation_lines[first]),
+            training_line=int(train_lines[row]),
+        )
+
+
+def _is_among(ordered: Hashes, hashes: Hashes) -> NDArray[np.bool_]:
+    """[N]; by bisection, which takes a tenth of numpy's isin."""
+    places = np.searchsorted(ordered, hashes)
+    return ordered[np.minimum(places, len(ordered) - 1)] == hashes
 
 
 @dataclass(frozen=True)

@@ -496,6 +496,7 @@ class SquadDataModule(FinetuningDataModule):
 
     validation: SquadSplit
     row_noun = "question"
+    grouping = "questions of one passage stay together"
 
     def __init__(
         self,

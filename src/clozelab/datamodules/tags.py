@@ -504,6 +504,7 @@ class TagDataModule(FinetuningDataModule):
 
     train: TaggedSplit
     validation: TaggedSplit
+    grouping = "equal sentences, or those of one document, stay together"
 
     def __init__(
         self,
@@ -542,15 +543,42 @@ class TagDataModule(FinetuningDataModule):
                 "the encoder's vocabulary is lower-cased: entities lose the letter case that tells"
                 " them apart"
             )
-        if self.train.counts["tag_scheme"] == PLAIN:
-            log.warning(
-                "%s: its tags are types without B- and I-: neighbouring words of one type are one"
-                " entity, also in scores",
-                self.train_path,
-            )
+        self._warn_of_plain_tags()
         if self.document_context and not self.train.counts["has_documents"]:
             log.warning(
                 "%s marks no documents: every sentence is encoded without neighbours",
+                self.train_path,
+            )
+
+    @property
+    def _has_plain_labels(self) -> bool:
+        """Whether the model's labels are types alone: it is scored by those."""
+        names = self.inputs.label_names
+        return names is not None and are_plain(names)
+
+    def _warn_of_plain_tags(self) -> None:
+        """Say which file has nothing that keeps neighbouring entities of one type apart."""
+        schemes = {
+            self.train.counts["tag_scheme"]: self.train_path,
+            self.validation.counts["tag_scheme"]: self.validation_path,
+        }
+        if PLAIN not in schemes:
+            return
+        plain_path = schemes.pop(PLAIN)
+        for scheme, path in schemes.items():
+            if not self._has_plain_labels:
+                log.warning(
+                    "%s has types without B- and I-, and %s has %s tags: neighbouring entities of"
+                    " one type are one entity in the first file and several in the second, so"
+                    " scores are wrong where they occur: write both files in one scheme",
+                    plain_path,
+                    path,
+                    scheme,
+                )
+        if not schemes:
+            log.warning(
+                "%s: its tags are types without B- and I-: neighbouring words of one type are one"
+                " entity, also in scores",
                 self.train_path,
             )
 
@@ -658,10 +686,8 @@ class TagDataModule(FinetuningDataModule):
                 " Tags that are classes of their own need task.data.entity_tags=false and"
                 " task.metric=validation/accuracy"
             ) from problem
-        names = self.inputs.label_names
         convert = to_iob2
-        # A model whose labels are types alone is scored by those.
-        if names is not None and are_plain(names):
+        if self._has_plain_labels:
             convert = to_plain
         return sentences, list(map(convert, tags)), scheme
 

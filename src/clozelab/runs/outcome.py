@@ -106,7 +106,7 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
         if with_loss:
             text = f"{loss:.2f} nats, {text}"
     else:
-        return _baselines_in_words(run)
+        return _baselines_in_words([run], run.score)
     if has_learnt_nothing(run):
         return f"{NOTHING}{text}"
     if fresh_heads(run) and _is_without_context(run):
@@ -121,18 +121,23 @@ def is_behind(run: Record) -> bool:
     return score is not None and (run.score or 0.0) < max(score.baselines.values(), default=0.0)
 
 
-def _baselines_in_words(run: Record) -> str:
-    """Write `most frequent label 52.1, behind the unigrams 61.0`, as far as the run has them."""
+def _baselines_in_words(runs: Sequence[Record], value: float | None) -> str:
+    """Write `most frequent label 52.1, behind the unigrams 61.0`, as far as the runs have them.
+
+    The runs differ in seeds alone, and `value` is their mean score.
+    """
     phrases = []
-    score = run.scores.get(run.metric)
+    score = runs[0].scores.get(runs[0].metric)
     if score is not None and score.majority is not None:
         phrases.append(f"most frequent label {score.majority:.1f}")
     if score is not None and score.baselines:
-        name, value = max(score.baselines.items(), key=itemgetter(1))
-        prefix = "behind the " if is_behind(run) else ""
-        phrases.append(f"{prefix}{name} {value:.1f}")
-    if run.facts.get("collapsed"):
-        phrases.append("collapsed: one answer to everything")
+        name, best = max(score.baselines.items(), key=itemgetter(1))
+        prefix = "behind the " if (value or 0.0) < best else ""
+        phrases.append(f"{prefix}{name} {best:.1f}")
+    num_collapsed = sum(bool(run.facts.get("collapsed")) for run in runs)
+    if num_collapsed:
+        of_runs = "" if num_collapsed == len(runs) else f"{num_collapsed} of {len(runs)} "
+        phrases.append(f"{of_runs}collapsed: one answer to everything")
     return ", ".join(phrases)
 
 
@@ -171,6 +176,9 @@ def results(records: Iterable[Record]) -> list[list[str]]:
             score_in_context(run, with_loss=False).removeprefix(NOTHING) for run in runs
         )
         text = verdict + "; ".join(filter(None, contexts))
+        # What a task's score stands beside is the same too, and judges the mean.
+        if runs[0].stage != "pretrain":
+            text = _baselines_in_words(runs, mean)
         lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), text])
     return lines
 
