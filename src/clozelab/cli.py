@@ -117,6 +117,7 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb as an application of Hydra: one job, or a sweep, which a launcher starts."""
     from clozelab.launch.application import run_application
     from clozelab.report.tracked import track_sweep
+    from clozelab.runs.early_log import early_log_kept
 
     # Before anything is logged: no secret may get into a file.
     logging.setLogRecordFactory(_clean_record)
@@ -124,7 +125,8 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
 
     def run_job(composed: Composed) -> None:
         nonlocal status
-        status = _guarded(lambda: job(composed), verb)
+        with early_log_kept():
+            status = _guarded(lambda: job(composed), verb)
 
     run_application(verb, arguments, run_job, track_sweep)
     return status

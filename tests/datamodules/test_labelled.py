@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import logging
 import string
 from collections.abc import Callable
 from dataclasses import replace
@@ -481,9 +482,16 @@ def test_ranks_share_each_global_batch(make: Callable[..., LabelledDataModule]) 
         assert len(second["example_index"]) > 0
 
 
-def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., LabelledDataModule]) -> None:
+def test_rows_are_cut_to_what_the_encoder_takes(
+    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    make().setup()
+    assert "longer ones" not in caplog.text
     data = make(max_positions=5)
     data.setup()
+    limit = "of at most 5 tokens, as the encoder takes no longer ones (max_seq_length=16)"
+    assert caplog.text.count(limit) == 1
     assert (
         data.max_seq_length
         == 5

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import string
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.modules.model import max_positions, open_tokenizer
+from clozelab.modules.model import log_max_positions, max_positions, open_tokenizer
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 
@@ -38,6 +41,13 @@ def test_padded_embeddings_are_fine(tmp_path: Path) -> None:
     assert open_tokenizer(write(tmp_path, 64)).vocab_size == 31
 
 
-def test_longest_row(tmp_path: Path) -> None:
+def test_longest_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said where that is asked for, and not by each who wants the number."""
+    caplog.set_level(logging.INFO)
     assert max_positions(write(tmp_path)) == 64
+    log_max_positions(tmp_path)
     assert max_positions(write(tmp_path, trained_seq_lengths=[16, 32])) == 32
+    assert not caplog.messages
+    log_max_positions(tmp_path)
+    (message,) = caplog.messages
+    assert "sequences of up to 32 tokens (of 64 positions)" in message

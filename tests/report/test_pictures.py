@@ -106,6 +106,21 @@ def test_an_axis_of_equal_scores_counts_in_points(
     assert within_percent(*ends, least=LEAST_PERCENT) == pytest.approx(expected)
 
 
+def test_the_caption_names_the_colours_that_the_rows_have(make_runs: Callable[..., Path]) -> None:
+    root = make_runs(MEANS, pretrain_seeds=(1, 2))
+    experiment = load_experiment(find_experiment(TABLE_5))
+    floors = [row for row in experiment.rows if row.arm is None]
+    report = write_report(experiment, root, root / "report", scale="demo")
+    caption = "A colour is a pre-trained encoder; grey has no pre-training."
+    assert caption in (report.folder / "report.html").read_text()
+    given = [row.model_copy(update={"fixed_encoder": True}) for row in floors]
+    rows = [row for row in experiment.rows if row.arm is not None]
+    experiment = experiment.model_copy(update={"rows": (*rows, *given)})
+    report = write_report(experiment, root, root / "report", scale="demo")
+    caption = "A colour is a pre-trained encoder; the colour of the text is a given encoder."
+    assert caption in (report.folder / "report.html").read_text()
+
+
 def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -> None:
     root = make_runs(MEANS, pretrain_seeds=(1, 2))
     experiment = load_experiment(find_experiment(TABLE_5))

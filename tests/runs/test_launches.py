@@ -108,6 +108,23 @@ def test_sweeps_by_themselves_are_noted_stage_by_stage(root: Path) -> None:
     assert standing(root).commands == ["clozelab pretrain -m seed=1,2,3"]  # the other one is done
 
 
+def test_a_stopped_run_beside_a_sweep_has_its_own_command(root: Path, writers: Any) -> None:
+    """Whether the sweep is complete or not: it would never reach that run."""
+    own = "scale=demo seed=1 hydra.mode=RUN"
+    sweep = ["finetune", "-m", "row=mlm,ltr"]
+    writers.finetune(root, "killed", "mrpc", (1, 1), 60.0)
+    path = root / "finetune/killed/pretrain-seed-1/mrpc/seed-1/run.json"
+    path.write_text(path.read_text().replace('"status": "complete"', '"status": "interrupted"'))
+    write_launch(root, sweep, {"finetune": FINETUNE})
+    (command,) = standing(root).commands
+    assert command.startswith("cd /there && clozelab finetune") and command.endswith(own)
+    write_launch(root, sweep, {"finetune": [*FINETUNE, JobName("random", "mrpc", "1/1")]})
+    assert standing(root).commands == ["clozelab finetune -m row=mlm,ltr", command]
+    # As one of the sweep's jobs it needs no command beside the sweep's.
+    write_launch(root, sweep, {"finetune": [*FINETUNE, JobName("killed", "mrpc", "1/1")]})
+    assert standing(root).commands == ["clozelab finetune -m row=mlm,ltr"]
+
+
 def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line to the note."""
     monkeypatch.setattr(ProcessPool, "run", lambda pool: None)

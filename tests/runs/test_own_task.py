@@ -116,6 +116,7 @@ def test_a_jsonl_task_in_one_yaml(
         0,
         None,
     )
+    assert "learning rate 0.003, 120 steps" in (tmp_path / "run/log.txt").read_text()
     scores = json.loads((tmp_path / "run/scores.json").read_text())
     assert scores["title"] == "Film reviews" and scores["num_examples"] == 30
     assert scores["scores"]["validation/accuracy"] > 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 from tests.composing import Given, given
 from tests.screens import Screens
 
+from clozelab.runs.early_log import EarlyLog, early_log_kept
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import read_record
@@ -83,6 +85,44 @@ def test_incomplete_is_resumed(tmp_path: Path) -> None:
         again.complete()
     state = read_record(tmp_path)
     assert state is not None and state.sessions == 2 and state.error is None
+
+
+def test_the_log_has_what_was_logged_before_the_claim(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each line once, in order, and nothing of another job of the same process."""
+    job = logging.getLogger("clozelab.stages.finetune")
+    caplog.set_level(logging.INFO)
+    with early_log_kept():
+        job.info("of another job")
+    for number in (1, 2):
+        with early_log_kept():
+            job.warning("labels of %d classes", number)
+            with pytest.raises(SystemExit), claim(tmp_path):
+                job.info("step 5")
+                raise SystemExit(143)
+    text = (tmp_path / "log.txt").read_text()
+    messages = [line.partition(": ")[2] for line in text.splitlines()]
+    assert messages == [
+        "labels of 1 classes",
+        "step 5",
+        "labels of 2 classes",
+        f"{tmp_path} begins anew: its last start left no checkpoint",
+        "step 5",
+    ]
+    assert not any(isinstance(one, EarlyLog) for one in logging.getLogger().handlers)
+
+
+def test_a_run_with_a_checkpoint_does_not_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        with pytest.raises(SystemExit), claim(tmp_path):
+            (tmp_path / "checkpoints").mkdir(exist_ok=True)
+            (tmp_path / "checkpoints" / "last.ckpt").touch()
+            raise SystemExit(143)
+    assert "begins anew" not in caplog.text
 
 
 def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from clozelab.modules.model import sentence_vectors, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, read_sentence_vectors
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
+# The validation rows of the made STS-B stand in training as well.
+SEEN = {"allow_validation_in_training": True}
 QUICK = {"trainer": {"precision": "32-true", "threads": 1, "progress_bar": False}, "scale": "demo"}
 
 
@@ -64,6 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[
         epochs=20,
         evaluations_per_epoch=1,
         learning_rate=1e-3,
+        **SEEN,
         **common,
     )
     return {"root": root, "run": run, "common": common}
@@ -85,6 +88,7 @@ def test_a_runs_model_is_a_folder_of_sentence_transformers(trained: dict[str, An
         allow_validation_in_training=True,
         pooling="auto",
         epochs=1,
+        **SEEN,
         **trained["common"],
     )
     assert sentence_vectors(again.folder / "model") == SentenceVectors("cls")
@@ -94,7 +98,8 @@ def test_texts_alone_improve_the_vectors(trained: dict[str, Any]) -> None:
     encoder, common = str(trained["root"] / "encoder"), trained["common"]
     frozen = clozelab.evaluate(encoder=encoder, row="frozen", measure="similarity", **common)
     # The encoder's own dropout is 0.
-    simcse = {"row": "simcse", "task": "stsb_simcse", "epochs": 20, "learning_rate": 1e-3, **common}
+    simcse = {"row": "simcse", "task": "stsb_simcse", "epochs": 20, "learning_rate": 1e-3}
+    simcse |= SEEN | common
     with pytest.raises(ValueError, match="sentence1 twice, and the encoder trains without dropout"):
         clozelab.finetune("task.module.dropout=null", encoder=encoder, **simcse)
     run = clozelab.finetune(encoder=encoder, **simcse)
@@ -169,6 +174,7 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
         epochs=1,
         evaluations_per_epoch=1,
         learning_rate=1e-3,
+        **SEEN,
         **common,
     )
     assert main(["predict", str(run.folder), "--test"]) == 0
@@ -272,6 +278,61 @@ def test_a_search_reads_the_columns_that_the_model_was_trained_on(
     words = [f"in={file}", f"cache_dir={tmp_path / 'cache'}", "top_k=1"]
     assert main(["search", str(run), "query=a b c d e", *words]) == 0
     assert capsys.readouterr().out.endswith("\t3\ta b c d e\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("q.txt", "a b c d e\n\nv w x y z\n"),
+        ("q.csv", 'text,label\n"a b c d e",ok\n,ok\nv w x y z,\n'),
+        ("q.tsv", "label\ttext\nok\ta b c d e\nok\tv w x y z\n"),
+        ("q.jsonl", '{"text": "a b c d e", "id": 1}\n{"text": "v w x y z", "id": 2}\n'),
+        ("q.json", '[{"text": "a b c d e"}, {"text": "v w x y z"}]'),
+        # `ask` is a column of the searched file and of this one, which has a `text` as well
+        ("asked.csv", "text,ask\nx y z,a b c d e\nx y z,v w x y z\n"),
+    ],
+)
+def test_queries_of_a_table_are_its_texts(
+    trained: Any, tmp_path: Path, capsys: Any, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    (tmp_path / "faq.csv").write_text("id,ask\n1,v w x y z\n2,a b c d e\n")
+    words = [f"queries={tmp_path / name}", f"in={tmp_path / 'faq.csv'}", "text=ask", "top_k=1"]
+    words += ["precision=32-true", f"cache_dir={tmp_path / 'cache'}", "--json"]
+    assert main(["search", str(trained["run"].folder), *words]) == 0
+    hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    queries = ["a b c d e", "v w x y z"]
+    assert [(hit["query"], hit["ask"], hit["cosine"]) for hit in hits] == [
+        (query, query, 1.0) for query in queries
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "content", "message"),
+    [
+        ("query= ", "", "query= is empty: say what to search for"),
+        ("queries=q.csv", "ask,say\na,b\n", "nobody can tell which is the text"),
+        ("queries=q.csv", "text,pair\na,b\n", "a query is one text, and text and pair are read"),
+        ("queries=q.jsonl", '{"text": "a"}\n{"text": 5}\n', "q.jsonl:2 holds no text"),
+        ("queries=q.jsonl", '{"text": "a"}\n{"te\n', "q.jsonl:2 is no JSON"),
+        ("queries=q.txt", "\n \n", "queries=q.txt has no text to search for"),
+    ],
+)
+def test_queries_that_are_no_texts_are_refused(
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    content: str,
+    message: str,
+) -> None:
+    """Before a model is loaded: here is none."""
+    monkeypatch.chdir(tmp_path)
+    if content:
+        Path(word.partition("=")[2]).write_text(content)
+    Path("lines.txt").write_text("a b c\n")
+    assert main(["search", "model", word, "in=lines.txt"]) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_any_text_file_is_searched(

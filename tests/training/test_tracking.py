@@ -163,11 +163,23 @@ def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
     assert logger.experiment is target.experiment, "it is on this machine"
     with tracked([logger]):
         for step in (1, 2):
-            logger.log_metrics({"train/loss": 1.0 / step}, step)
+            clock = {"train/tokens": 64.0 * step, "train/seconds": 0.5}
+            logger.log_metrics({"train/loss": 1.0 / step, **clock}, step)
+            logger.log_metrics({"validation/loss": 1.0, **clock}, step)
+        # Training goes back to step 1: step 2 is dropped, and written again with the same values.
+        logger.go_on_after(1)
+        logger.log_metrics({"train/loss": 0.5, **clock}, 2)
         logger.finalize("success")
         summarise([logger], {"validation/accuracy": 0.75, "note": "no number"})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(one.step, one.value) for one in events.Scalars("train/loss")] == [(1, 1.0), (2, 0.5)]
+    points = {}
+    for key in ("train/loss", "train/tokens", "train/seconds"):
+        points[key] = [(one.step, one.value) for one in events.Scalars(key)]
+    assert points == {
+        "train/loss": [(1, 1.0), (2, 0.5)],
+        "train/tokens": [(1, 64.0), (2, 128.0)],
+        "train/seconds": [(1, 0.5), (2, 0.5)],
+    }
     assert [one.value for one in events.Scalars("final/validation/accuracy")] == [0.75]
     assert {path.name.split(".")[0] for path in (tmp_path / "tensorboard").iterdir()} == {"events"}

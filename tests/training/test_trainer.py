@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
-from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+from lightning.pytorch.trainer.connectors.data_connector import warning_cache
 from rich.text import Text
 
 from clozelab.training import runtime
@@ -252,3 +254,27 @@ def test_a_machine_with_srun_is_not_told_to_use_it(
         _silence_lightning()
         SLURMEnvironment.detect()
     assert not told
+
+
+def test_a_module_that_moves_its_batches_is_not_warned_of(tmp_path: Path) -> None:
+    """As that of pre-training does, for graphs."""
+
+    class Moving(BoringModel):
+        def transfer_batch_to_device(self, batch: Any, device: torch.device, index: int) -> Any:
+            return super().transfer_batch_to_device(batch, device, index)
+
+    def hints() -> list[str]:
+        warning_cache.clear()  # else Lightning says it once in a process
+        with warnings.catch_warnings(record=True) as told:
+            options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+            options |= {"max_steps": 1, "enable_progress_bar": False, "limit_val_batches": 0}
+            Trainer(default_root_dir=tmp_path, **options).fit(
+                Moving(), datamodule=BoringDataModule()
+            )
+        return [str(one.message) for one in told if "transfer_batch" in str(one.message)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert hints(), "Lightning's hint has another wording"
+        _silence_lightning()
+        assert not hints()

@@ -173,6 +173,7 @@ class FinetuningDataModule(LightningDataModule):
         self.inputs = inputs
         self.plan = plan
         self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
+        self.asked_seq_length = max_seq_length
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens
         self.test_files = dict(test_files or {})
@@ -380,13 +381,19 @@ class FinetuningDataModule(LightningDataModule):
                 self.held_out.seed,
                 self.grouping,
             )
+        reason = ""
+        if self.max_seq_length < self.asked_seq_length:
+            reason = (
+                f", as the encoder takes no longer ones (max_seq_length={self.asked_seq_length})"
+            )
         log.info(
-            "%s: %d of %d training examples and %d of validation, of at most %d tokens",
+            "%s: %d of %d training examples and %d of validation, of at most %d tokens%s",
             self.inputs.name,
             len(train),
             train.num_available,
             len(self.validation),
             self.max_seq_length,
+            reason,
         )
 
     @abstractmethod

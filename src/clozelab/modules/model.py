@@ -128,6 +128,7 @@ def read_model(path: Path | str) -> Model:
         heads["classification"].output_activation = nn.Sigmoid()
     encoder.eval()
     heads.eval()
+    log_max_positions(folder)
     return Model(
         folder=folder,
         encoder=encoder,
@@ -532,11 +533,17 @@ def max_positions(folder: Path) -> int:
     recorded = folders.read_config_dict(folder).get("clozelab", {})
     trained = max(recorded.get("trained_seq_lengths", [positions]))
     trained = min(trained, longest_text(folder) or trained)
-    if trained < positions:
+    return min(positions, trained)
+
+
+def log_max_positions(folder: Path) -> None:
+    """Say where an encoder has positions that it was not trained on."""
+    positions = folders.read_config(folder).max_position_embeddings
+    longest = max_positions(folder)
+    if longest < positions:
         log.info(
             "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut",
             folder,
-            trained,
+            longest,
             positions,
         )
-    return min(positions, trained)

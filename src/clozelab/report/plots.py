@@ -2,7 +2,7 @@
 
 The table as dots with intervals, scores against the encoder's size, learning curves, and scores of
 encoders kept along pre-training. A colour means a pre-trained encoder, the same one in every
-picture; what has no pre-training is grey.
+picture; a given encoder has the text's, and what has no pre-training is grey.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def _colour_of(index: int) -> str:
 
 
 def _row_colour(table: ResultTable, row: Row) -> str:
-    """The colour of the arm that a row takes; grey for a row without one."""
+    """The colour of the arm that a row takes; the text's for a given encoder, grey for none."""
+    if row.fixed_encoder:
+        return str(plt.rcParams[INK])
     if row.arm is None:
         return str(plt.rcParams[FAINT])
     arms = []

@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from clozelab.config import Composed
 from clozelab.files.digests import digest
 from clozelab.runs.code import code_of
+from clozelab.runs.early_log import hand_over
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import UNWATCHED, encoder_fingerprint, watched_files
 from clozelab.runs.outcome import ending
@@ -216,7 +217,7 @@ class Run:
 
     def __enter__(self) -> Run:
         if self._log is not None:
-            logging.getLogger().addHandler(self._log)
+            hand_over(self._log)
         if not self.is_complete:
             stacks_file = self.dir / LOG_FILE if self.is_leader else None
             self._inside.enter_context(taken_signals(interrupt))
@@ -335,6 +336,8 @@ def _continue_session(old: Record, fresh: Record) -> None:
             fresh.earlier_sessions.append(session)
 
     folder = fresh.folder
+    if not any(folder.glob("checkpoints/*.ckpt")):
+        logger.info("%s begins anew: its last start left no checkpoint", folder)
     if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
         logger.warning(
             "%s has lost its metrics.csv: its curve begins where the run goes on", folder

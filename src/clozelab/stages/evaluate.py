@@ -30,6 +30,7 @@ from clozelab.modules.finetuning import FineTuning, write_results
 from clozelab.modules.measures import Measurement
 from clozelab.modules.model import (
     MULTI_LABEL,
+    log_max_positions,
     max_positions,
     named_labels,
     open_tokenizer,
@@ -219,6 +220,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     code = ""
     if task:
         code = digest(code_behind([task["data"]["_target_"]]))
+    log_max_positions(folder)
     longest = max_positions(folder)
     # A fine-tuned model is scored on texts cut as in its training.
     if provenance.get("max_seq_length"):

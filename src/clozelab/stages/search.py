@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozelab.corpus.rows import Row, RowFile, open_rows
+from clozelab.corpus.tables import table_format
+from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.files import cached_folder, content_key, text_lines
 from clozelab.files.digests import file_sha256
+from clozelab.files.lines import file_suffix
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import ParsedArgs, path_of, verb
@@ -39,9 +42,11 @@ are never among them; the latter are counted. The embeddings are kept in the
 cache, and made again when the lines have changed; `clozelab predict MODEL
 do=embed input=FILE output=FILE.npy` writes them to a file.
 
-  queries=FILE   a query a line; the lines of each stand below it
+  queries=FILE   a query a line, or a row of a table as for in=; the lines of
+                 each stand below it
   in=FILE        a text a line, or a table (.csv, .tsv, .jsonl, .parquet), as
-                 for predict; text= names its column
+                 for predict; text= names its column, and that of queries=
+                 where it has one of that name
   errors=raise   end at the first line that cannot be read
 
 pooling=, layer=, stride=, device=, precision=, hub=true are as for predict
@@ -67,7 +72,7 @@ def main(args: ParsedArgs) -> int:
     """Print what is most like the query; returns the exit status."""
     values = {"top_k": "5"} | args.values
     refuse_no_search(values)
-    queries = queries_of(values)
+    queries = queries_of(values, Path(args.names[0]))
     file = open_rows(values["in"], values.get("format", "auto"))
     # Here top_k counts lines, and is no option of the model's.
     option_values = {key: value for key, value in values.items() if key != "top_k"}
@@ -100,31 +105,70 @@ def main(args: ParsedArgs) -> int:
         if "queries" in values:
             group = text
             if not is_json:
-                print(f"# {group}")
+                print(f"# {' '.join(group.split())}")
         for index in most_similar(cosines, int(values["top_k"])):
             cosine = float(cosines[index])
             print_hit(rows[index], roles, cosine, query=group, is_json=is_json)
     return 0
 
 
-def queries_of(values: Mapping[str, str]) -> list[str]:
-    """The one query of a command line, or the lines of its file that hold something.
+def queries_of(values: Mapping[str, str], model_path: Path) -> list[str]:
+    """The one query of a command line, or those of its file that hold something.
 
-    ValueError where there is none, and where a query is the name of a file.
+    ValueError where there is none, where one cannot be read, and where a query is the name of a
+    file.
     """
     if "query" in values:
-        if Path(values["query"]).is_file():
-            name = values["query"]
-            raise ValueError(f"query={name} is a file: say queries={name} to search for each line")
-        return [values["query"]]
+        query = values["query"]
+        if not query.strip():
+            raise ValueError("query= is empty: say what to search for")
+        if Path(query).is_file():
+            raise ValueError(
+                f"query={query} is a file: say queries={query} to search for each line"
+            )
+        return [query]
+    path = Path(values["queries"])
+    if table_format(path) is not None or file_suffix(path) == ".json":
+        queries = _queries_of_table(path, values, model_path)
+    else:
+        queries = _queries_of_lines(path)
+    if not queries:
+        raise ValueError(f"queries={path} has no text to search for")
+    return queries
+
+
+def _queries_of_lines(path: Path) -> list[str]:
     queries = []
-    for number, line in text_lines(Path(values["queries"])):
+    for number, line in text_lines(path):
         if line is None:
-            raise ValueError(f"queries={values['queries']}: line {number} is not UTF-8")
+            raise ValueError(f"queries={path}: line {number} is not UTF-8")
         if line.strip():
             queries.append(line)
-    if not queries:
-        raise ValueError(f"queries={values['queries']} has no line to search for")
+    return queries
+
+
+def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -> list[str]:
+    """The texts of the column that is chosen as that of `in=` is."""
+    file = open_rows(str(path))
+    # A run, or a folder of weights in one.
+    trained = trained_columns(model_path)
+    if not trained:
+        trained = trained_columns(model_path.parent)
+    # `text=` is said of the searched file, whose columns may have other names.
+    named = {}
+    if values.get("text") in file.columns:
+        named["text"] = values["text"]
+    roles = inference.roles_of_file(file, "embed", named, trained)
+    if len(roles) > 1:
+        columns = " and ".join(roles.values())
+        raise ValueError(f"queries={path}: a query is one text, and {columns} are read: leave one")
+    queries = []
+    for row in inference.rows_of(file, roles, "embed", named, skips_empty=True):
+        query = row.record.get(roles["text"])
+        if row.problem is not None or not isinstance(query, str):
+            problem = "holds no text" if row.problem is None else row.problem
+            raise ValueError(f"queries: {row.place} {problem}")
+        queries.append(query)
     return queries
 
 

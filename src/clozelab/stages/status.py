@@ -158,15 +158,17 @@ def _commands_to_go_on(
     trouble: Sequence[Record],
     root: Path,
 ) -> list[str]:
-    """The launches of the stages that are not done; of runs without a launch their own commands."""
-    # Where all stages are done but some run is in trouble, any launch may mend it.
-    unfinished = [sweep.stage for sweep in sweeps if not sweep.is_done]
-    if not unfinished:
-        unfinished = list(launches)
-    commands = [launches[stage].command(root) for stage in unfinished if stage in launches]
+    """The launches of stages that are not done, and the commands of single runs beside them."""
+    unfinished = {}
+    for sweep in sweeps:
+        if not sweep.is_done and sweep.stage in launches:
+            unfinished[sweep.stage] = launches[sweep.stage]
+    commands = [launch.command(root) for launch in unfinished.values()]
     single_runs = []
     for run in trouble:
-        if run.stage not in launches and run.command:
+        launch = unfinished.get(run.stage)
+        is_of_launch = launch is not None and (launch.jobs is None or run.job_name in launch.jobs)
+        if not is_of_launch and run.command:
             single_runs.append(run.command)
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))
 

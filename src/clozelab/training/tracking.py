@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -277,6 +277,11 @@ class TensorBoardTracker(TensorBoardLogger):
     It is without its file of hyper-parameters (config.yaml is there).
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # key -> step and value of its last point
+        self._last_points: dict[str, tuple[int | None, float]] = {}
+
     def save(self) -> None:
         """Nothing but the event files."""
 
@@ -291,7 +296,11 @@ class TensorBoardTracker(TensorBoardLogger):
     def log_many(self, calls: Sequence[Numbers]) -> None:
         for call in calls:
             for key, value in call.metrics.items():
-                self.experiment.add_scalar(key, value, call.step, walltime=call.time)
+                # Training and validation of one step both bring its tokens and seconds.
+                point = (call.step, value)
+                if self._last_points.get(key) != point:
+                    self.experiment.add_scalar(key, value, call.step, walltime=call.time)
+                self._last_points[key] = point
         self.experiment.flush()
 
     def recorded_values(self) -> Recorded:
@@ -310,6 +319,7 @@ class TensorBoardTracker(TensorBoardLogger):
         """Have TensorBoard show nothing of what was written of this step and later ones."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
+        self._last_points = {}
         restart = Event(session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(restart, step)
 

@@ -290,13 +290,15 @@ def build_trainer(
 def _silence_lightning() -> None:
     """Drops advice of Lightning's that does not apply.
 
-    Our loaders need no workers, our loops no length, and one process needs no srun.
+    Our loaders need no workers, our loops no length, and one process needs no srun. A module that
+    moves batches itself is meant to, whatever the data module does.
     """
     for pattern in (
         ".*does not have many workers.*",
         ".*IterableDataset.*has `__len__`.*",
         ".*LeafSpec.*",
         ".*`srun` command is available.*",
+        ".*You have overridden `transfer_batch_to_device` in `LightningModule`.*",
     ):
         warnings.filterwarnings("ignore", pattern)
     for name in (
