@@ -300,16 +300,22 @@ def refusal(
     """
     if any(encoder.gradient_checkpointing for encoder in encoders):
         return "trainer.gradient_checkpointing reads the random generator on the host"
-    unknown = []
-    for part in getattr(optimizer, "optimizers", (optimizer,)):  # of one that combines several
-        # torch's AdamW without its fused kernel counts its steps on the host
-        is_fused = type(part) is not AdamW or part.defaults["fused"]
-        if type(part) not in CAPTURED_OPTIMIZERS or not is_fused:
-            unknown.append(f"the optimizer {type(part).__name__}")
-    for objective in objectives:
-        if type(objective.token) is not MaskedLanguageModel:
-            unknown.append(f"the objective {objective.token.name}")
+    optimizers = getattr(optimizer, "optimizers", (optimizer,))  # of one that combines several
+    unknown = [
+        f"the optimizer {type(part).__name__}" for part in optimizers if not _is_captured(part)
+    ]
+    tokens = [objective.token for objective in objectives]
+    unknown += [
+        f"the objective {token.name}" for token in tokens if type(token) is not MaskedLanguageModel
+    ]
     specs = [encoder.config.positions for encoder in encoders]
     specs += [encoder.config.attention for encoder in encoders]
     unknown += [f"the part {spec.target}" for spec in specs if spec.target not in CAPTURED_PARTS]
     return f"{unknown[0]} is none of those that can be replayed" if unknown else ""
+
+
+def _is_captured(optimizer: Optimizer) -> bool:
+    if type(optimizer) is AdamW:
+        # Without its fused kernel it counts its steps on the host.
+        return bool(optimizer.defaults["fused"])
+    return type(optimizer) in CAPTURED_OPTIMIZERS

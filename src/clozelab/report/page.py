@@ -454,6 +454,7 @@ def _num_cells_lacking_runs(table: ResultTable) -> int:
 
 def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
     statistic = wording.statistic(table.experiment)
+    of_paper = f"; the paper's numbers are {statistic}" if statistic else ""
     units = {column.heading: column.unit for column in table.with_results}
     return TableSection(
         units=in_units(PERCENT, units),
@@ -462,7 +463,7 @@ def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> Table
         # Cells show the values of two seeds, which an interval says less of.
         has_two_seeds=_num_seeds(table) == 2,
         colours=_colours(table.experiment.rows),
-        statistic=f"; the paper's numbers are {statistic}" if statistic else "",
+        statistic=of_paper,
         groups=column_groups(table),
         paper_labels=paper_labels,
     )
