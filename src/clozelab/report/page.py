@@ -455,13 +455,14 @@ def _num_cells_lacking_runs(table: ResultTable) -> int:
 def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> TableSection:
     statistic = wording.statistic(table.experiment)
     of_paper = f"; the paper's numbers are {statistic}" if statistic else ""
+    # Cells show the values of two seeds, which an interval says less of.
+    has_two_seeds = _num_seeds(table) == 2
     units = {column.heading: column.unit for column in table.with_results}
     return TableSection(
         units=in_units(PERCENT, units),
         sets=_sets(table),
         interval=_interval(table),
-        # Cells show the values of two seeds, which an interval says less of.
-        has_two_seeds=_num_seeds(table) == 2,
+        has_two_seeds=has_two_seeds,
         colours=_colours(table.experiment.rows),
         statistic=of_paper,
         groups=column_groups(table),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,18 +98,30 @@ def main(args: ParsedArgs) -> int:
     vectors = np.load(folder / "vectors.npy")
     # A line without text has a vector, and is like nothing.
     vectors[[inference.is_empty(row.record, roles) for row in rows]] = math.nan
-    is_json = "json" in args.flags
-    for text, query in zip(queries, query_vectors, strict=True):
+    # Hits of several queries stand below their query.
+    headings: Sequence[str | None] = [None]
+    if "queries" in values:
+        headings = queries
+    for heading, query in zip(headings, query_vectors, strict=True):
         cosines = cosine_similarities(vectors, query)
-        group = None
-        if "queries" in values:
-            group = text
-            if not is_json:
-                print(f"# {' '.join(group.split())}")
-        for index in most_similar(cosines, int(values["top_k"])):
-            cosine = float(cosines[index])
-            print_hit(rows[index], roles, cosine, query=group, is_json=is_json)
+        best = most_similar(cosines, int(values["top_k"]))
+        hits = [(rows[index], float(cosines[index])) for index in best]
+        print_hits(hits, roles, heading=heading, is_json="json" in args.flags)
     return 0
+
+
+def print_hits(
+    hits: Sequence[tuple[Row, float]],
+    roles: Mapping[str, str],
+    *,
+    heading: str | None,
+    is_json: bool,
+) -> None:
+    """Print the rows that are most like a query, each with its cosine."""
+    if heading is not None and not is_json:
+        print(f"# {' '.join(heading.split())}")
+    for row, cosine in hits:
+        print_hit(row, roles, cosine, query=heading, is_json=is_json)
 
 
 def queries_of(values: Mapping[str, str], model_path: Path) -> list[str]:
