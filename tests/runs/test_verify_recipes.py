@@ -251,3 +251,6 @@ def test_the_class_that_an_older_f1_is_of(place: Path, tmp_path: Path) -> None:
     answers.write_text(answers.read_text().replace('"ok"', '"1"').replace('"fraud"', '"0"'))
     record = read_record(numbers)
     assert record is not None and unnamed_positive_label(record) is None
+    # A pack may come without predictions.
+    answers.unlink()
+    assert unnamed_positive_label(record) is None

@@ -189,7 +189,10 @@ def write_results(
     """Write every run of an experiment at one scale, complete or not, without some columns."""
     fields = [field for field in RESULT_FIELDS if field not in left_out]
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fields, "", extrasaction="ignore", lineterminator="\n")
+        # Without any left out, a value of no column is an error.
+        writer = csv.DictWriter(
+            file, fields, "", "ignore" if left_out else "raise", lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(result_lines(table, scale))
 

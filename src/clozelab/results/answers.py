@@ -205,11 +205,12 @@ def unnamed_positive_label(run: Record) -> str | None:
     """
     from clozelab.datamodules.label_kinds import USUAL_POSITIVE_LABELS
 
+    answers = run.folder / "predictions.jsonl"
     score = run.scores.get("validation/f1")
-    if run.stage != "finetune" or score is None or score.positive_label is not None:
+    if run.stage != "finetune" or score is None or not answers.is_file():
         return None
-    labels = read_answers(run.folder / "predictions.jsonl").labels
-    if not labels or not isinstance(labels[0], str):
+    labels = read_answers(answers).labels
+    if score.positive_label is not None or not labels or not isinstance(labels[0], str):
         return None
     names = list(dict.fromkeys([*_label_names(run), *sorted(labels)]))
     # A text with $ would mean something to Hydra.
