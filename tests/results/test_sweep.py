@@ -13,6 +13,7 @@ import pytest
 import scipy.stats
 from tests.screens import Screens
 
+from clozelab.analysis.contrasts import contrast_rows
 from clozelab.analysis.schema import Column
 from clozelab.analysis.statistics import FINETUNING_SEEDS
 from clozelab.report.claims import differences
@@ -454,3 +455,44 @@ def test_an_older_record_has_its_shape_in_its_folder(tmp_path: Path, writers: An
     (run.folder / "encoder").mkdir()
     (run.folder / "encoder/config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 384}')
     assert run.encoder_shape["hidden_size"] == 384
+
+
+def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, writers: Any) -> None:
+    """One fixed answer has 80 of `ok` and nothing of `fraud`: neither is the other's floor."""
+
+    def write(row: str, value: float, label: str | None, labels: list[str] | None = None) -> None:
+        task = {"name": "mrpc", "title": "Mail", "metric": "validation/f1"}
+        for seed in (1, 2):
+            writers.finetune(
+                tmp_path,
+                row,
+                "mrpc",
+                (1, seed),
+                value,
+                config={"task": task | {"data": {"labels": labels}}, "encoder_arm": "mlm"},
+                metric="validation/f1",
+                scores={"validation/f1": (value + seed) / 100},
+                majority_baseline=0.8,
+                baselines={"bag of words": {"f1": 0.7}},
+            )
+            path = tmp_path / f"finetune/{row}/pretrain-seed-1/mrpc/seed-{seed}/run.json"
+            record = json.loads(path.read_text())
+            record["scores"]["validation/f1"]["positive_label"] = label
+            path.write_text(json.dumps(record))
+
+    write("first", 60.0, "ok")
+    write("older", 70.0, None, labels=["fraud", "ok"])  # before runs named their class
+    table = infer_table(find(tmp_path))
+    (column,) = table.with_results
+    assert column.majority == pytest.approx(80.0) and column.baseline == ("bag of words", 70.0)
+    assert problems(table)["Below the floor"]
+    assert [one.ours for one in differences(table)] == [signed(10.0)]
+
+    write("other", 20.0, "fraud")
+    table = infer_table(find(tmp_path))
+    (column,) = table.with_results
+    assert (column.majority, column.baseline, column.positive_label) == (None, None, None)
+    assert "Below the floor" not in problems(table)
+    assert [(one.row, one.ours) for one in differences(table)] == [("older", signed(10.0))]
+    reason = contrast_rows(table, "other", "first", column).obstacles.incomparability
+    assert reason and reason.text == "another class: F1 of fraud against ok"

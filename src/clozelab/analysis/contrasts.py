@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from statistics import fmean
 from typing import NamedTuple
 
@@ -343,8 +343,9 @@ def make_contrast(
     has_collapsed = any(cell.num_collapsed for cell in cells)
     has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)
     difference, without_collapsed = _estimates(terms, paired, has_fixed_encoders)
+    other_classes = _other_classes(terms, cells)
     obstacles = Obstacles(
-        incomparability=_incomparability(table, terms, cells),
+        incomparability=other_classes or _incomparability(table, terms, cells),
         missing=_missing(table, terms, paired, difference),
         duplicates=_duplicates(table, terms, paired),
         every_run_collapsed=any(cell.is_collapsed for cell in cells),
@@ -356,6 +357,10 @@ def make_contrast(
         encoders=_fixed_encoders(table, terms, paired),
         cells=_cell_cautions(table, terms),
     )
+    # F1 of one class less F1 of another is no difference of two rows.
+    if other_classes:
+        difference = None
+        without_collapsed = None
     contrast = Contrast(
         label=label,
         terms=terms,
@@ -486,6 +491,21 @@ def _incomparability(
     contexts = {run.is_causal for run in _runs_behind(cells)} - {None}
     if len(contexts) > 1:
         return Reason("other context", "one is asked from the left, one from both sides")
+    return None
+
+
+def _other_classes(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Reason | None:
+    """Scores on one data set, each of one class, that are of several classes."""
+    classes_by_column: dict[str, set[str]] = {}
+    for term, cell in zip(terms, cells, strict=True):
+        # a mean has parts on several data sets
+        parts = list(chain.from_iterable(cell.groups)) or [(term.column, cell)]
+        for column, part in parts:
+            classes_by_column.setdefault(column.key, set()).update(part.classes)
+    for classes in classes_by_column.values():
+        if len(classes) > 1:
+            named = " against ".join(name or "no named class" for name in sorted(classes))
+            return Reason("other class", f"another class: F1 of {named}")
     return None
 
 

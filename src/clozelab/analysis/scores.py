@@ -148,6 +148,8 @@ class ScoredRun:
     max_seq_length: int | None
     # whether held-out text was read from the left alone; None where it does not say
     is_causal: bool | None
+    # the class that the score is of; None where it is of all of them
+    positive_label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,11 @@ class Cell:
         if not self.groups:
             return [self]
         return [cell for _, cell in chain.from_iterable(self.groups)]
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """Of which classes its runs' scores are; "" is a score of all, or of one without a name."""
+        return frozenset(run.positive_label or "" for run in self.runs.values())
 
     @property
     def is_collapsed(self) -> bool:
@@ -281,14 +288,15 @@ class ScoreTable:
         frequent label.
         """
         about = self.spec.row(row)
-        estimate = self.cells[row, column.key].estimate
+        cell = self.cells[row, column.key]
+        estimate = cell.estimate
         if about.arm is None or estimate is None or not column.tasks:
             return ""
         least = column.majority
         name = "one fixed answer"
-        floor = self.cells[about.floor, column.key].estimate if about.floor else None
-        if floor:
-            least = floor.mean
+        floor = self.cells[about.floor, column.key] if about.floor else None
+        if floor and floor.estimate and floor.classes == cell.classes:
+            least = floor.estimate.mean
             name = "the same head on random weights"
         sign = -1.0 if column.falls else 1.0
         if least is None or sign * (estimate.mean - least) >= -ROUNDING:

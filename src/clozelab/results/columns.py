@@ -56,7 +56,7 @@ def task_columns(
             yield paper_column(column)
         yield from datasets
     for task in sorted(by_task.keys() - used_metrics):
-        yield _data_column(by_task[task], None, generators[task], is_first=True)
+        yield _data_column(by_task[task], None, generators[task], ordered, is_first=True)
 
 
 def _datasets_on(
@@ -73,7 +73,7 @@ def _datasets_on(
         run = _describing_run(runs, task, column.metric, by_task[task])
         used = used_metrics.get(task, set())
         if _belongs(run, column, used):
-            dataset = _data_column(run, column, generators[task], is_first=not used)
+            dataset = _data_column(run, column, generators[task], runs, is_first=not used)
             used_metrics[task] = used | {dataset.metric}
             datasets.append(dataset)
     return datasets
@@ -111,9 +111,17 @@ def _belongs(run: Record, column: Column, used: Set[str]) -> bool:
 
 
 def _data_column(
-    run: Record, column: Column | None, generator: str | None, *, is_first: bool
+    run: Record,
+    column: Column | None,
+    generator: str | None,
+    runs: Sequence[Record],
+    *,
+    is_first: bool,
 ) -> DataColumn:
-    """A task's runs as a data set. Generated data is never the paper's, whatever its name."""
+    """A task's runs as a data set. Generated data is never the paper's, whatever its name.
+
+    Of `runs`, those of the task may be scored on several classes: no floor is that of all.
+    """
     origin = _origin(run, column, generator)
     headline = _headline(run)
     metric = _shown_metric(run, column, origin)
@@ -121,7 +129,12 @@ def _data_column(
     majority = None
     positive_label = None
     score = run.scores.get(metric)
-    if score:
+    classes = {
+        class_of(other, metric)
+        for other in runs
+        if other.task == run.task and metric in other.values
+    }
+    if score and len(classes) <= 1:
         positive_label = score.positive_label
         baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
         majority = score.majority
@@ -154,6 +167,21 @@ def _data_column(
         trained_on=trained_on,
     )
     return replace(data_column, positive_label=positive_label, held_out=held_out.get("fraction"))
+
+
+def class_of(run: Record, metric: str) -> str | None:
+    """The class that a score is of, as far as the run says; None for scores of all classes.
+
+    An older run names none: its F1 is of the second of its configured labels.
+    """
+    score = run.scores.get(metric)
+    if score is None:
+        return None
+    task = run.config.get("task") or {}
+    labels = list((task.get("data") or {}).get("labels") or ())
+    if score.positive_label is None and metric.endswith("/f1") and len(labels) == 2:
+        return str(labels[1])
+    return score.positive_label
 
 
 def _headline(run: Record) -> str:

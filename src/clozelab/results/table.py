@@ -30,6 +30,7 @@ from clozelab.analysis.scores import (
 )
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.columns import (
+    class_of,
     datasets_of_parts,
     is_scored,
     mean_column,
@@ -100,9 +101,11 @@ class ResultTable(ScoreTable):
         if reference in (None, row) or self.spec.row(row).arm is None or column.unit != PERCENT:
             return ""
         about = self.spec.row(str(reference))
-        kept = self.cells[row, column.key].estimate
-        whole = self.cells[about.name, column.key].estimate
-        if kept is None or whole is None or whole.mean <= 0.0:
+        cell = self.cells[row, column.key]
+        whole_cell = self.cells[about.name, column.key]
+        kept = cell.estimate
+        whole = whole_cell.estimate
+        if cell.classes != whole_cell.classes or kept is None or whole is None or whole.mean <= 0.0:
             return ""
         text = f"{100 * kept.mean / whole.mean:.0f} % of {about.label}"
         floor = self.cells[about.floor, column.key].estimate if about.floor else None
@@ -426,7 +429,7 @@ def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None])
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
     scored = [run for run in runs if metric in run.figures]
-    having = {seeds_of(run): scored_run(run) for run in scored}
+    having = {seeds_of(run): scored_run(run, metric) for run in scored}
     scores = {seeds_of(run): float(run.figures[metric]) for run in scored}
     num_unscored = len(runs) - len(having)
     lacking = ""
@@ -447,7 +450,7 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
     )
 
 
-def scored_run(run: Record) -> ScoredRun:
+def scored_run(run: Record, metric: str = "") -> ScoredRun:
     data = run.facts.get("data") or {}
     encoder = None if run.stage == "pretrain" else encoder_of(run)
     return ScoredRun(
@@ -457,6 +460,7 @@ def scored_run(run: Record) -> ScoredRun:
         is_collapsed=bool(run.facts.get("collapsed")),
         max_seq_length=data.get("max_seq_length"),
         is_causal=data.get("is_causal"),
+        positive_label=class_of(run, metric),
     )
 
 
