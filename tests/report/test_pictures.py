@@ -111,13 +111,13 @@ def test_the_caption_names_the_colours_that_the_rows_have(make_runs: Callable[..
     experiment = load_experiment(find_experiment(TABLE_5))
     floors = [row for row in experiment.rows if row.arm is None]
     report = write_report(experiment, root, root / "report", scale="demo")
-    caption = "A colour is a pre-trained encoder; grey has no pre-training."
+    caption = "A colour is a pre-trained encoder. Grey has no pre-training."
     assert caption in (report.folder / "report.html").read_text()
     given = [row.model_copy(update={"fixed_encoder": True}) for row in floors]
     rows = [row for row in experiment.rows if row.arm is not None]
     experiment = experiment.model_copy(update={"rows": (*rows, *given)})
     report = write_report(experiment, root, root / "report", scale="demo")
-    caption = "A colour is a pre-trained encoder; the colour of the text is a given encoder."
+    caption = "A colour is a pre-trained encoder. The colour of the text is a given encoder."
     assert caption in (report.folder / "report.html").read_text()
 
 

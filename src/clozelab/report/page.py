@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader
 
 from clozelab.analysis.history import InterimAnalysis
 from clozelab.analysis.phrases import rough
-from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Row
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
 from clozelab.files.origin import GIVEN
@@ -124,8 +124,9 @@ class RowView:
     label: str
     cells: list[CellView]
     name: str = ""
-    # it has no pre-training
+    # it has no pre-training, or that of a given encoder
     is_floor: bool = False
+    is_given: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,6 @@ class TableSection:
     # what a cell is: each of two seeds, or a mean with an interval; empty where there is none
     interval: str
     has_two_seeds: bool
-    # what the colours of the rows' dots mean
-    colours: str
     # what the paper's cells are
     statistic: str
     groups: list[ColumnGroup]
@@ -463,28 +462,10 @@ def _table_section(table: ResultTable, paper_labels: Mapping[str, str]) -> Table
         sets=_sets(table),
         interval=_interval(table),
         has_two_seeds=has_two_seeds,
-        colours=_colours(table.experiment.rows),
         statistic=of_paper,
         groups=column_groups(table),
         paper_labels=paper_labels,
     )
-
-
-def _colours(rows: Sequence[Row]) -> str:
-    """What plots.py draws the rows in."""
-    phrases = []
-    if any(row.arm is not None for row in rows):
-        phrases.append("a colour is a pre-trained encoder")
-    if any(row.fixed_encoder for row in rows):
-        phrases.append("the colour of the text is a given encoder")
-    if any(_is_floor(row) for row in rows):
-        phrases.append("grey has no pre-training")
-    return "; ".join(phrases).capitalize()
-
-
-def _is_floor(row: Row) -> bool:
-    """Whether nothing was pre-trained for a row."""
-    return row.arm is None and not row.fixed_encoder
 
 
 def _sets(table: ResultTable) -> str:
@@ -557,7 +538,9 @@ def _column_group(title: str, columns: Sequence[DataColumn], table: ResultTable)
     rows = []
     for row in table.experiment.rows:
         cells = [_cell_view(row.name, column, table) for column in columns]
-        rows.append(RowView(row.label, cells, row.name, is_floor=_is_floor(row)))
+        is_given = row.fixed_encoder
+        is_floor = row.arm is None and not is_given
+        rows.append(RowView(row.label, cells, row.name, is_floor=is_floor, is_given=is_given))
     return ColumnGroup(
         title=title,
         headings=[_heading(column, table) for column in columns],

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 
 MAX_RECORDS = 1000
 
 
-class EarlyLog(logging.Handler):
-    """Keeps the last records in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: deque[logging.LogRecord] = deque(maxlen=MAX_RECORDS)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
+class EarlyLog(MemoryHandler):
+    """Keeps the first records in memory; without a target it never empties itself."""
 
 
 @contextmanager
 def early_log_kept() -> Iterator[None]:
     """Keep what one job logs meanwhile, until `hand_over` or the job's end."""
-    early = EarlyLog()
+    early = EarlyLog(MAX_RECORDS)
+    early.addFilter(lambda _: len(early.buffer) < MAX_RECORDS)
     root = logging.getLogger()
     root.addHandler(early)
     try:
@@ -39,6 +33,6 @@ def hand_over(log: logging.Handler) -> None:
     for handler in list(root.handlers):
         if isinstance(handler, EarlyLog):
             root.removeHandler(handler)
-            for record in handler.records:
-                log.handle(record)
+            handler.setTarget(log)
+            handler.flush()
     root.addHandler(log)

@@ -172,8 +172,7 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
         named["text"] = values["text"]
     roles = inference.roles_of_file(file, "embed", named, trained)
     if len(roles) > 1:
-        columns = " and ".join(roles.values())
-        raise ValueError(f"queries={path}: a query is one text, and {columns} are read: leave one")
+        raise ValueError(f"queries={path} has two texts a row, and a query is one: leave a column")
     queries = []
     for row in inference.rows_of(file, roles, "embed", named, skips_empty=True):
         query = row.record.get(roles["text"])
