@@ -494,13 +494,17 @@ def _incomparability(
     return None
 
 
+def _parts_of(term: ContrastTerm, cell: Cell) -> list[tuple[DataColumn, Cell]]:
+    """The cells that a mean is of, on several data sets; of any other cell itself."""
+    parts = list(chain.from_iterable(cell.groups))
+    return parts if parts else [(term.column, cell)]
+
+
 def _other_classes(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Reason | None:
     """Scores on one data set, each of one class, that are of several classes."""
     classes_by_column: dict[str, set[str]] = {}
     for term, cell in zip(terms, cells, strict=True):
-        # a mean has parts on several data sets
-        parts = list(chain.from_iterable(cell.groups)) or [(term.column, cell)]
-        for column, part in parts:
+        for column, part in _parts_of(term, cell):
             classes_by_column.setdefault(column.key, set()).update(part.classes)
     for classes in classes_by_column.values():
         if len(classes) > 1:

@@ -6,7 +6,7 @@ Rows are compared by a hash of their texts, exact, as the task reads them. Lette
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,19 +42,20 @@ def pair_groups(rows: Sequence[Sequence[str]]) -> list[str]:
     Rows with the same first text are of one group, and so are a pair and its swap. A group is named
     by the first of its first texts, whatever the rows' order.
     """
+    # A text -> another one of its group, until there is none.
     parents: dict[str, str] = {}
-
-    def root_of(text: str) -> str:
-        while text in parents:
-            text = parents[text]
-        return text
-
     distinct = {tuple(row) for row in rows}
     for row in distinct:
         if len(row) == 2 and row[::-1] in distinct:
-            roots = sorted({root_of(text) for text in row})
+            roots = sorted({_root_of(text, parents) for text in row})
             parents.update(dict.fromkeys(roots[1:], roots[0]))
-    return [root_of(first) for first, *_ in rows]
+    return [_root_of(first, parents) for first, *_ in rows]
+
+
+def _root_of(text: str, parents: Mapping[str, str]) -> str:
+    while text in parents:
+        text = parents[text]
+    return text
 
 
 @dataclass(frozen=True)

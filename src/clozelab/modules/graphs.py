@@ -217,16 +217,19 @@ class StepGraphs:
         groups = self.optimizer.param_groups
         before = [dict(group) for group in groups]
         if self.captures:
-            is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-            for group, rate in zip(groups, self.numbers[:-1], strict=True):
-                group["lr"] = rate
-                if "capturable" in group:  # torch's own, whose kernels want fp32
-                    group |= {"lr": rate.float(), "capturable": is_capturing}
+            self._put_rates_on_device()
         try:
             yield
         finally:
             for group, settings in zip(groups, before, strict=True):
                 group.update(settings)
+
+    def _put_rates_on_device(self) -> None:
+        is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        for group, rate in zip(self.optimizer.param_groups, self.numbers[:-1], strict=True):
+            group["lr"] = rate
+            if "capturable" in group:  # torch's own, whose kernels want fp32
+                group |= {"lr": rate.float(), "capturable": is_capturing}
 
 
 class LateNumber:

@@ -307,7 +307,8 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
         return False
     _refuse_changed_texts(folder, {})
     activation = name.rpartition(".")[2]
-    allowed = ("Identity",) if task == "classification" else ("Identity", "Sigmoid")
+    # A classification is answered by the softmax of its numbers, whichever of both is named.
+    allowed = ("Identity", "Softmax") if task == "classification" else ("Identity", "Sigmoid")
     if activation not in allowed:
         advice = "take another model"
         if activation == "Sigmoid":

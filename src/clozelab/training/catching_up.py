@@ -165,14 +165,21 @@ def unsent(folder: Path) -> dict[str, int | None]:
 
 
 def read_wandb_history(path: Path) -> Iterator[dict[str, float]]:
-    """The numbers of each call in one of W&B's own files, also where it ends in the middle of one.
-
-    The file is a LevelDB log behind 7 bytes: blocks of 32 KiB with chunks, whose header of 7 bytes
-    is checksum, length and kind (1 whole, 2 to 4 first, middle, last).
-    """
+    """The numbers of each call in one of W&B's own files, whose last call may be cut."""
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-    data = path.read_bytes()
+    for record_bytes in _records_of(path.read_bytes()):
+        record = Record.FromString(record_bytes)
+        if record.HasField("history"):
+            yield _numbers_of(record.history.item)
+
+
+def _records_of(data: bytes) -> Iterator[bytes]:
+    """The whole records of a LevelDB log behind 7 bytes.
+
+    It has blocks of 32 KiB with chunks, whose header of 7 bytes is checksum, length and kind (1
+    whole, 2 to 4 first, middle, last).
+    """
     position = 7
     record_bytes = b""
     while position + 7 <= len(data):
@@ -187,10 +194,8 @@ def read_wandb_history(path: Path) -> Iterator[dict[str, float]]:
         if chunk_kind == 0 or position > len(data):
             return
         if chunk_kind in (1, 4):
-            record = Record.FromString(record_bytes)
+            yield record_bytes
             record_bytes = b""
-            if record.HasField("history"):
-                yield _numbers_of(record.history.item)
 
 
 def _numbers_of(items: Iterable[object]) -> dict[str, float]:
