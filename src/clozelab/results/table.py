@@ -453,11 +453,12 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
 def scored_run(run: Record, metric: str = "") -> ScoredRun:
     data = run.facts.get("data") or {}
     encoder = None if run.stage == "pretrain" else encoder_of(run)
+    is_collapsed = bool(run.facts.get("collapsed"))
     return ScoredRun(
         folder=run.folder,
         seeds=seeds_of(run),
         encoder=encoder,
-        is_collapsed=bool(run.facts.get("collapsed")),
+        is_collapsed=is_collapsed,
         max_seq_length=data.get("max_seq_length"),
         is_causal=data.get("is_causal"),
         positive_label=class_of(run, metric),
