@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
@@ -495,13 +495,10 @@ def _incomparability(
 
 
 def _other_classes(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Reason | None:
-    """Scores on one data set, each of one class, that are of several classes."""
+    """Scores on one data set that are of several classes; a mean has no runs to ask."""
     classes_by_column: dict[str, set[str]] = {}
     for term, cell in zip(terms, cells, strict=True):
-        # a mean has parts on several data sets
-        parts = list(chain.from_iterable(cell.groups)) or [(term.column, cell)]
-        for column, part in parts:
-            classes_by_column.setdefault(column.key, set()).update(part.classes)
+        classes_by_column.setdefault(term.column.key, set()).update(cell.classes)
     for classes in classes_by_column.values():
         if len(classes) > 1:
             named = " against ".join(name or "no named class" for name in sorted(classes))
