@@ -16,10 +16,12 @@ import json
 import logging
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,31 +160,23 @@ def used_folders() -> list[str]:
     return sorted(_used)
 
 
-class _WarningTexts(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 @contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """The texts of the package's warnings meanwhile.
+def collected_warnings() -> Iterator[list[logging.LogRecord]]:
+    """The package's warnings meanwhile.
 
     They are logged as ever; a log that is off stays off.
     """
     logger = logging.getLogger("clozelab")
     level = logger.level
     propagate = logger.propagate
-    collector = _WarningTexts()
+    collector = BufferingHandler(capacity=sys.maxsize)
+    collector.setLevel(logging.WARNING)
     logger.addHandler(collector)
     if not logger.isEnabledFor(logging.WARNING):
         logger.setLevel(logging.WARNING)
         logger.propagate = False
     try:
-        yield collector.texts
+        yield collector.buffer
     finally:
         logger.removeHandler(collector)
         logger.setLevel(level)
@@ -200,13 +194,14 @@ def cached_arrays(
     built: Arrays = {}
 
     def write(target: Path) -> Facts:
-        with collected_warnings() as texts:
+        with collected_warnings() as records:
             arrays, facts = build()
         built.update(arrays)
         for name, array in arrays.items():
             np.save(target / f"{name}.npy", array, allow_pickle=False)
         # The folder serves any file of this content, so it holds no file's name.
-        return facts | {WARNINGS: [text.replace(str(source), SOURCE) for text in texts]}
+        texts = [record.getMessage().replace(str(source), SOURCE) for record in records]
+        return facts | {WARNINGS: texts}
 
     facts = cached_folder(folder, write)
     warnings = facts.pop(WARNINGS, [])

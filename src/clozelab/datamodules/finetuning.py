@@ -436,10 +436,12 @@ class FinetuningDataModule(LightningDataModule):
 
     def preview(self) -> TaskPreview:
         """Texts and labels of both splits as written, without tokenising."""
-        with files.collected_warnings() as warnings:
+        with files.collected_warnings() as records:
             train = self.preview_of(self.train_path, "training")
             validation = self.preview_of(self.validation_path, "validation")
-        warnings = list(dict.fromkeys(warnings))  # both may be parts of one file
+        warnings = list(
+            dict.fromkeys(record.getMessage() for record in records)
+        )  # both may be parts of one file
         return TaskPreview(train, validation, warnings=warnings, **self.preview_facts(train))
 
     @abstractmethod

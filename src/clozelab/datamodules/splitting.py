@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,16 +93,13 @@ class Overlap:
             hashes = np.where(is_seen, validation, swapped)
             is_seen = _is_among(ordered, hashes)
         num_seen = int(is_seen.sum())
-        overlap = cls(num_seen, len(validation), num_swapped=num_seen - num_exact)
+        num_swapped = num_seen - num_exact
         if not num_seen or not len(train_lines):
-            return overlap
+            return cls(num_seen, len(validation), num_swapped=num_swapped)
         first = int(is_seen.argmax())
         row = int((train == hashes[first]).argmax())
-        return replace(
-            overlap,
-            validation_line=int(validation_lines[first]),
-            training_line=int(train_lines[row]),
-        )
+        lines = (int(validation_lines[first]), int(train_lines[row]))
+        return cls(num_seen, len(validation), *lines, num_swapped)
 
 
 def _is_among(ordered: Hashes, hashes: Hashes) -> NDArray[np.bool_]:
