@@ -180,7 +180,7 @@ refused(
     "queries_are_blank",
     "a file of queries with blank lines alone",
     [*SEARCH, "queries=blank.txt"],
-    "queries=blank.txt has no line to search for",
+    "queries=blank.txt has no text to search for",
 )
 refused(
     "queries_are_latin",

@@ -375,7 +375,11 @@ def test_a_cross_encoders_number_is_that_of_its_library(
             {"sbert_ce_default_activation_function": "torch.nn.modules.Tanh"},
             "Tanh .activation_fn., and only Identity or Sigmoid .*take another",
         ),
-        (3, {"sentence_transformers": {"activation_fn": SIGMOID}}, "only Identity is computed"),
+        (
+            3,
+            {"sentence_transformers": {"activation_fn": SIGMOID}},
+            "only Identity or Softmax is computed",
+        ),
     ],
 )
 def test_another_activation_is_refused(
@@ -385,10 +389,16 @@ def test_another_activation_is_refused(
         clozelab.load(str(cross_encoder(num_labels, keys)), device="cpu")
 
 
-def test_classes_keep_their_softmax(cross_encoder: Any) -> None:
-    folder = cross_encoder(3, {"sentence_transformers": {"activation_fn": IDENTITY}})
+@pytest.mark.parametrize("name", ["Identity", "Softmax"])
+def test_classes_keep_their_softmax(cross_encoder: Any, name: str) -> None:
+    """The library applies it where the folder names it, or where it is asked to."""
+    activation = IDENTITY.replace("linear.Identity", f"activation.{name}")
+    if name == "Identity":
+        activation = IDENTITY
+    folder = cross_encoder(3, {"sentence_transformers": {"activation_fn": activation}})
     package = pytest.importorskip("sentence_transformers")
-    theirs = package.CrossEncoder(str(folder), device="cpu").predict(PAIRS, apply_softmax=True)
+    asks = name == "Identity"
+    theirs = package.CrossEncoder(str(folder), device="cpu").predict(PAIRS, apply_softmax=asks)
     answers = clozelab.load(str(folder), device="cpu", precision="32-true").classify(PAIRS)
     ours = np.array([list(answer.probabilities.values()) for answer in answers])
     assert np.abs(ours - theirs).max() <= 1e-5
