@@ -39,12 +39,11 @@ def size_name(size: str) -> str:
     return f"L{layers} H{hidden}"
 
 
-def clozelab_encoder(size: str) -> Any:
-    """A fresh encoder with BERT's own dropout and vocabulary."""
+def clozelab_config(size: str) -> Any:
+    """The configuration of an encoder with BERT's own dropout and vocabulary."""
     from clozelab.models.config import EncoderConfig
-    from clozelab.models.encoder import Encoder
 
-    config = EncoderConfig(
+    return EncoderConfig(
         vocab_size=VOCAB_SIZE,
         hidden_act="gelu",
         hidden_dropout_prob=0.1,
@@ -56,7 +55,13 @@ def clozelab_encoder(size: str) -> Any:
         position_embedding_init="normal",
         **shape(size),
     )
-    return Encoder(config)
+
+
+def clozelab_encoder(size: str) -> Any:
+    """A fresh encoder of that configuration."""
+    from clozelab.models.encoder import Encoder
+
+    return Encoder(clozelab_config(size))
 
 
 def clozelab_optimizer(named_parameters: Any, learning_rate: float = 1e-4) -> Any:

@@ -28,13 +28,12 @@ from torch import Tensor
 from torch._inductor import config as inductor
 from torch.nn import functional as F
 
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.kernels import linear_cross_entropy as fused_loss
 from clozelab.modules.graphs import StepGraphs
 from clozelab.modules.pretraining import PretrainingModel
-from encoders import clozelab_optimizer, shape
+from encoders import clozelab_config, clozelab_optimizer
 from gpu_busy import busy_milliseconds, group_of, milliseconds_by
 from gpu_plan import Plan, moved, require, table
 from gpu_steps import make_objective
@@ -116,7 +115,7 @@ class Step:
             setattr(inductor, name, value)
         _choose_attention(lever.attention)
         config = replace(
-            base("smoke" if plan.smoke else "base"),
+            clozelab_config("smoke" if plan.smoke else "base"),
             vocab_size=lever.vocab_size,
             hidden_dropout_prob=lever.dropout,
             attention_probs_dropout_prob=lever.attention_dropout,
@@ -455,24 +454,10 @@ def main() -> None:
     lever = LEVERS[arguments.name]
     figures = measure_lever(plan, lever, length, rows)
     predicted = 0.15 * (length - 3) / length
-    figures["flops"] = rows * length * training_flops_per_token(base(), length, predicted)
-    print(json.dumps(figures))
-
-
-def base(size: str = "base") -> EncoderConfig:
-    """Whose operations all levers are counted by."""
-    return EncoderConfig(
-        vocab_size=30_522,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        max_position_embeddings=512,
-        type_vocab_size=2,
-        initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-        **shape(size),
+    figures["flops"] = (
+        rows * length * training_flops_per_token(clozelab_config("base"), length, predicted)
     )
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

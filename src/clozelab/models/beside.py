@@ -16,9 +16,25 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 _LOG = logging.getLogger(__name__)
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
-# Of GPTQ and AWQ.
-_QUANTISATION_FILES = ("quantize_config.json", "quant_config.json", "quantization_config.json")
+_ADAPTER = (
+    "an adapter lies in the folder, and adapters are not read: merge it"
+    " (PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained(OTHER) of peft),"
+    " or move its files away to take the model without it"
+)
+_QUANTISED = (
+    "the model is quantised, and its weights mean nothing without the rules of that: take it in"
+    " float32, float16 or bfloat16"
+)
+# File -> why a folder with it is refused.
+_REFUSED_FILES = {
+    "adapter_config.json": _ADAPTER,
+    "adapter_model.safetensors": _ADAPTER,
+    "adapter_model.bin": _ADAPTER,
+    # Of GPTQ and AWQ.
+    "quantize_config.json": _QUANTISED,
+    "quant_config.json": _QUANTISED,
+    "quantization_config.json": _QUANTISED,
+}
 _OTHER_WEIGHTS = ("*.h5", "*.msgpack", "*.onnx", "onnx/*.onnx", "*.gguf", "*.ot", "*.tflite")
 # A tensor as small is compared: biases, norms and most heads of tasks.
 _COMPARED_NUMBERS = 100_000
@@ -26,19 +42,9 @@ _COMPARED_NUMBERS = 100_000
 
 def refuse_files_beside(folder: Path) -> None:
     """ValueError for a file that makes another model of the folder's weights."""
-    for name in _ADAPTER_FILES:
+    for name, reason in _REFUSED_FILES.items():
         if (folder / name).is_file():
-            raise ValueError(
-                f"{folder / name}: an adapter lies in the folder, and adapters are not read: merge"
-                " it (PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained"
-                "(OTHER) of peft), or move its files away to take the model without it"
-            )
-    for name in _QUANTISATION_FILES:
-        if (folder / name).is_file():
-            raise ValueError(
-                f"{folder / name}: the model is quantised, and its weights mean nothing without"
-                " the rules of that: take it in float32, float16 or bfloat16"
-            )
+            raise ValueError(f"{folder / name}: {reason}")
 
 
 def other_weights(folder: Path) -> str:
