@@ -19,9 +19,6 @@ from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.baselines import guess_classes
-from clozelab.datamodules.files import Preview, TaskPreview
-from clozelab.datamodules.label_kinds import Classes, Number
 from clozelab.models.config import EncoderConfig
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -29,6 +26,9 @@ from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
+from clozelab.tasks.baselines import guess_classes
+from clozelab.tasks.label_kinds import Classes, Number
+from clozelab.tasks.preview import Preview, TaskPreview
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]
 PHASES = [{"seq_length": 48, "steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}]

@@ -17,7 +17,10 @@ import pytest
 from hydra.utils import instantiate
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.baselines import (
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.labelled import LabelledDataModule
+from clozelab.launch import sweep
+from clozelab.tasks.baselines import (
     PhraseGuesser,
     bare_words,
     guess_choices,
@@ -26,9 +29,6 @@ from clozelab.datamodules.baselines import (
     most_frequent_tags,
     words_of,
 )
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.launch import sweep
 
 Make = Callable[..., FinetuningDataModule]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)

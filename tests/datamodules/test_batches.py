@@ -16,7 +16,10 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import (
+from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
+from clozelab.datamodules.tags import TaggedSentences, build_sequences
+from clozelab.models.layout import Layout
+from clozelab.tasks.sequences import (
     TokenSequences,
     bucketed_batches,
     concatenate,
@@ -25,9 +28,6 @@ from clozelab.datamodules.examples import (
     longest_first,
     token_budget_batches,
 )
-from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
-from clozelab.datamodules.tags import TaggedSentences, build_sequences
-from clozelab.models.layout import Layout
 from clozelab.training.runtime import DEPTH, Prefetched, batch_loader, pinned
 
 

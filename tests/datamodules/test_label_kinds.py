@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.baselines import Texts, guess_classes
-from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, Values
 from clozelab.metrics import glue
 from clozelab.modules.model import MULTI_LABEL
+from clozelab.tasks.baselines import Texts, guess_classes
+from clozelab.tasks.label_kinds import Classes, LabelKind, Number, Values
 
 
 def _exact_match(predictions: Values, labels: Values) -> float:

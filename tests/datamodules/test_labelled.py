@@ -21,15 +21,11 @@ import zstandard
 from tests.screens import Screens
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.label_kinds import Number
-from clozelab.datamodules.labelled import (
-    LabelledDataModule,
-    LabelledSplit,
-    TableFormat,
-    TextExamples,
-)
+from clozelab.datamodules.labelled import LabelledDataModule, LabelledSplit
+from clozelab.tasks.label_kinds import Number
+from clozelab.tasks.sequences import subset
+from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.terminal import quiet_log
 
 PAIRS = TableFormat(["s1", "s2"], "label", "index")

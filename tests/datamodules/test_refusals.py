@@ -25,21 +25,16 @@ from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.datamodules.choices import ChoiceDataModule
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.datamodules.examples import encode_examples, encode_windows
-from clozelab.datamodules.files import (
-    HubSource,
-    baselines_of,
-    cached_arrays,
-    refuse_wrong_file,
-    require_file,
-    text_lines,
-)
-from clozelab.datamodules.labelled import LabelledDataModule, TableFormat
-from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
+from clozelab.datamodules.files import HubSource, baselines_of, require_file, text_lines
+from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.squad import WindowSettings, read_squad
 from clozelab.datamodules.tags import ColumnFormat, TagDataModule, predicted_lines, read_conll
 from clozelab.datamodules.texts import read_texts
 from clozelab.launch import sweep
+from clozelab.tasks.cache import cached_arrays
+from clozelab.tasks.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.sequences import encode_examples, encode_windows
+from clozelab.tasks.tables import TableFormat, refuse_wrong_file
 from clozelab.training.runtime import Prefetched
 
 make_choices = test_choices.make

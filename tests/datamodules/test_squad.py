@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import window_ranges
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.squad import (
     SquadDataModule,
@@ -28,6 +27,7 @@ from clozelab.datamodules.squad import (
     max_context_flags,
     read_squad,
 )
+from clozelab.tasks.sequences import window_ranges
 
 CONTEXT = "A cat sat. A cat ran."
 

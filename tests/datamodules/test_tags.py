@@ -17,7 +17,6 @@ import torch
 import zstandard
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.tags import (
@@ -32,6 +31,7 @@ from clozelab.datamodules.tags import (
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.models.layout import Layout
+from clozelab.tasks.sequences import TokenSequences, token_budget_batches
 
 CONLL = ColumnFormat("columns", 0, -1)
 UPOS = ColumnFormat("conllu", 1, 3)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozelab.datamodules.label_kinds import Classes, Number
 from clozelab.metrics import glue
 from clozelab.metrics.glue import TEST_SETS, file_problems, placeholder, write_submission
+from clozelab.tasks.label_kinds import Classes, Number
 
 CASES = 250
 

@@ -10,10 +10,10 @@ import pytest
 from tests.calling import call_with_fixtures
 from tests.metrics import test_glue
 
-from clozelab.datamodules.label_kinds import Number
 from clozelab.metrics import glue, squad
 from clozelab.metrics.entities import entities, entity_scores
 from clozelab.metrics.glue import write_submission
+from clozelab.tasks.label_kinds import Number
 
 
 def scores_fit_the_kind_of_task() -> None:

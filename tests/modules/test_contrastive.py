@@ -15,11 +15,11 @@ import torch
 from tests.modules.test_embeddings import COSINE, SETTINGS, TOKENIZER, split_of
 from torch import Tensor
 
-from clozelab.datamodules.examples import GroupedSequences, encode_examples
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.modules.embeddings import ContrastiveEncoder
 from clozelab.modules.model import write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import GroupedSequences, encode_examples
 
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "p n o")]
 TRIPLES = [

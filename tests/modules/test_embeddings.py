@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import GroupedSequences, encode_examples
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.embeddings import SiameseEncoder
 from clozelab.modules.model import read_model, sentence_vectors, write_model
 from clozelab.stages.export import write
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import GroupedSequences, encode_examples
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "m n o")]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.features import FeatureSequences
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.modules.tags import FeatureBased
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import TokenSequences
 
 LAYERS = 4
 HIDDEN = 32

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import GroupedSequences, TokenSequences, concatenate
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.classification import MultipleChoice
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import GroupedSequences, TokenSequences, concatenate
 
 CLS = 2
 SEP = 3

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import TokenSequences, concatenate, join_sequences
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.classification import SequenceClassification
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import TokenSequences, concatenate, join_sequences
 
 VOCAB_SIZE = 40
 CLS = 2

@@ -13,8 +13,6 @@ import torch
 from torch.nn import functional as F
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import subset
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.squad import (
     SquadExamples,
     SquadFeatures,
@@ -33,6 +31,8 @@ from clozelab.modules.spans import (
     softmax,
     window_candidates,
 )
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import subset
 
 SENTENCE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import TokenSequences, concatenate
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.modules.tags import TokenClassification
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import TokenSequences, concatenate
 
 NAMES = ["O", "B-X", "I-X"]
 CLS = 2

@@ -16,7 +16,6 @@ from tests.screens import Screens
 from torch import Tensor
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
-from clozelab.datamodules.examples import TokenSequences
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -33,6 +32,7 @@ from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.objectives.spans import SpanBoundary
 from clozelab.stages.pretrain import _load_heads
+from clozelab.tasks.sequences import TokenSequences
 
 MASKING = {
     "predict_prob": 0.15,

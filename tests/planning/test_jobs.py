@@ -17,7 +17,6 @@ from tests.planning.workers import OF_THIS_MACHINE, Worker
 from tests.screens import Screens
 
 from clozelab.corpus.instances import FullSentences
-from clozelab.datamodules.files import Preview
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
@@ -44,6 +43,7 @@ from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
+from clozelab.tasks.preview import Preview
 from clozelab.training import runtime
 from clozelab.training.trainer import choose_hardware
 

@@ -27,7 +27,6 @@ from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import bucketed_batches
 from clozelab.datamodules.squad import SquadSplit
 from clozelab.datamodules.tags import TaggedSplit
 from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
@@ -38,6 +37,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
+from clozelab.tasks.sequences import bucketed_batches
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 BATCHES = {

@@ -28,12 +28,12 @@ from clozelab.checks.subject import (
     share,
 )
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import guess_classes
-from clozelab.datamodules.examples import subset
-from clozelab.datamodules.files import Preview, TaskPreview
-from clozelab.datamodules.label_kinds import Number
-from clozelab.datamodules.splitting import Overlap, swapped_hashes, text_hashes
 from clozelab.planning.jobs import Corpus
+from clozelab.tasks.baselines import guess_classes
+from clozelab.tasks.label_kinds import Number
+from clozelab.tasks.preview import Preview, TaskPreview
+from clozelab.tasks.sequences import subset
+from clozelab.tasks.splitting import Overlap, swapped_hashes, text_hashes
 
 CANARY_TRAIN = 4000
 CANARY_VALIDATION = 2000

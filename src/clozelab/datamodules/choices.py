@@ -20,18 +20,20 @@ from typing import Unpack
 
 import numpy as np
 
-from clozelab.datamodules.baselines import BAG, guess_choices
-from clozelab.datamodules.examples import (
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
+from clozelab.datamodules.labelled import LabelledSplit
+from clozelab.tasks.baselines import BAG, Scores, guess_choices
+from clozelab.tasks.cache import Arrays, Facts
+from clozelab.tasks.label_kinds import Classes
+from clozelab.tasks.labels import warn_of_lacking_classes
+from clozelab.tasks.preview import Preview
+from clozelab.tasks.sequences import (
     GroupedSequences,
     Sequences,
     TokenSequences,
     encode_examples,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
-from clozelab.datamodules.label_kinds import Classes
-from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
-from clozelab.datamodules.labels import warn_of_lacking_classes
+from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)

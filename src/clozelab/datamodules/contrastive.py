@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.datamodules.baselines import words_of
-from clozelab.datamodules.examples import GroupedSequences
-from clozelab.datamodules.files import Preview, Scores
-from clozelab.datamodules.label_kinds import Number
-from clozelab.datamodules.labelled import LabelledDataModule, TableFormat, TextExamples
+from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.models.config import EncoderConfig
+from clozelab.tasks.baselines import Scores, words_of
+from clozelab.tasks.label_kinds import Number
+from clozelab.tasks.preview import Preview
+from clozelab.tasks.sequences import GroupedSequences
+from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.text.plain import JsonObject
 
 COMMON = "share of common words"

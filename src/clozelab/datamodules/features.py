@@ -22,12 +22,13 @@ import torch
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from clozelab.datamodules.examples import Ints, Sequences, ragged_positions, token_budget_batches
-from clozelab.datamodules.files import Facts, cached_folder, content_key
-from clozelab.datamodules.finetuning import EncoderSource, make_batch
+from clozelab.datamodules.finetuning import EncoderSource
 from clozelab.datamodules.tags import TagDataModule, TaggedSequences, TaggedSplit
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import feature_layers
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.cache import Facts, cached_folder, content_key
+from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
 
 log = logging.getLogger(__name__)
 

@@ -32,18 +32,27 @@ from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
-from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
-from clozelab.datamodules.splitting import HeldOut, Overlap
 from clozelab.files.digests import file_sha256
 from clozelab.models.encoder import Encoder
-from clozelab.models.layout import Layout
+from clozelab.tasks.baselines import Scores
+from clozelab.tasks.batches import Batch, make_batch
+from clozelab.tasks.cache import (
+    Arrays,
+    Facts,
+    cached_arrays,
+    cached_folder,
+    collected_warnings,
+    content_key,
+    fingerprint_of,
+)
+from clozelab.tasks.preview import Preview, TaskPreview
+from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, token_budget_batches
+from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
 
-Batch = dict[str, Any]
 # what the cache holds of each row of a file; "swapped_hashes" of pairs alone
 ROW_ARRAYS = ("row_hashes", "row_lines", "swapped_hashes")
 SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
@@ -323,9 +332,9 @@ class FinetuningDataModule(LightningDataModule):
             "sources": self.source_fingerprint,
             "max_examples": self.plan.max_train_examples,
         }
-        key = files.content_key(content)
+        key = content_key(content)
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
-        facts = files.cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
+        facts = cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
         return facts["scores"]
 
     @abstractmethod
@@ -428,15 +437,15 @@ class FinetuningDataModule(LightningDataModule):
             "max_examples": self.limit(role),
             **self._holding_out,
         }
-        key = files.content_key({**content, **self.tokenization, **settings})
+        key = content_key({**content, **self.tokenization, **settings})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
-        arrays, facts = files.cached_arrays(folder, path, partial(build, path, role, **settings))
+        arrays, facts = cached_arrays(folder, path, partial(build, path, role, **settings))
         self._rows[role, path] = {name: arrays[name] for name in ROW_ARRAYS if name in arrays}
         return arrays, facts, key
 
     def preview(self) -> TaskPreview:
         """Texts and labels of both splits as written, without tokenising."""
-        with files.collected_warnings() as records:
+        with collected_warnings() as records:
             train = self.preview_of(self.train_path, "training")
             validation = self.preview_of(self.validation_path, "validation")
         warnings = list(
@@ -643,17 +652,3 @@ class TrainingBatches(IterableDataset[Batch]):
             "global_tokens": int(lengths.sum()),
             "local_weight": float(has_examples),
         }
-
-
-def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
-    """The sequences at `index` as a torch batch, with their part of each target [N]."""
-    arrays = sequences.gather(index)
-    # The lengths become the layout, which attention asks for; all else is a tensor.
-    layout = Layout.ragged(arrays.pop("lengths"))
-    arrays |= {name: values[index] for name, values in targets.items()}
-    arrays["example_index"] = index
-    batch: Batch = {}
-    for name, array in arrays.items():
-        batch[name] = torch.from_numpy(np.ascontiguousarray(array))
-    batch["layout"] = layout
-    return batch

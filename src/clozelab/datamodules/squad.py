@@ -32,8 +32,14 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.tables import Table, open_table, table_format
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
-from clozelab.datamodules.examples import (
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
+from clozelab.files.digests import file_sha256
+from clozelab.files.lines import parse_json, text_lines
+from clozelab.metrics.squad import score_v1, score_v2
+from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
+from clozelab.tasks.cache import Arrays, Facts
+from clozelab.tasks.preview import Preview
+from clozelab.tasks.sequences import (
     Int32s,
     Ints,
     Sequences,
@@ -44,12 +50,7 @@ from clozelab.datamodules.examples import (
     subset,
     window_ranges,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
-from clozelab.datamodules.splitting import text_hashes
-from clozelab.files.digests import file_sha256
-from clozelab.files.lines import parse_json, text_lines
-from clozelab.metrics.squad import score_v1, score_v2
+from clozelab.tasks.splitting import text_hashes
 from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)

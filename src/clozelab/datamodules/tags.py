@@ -33,29 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import TAGS, Ints, most_frequent_tags
-from clozelab.datamodules.examples import (
-    Int32s,
-    Sequences,
-    TokenSequences,
-    assemble,
-    concatenate,
-    offsets_of,
-    ragged_positions,
-    subset,
-)
-from clozelab.datamodules.files import (
-    Arrays,
-    Facts,
-    Preview,
-    Scores,
-    refuse_wrong_file,
-    text_lines,
-)
+from clozelab.datamodules.files import Scores, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
-from clozelab.datamodules.label_kinds import Classes
-from clozelab.datamodules.labels import ANY, CLASSES, LabelColumn, refuse_one_class
-from clozelab.datamodules.splitting import text_hashes
 from clozelab.metrics.entities import (
     OUTSIDE,
     PLAIN,
@@ -67,6 +46,23 @@ from clozelab.metrics.entities import (
     to_iob2,
     to_plain,
 )
+from clozelab.tasks.baselines import TAGS, Ints, most_frequent_tags
+from clozelab.tasks.cache import Arrays, Facts
+from clozelab.tasks.label_kinds import Classes
+from clozelab.tasks.labels import ANY, CLASSES, LabelColumn, refuse_one_class
+from clozelab.tasks.preview import Preview
+from clozelab.tasks.sequences import (
+    Int32s,
+    Sequences,
+    TokenSequences,
+    assemble,
+    concatenate,
+    offsets_of,
+    ragged_positions,
+    subset,
+)
+from clozelab.tasks.splitting import text_hashes
+from clozelab.tasks.tables import refuse_wrong_file
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
 

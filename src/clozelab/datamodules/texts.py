@@ -30,7 +30,7 @@ from clozelab.datamodules.columns import (
     roles_of,
     say_in_python,
 )
-from clozelab.datamodules.labels import is_missing
+from clozelab.tasks.labels import is_missing
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 

@@ -19,21 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clozelab.datamodules.finetuning import Batch
-from clozelab.datamodules.label_kinds import Classes, LabelKind, Number
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder, last_of_directions
 from clozelab.models.layout import Layout
-from clozelab.modules.class_report import ClassReport, error_lines
-from clozelab.modules.finetuning import (
-    BatchValues,
-    Evaluation,
-    FineTuning,
-    check_metric,
-    in_fp32,
-    in_order,
-)
+from clozelab.modules.finetuning import Evaluation, FineTuning, check_metric
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.class_report import ClassReport, error_lines
+from clozelab.tasks.label_kinds import Classes, LabelKind, Number
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)

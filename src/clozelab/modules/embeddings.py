@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.finetuning import Batch
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.modules.classification import SequenceClassification
-from clozelab.modules.finetuning import in_fp32
+from clozelab.tasks.batches import Batch, in_fp32
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 

@@ -20,12 +20,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.finetuning import Batch
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
@@ -34,9 +32,10 @@ from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
-from clozelab.modules.class_report import ClassReport
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.class_report import ClassReport
 from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
@@ -383,29 +382,6 @@ class FineTuning(TrainingModule):
 
 def _json_lines(records: Iterable[JsonObject]) -> list[str]:
     return [json.dumps(record, ensure_ascii=False) for record in records]
-
-
-def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
-    """The output layer outside autocast, and a cross-encoder's activation.
-
-    In bf16 neighbouring tokens would often have the very same logit.
-    """
-    activation = getattr(head, "output_activation", nn.Identity())
-    with torch.autocast(hidden.device.type, enabled=False):
-        return activation(head(hidden.float()))
-
-
-def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
-    """[number, ...]: the values of all batches by their numbers, each of which occurs once."""
-    if not number:
-        return np.zeros(0, dtype=np.float32)
-    index = torch.cat([numbers for numbers, _ in outputs]).numpy()
-    values = torch.cat([values for _, values in outputs]).detach().numpy()
-    assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
-    # values[i] is of example index[i].
-    ordered = np.empty_like(values)
-    ordered[index] = values
-    return ordered
 
 
 def check_metric(metric: str, score_keys: Sequence[str]) -> None:

@@ -23,12 +23,12 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from clozelab.datamodules.examples import TokenSequences
-from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSequences
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
+from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.tasks.batches import Batch, BatchValues, in_order
+from clozelab.tasks.sequences import TokenSequences
 from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import onednn_fp32
 

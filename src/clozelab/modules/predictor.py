@@ -30,8 +30,6 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
-from clozelab.datamodules.examples import TokenSequences, pool_windows
-from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
     Columns,
     Texts,
@@ -47,7 +45,6 @@ from clozelab.models.encoder import EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
-from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
 from clozelab.modules.sentence_folders import SentenceVectors
@@ -62,6 +59,8 @@ from clozelab.modules.token_heads import (
     window_settings,
     word_spans,
 )
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.sequences import TokenSequences, pool_windows
 
 # What becomes of a text that cannot be read: an answer that says so, or a ValueError.
 ERRORS = ("mark", "raise")

@@ -26,12 +26,12 @@ from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.datamodules.examples import ragged_positions
-from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_fp32
+from clozelab.modules.finetuning import Evaluation, FineTuning, check_metric
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32
+from clozelab.tasks.sequences import ragged_positions
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)

@@ -18,20 +18,13 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entities, entity_scores, scores_of_types, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
-from clozelab.modules.class_report import ClassReport
-from clozelab.modules.finetuning import (
-    BatchValues,
-    Evaluation,
-    FineTuning,
-    check_metric,
-    in_fp32,
-    in_order,
-)
+from clozelab.modules.finetuning import Evaluation, FineTuning, check_metric
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.class_report import ClassReport
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")

@@ -20,19 +20,18 @@ from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
 from clozelab.datamodules import scoring, squad, tags
-from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureSequences
-from clozelab.datamodules.finetuning import Batch, make_batch
 from clozelab.files.lines import SURROGATES
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
 from clozelab.modules import answers
-from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
+from clozelab.tasks.sequences import Ints, TokenSequences, token_budget_batches
 
 log = logging.getLogger(__name__)
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which

@@ -22,13 +22,13 @@ from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import Preview
 from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
 from clozelab.planning.passes import MOST_PASSES
+from clozelab.tasks.preview import Preview
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint

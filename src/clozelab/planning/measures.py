@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from clozelab.corpus.files import matching_files
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
-from clozelab.datamodules.labelled import TableFormat
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
@@ -31,6 +30,7 @@ from clozelab.planning.jobs import (
 )
 from clozelab.planning.starts import constants
 from clozelab.targets import locate
+from clozelab.tasks.tables import TableFormat
 from clozelab.text.plain import ReadOnlyJson
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at

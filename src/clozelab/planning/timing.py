@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.datamodules.examples import TokenSequences, offsets_of
-from clozelab.datamodules.finetuning import Batch, TrainingBatches, TrainingPlan
+from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.files.digests import digest
 from clozelab.models.config import EncoderConfig
@@ -46,6 +45,8 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.sequences import TokenSequences, offsets_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY

@@ -203,7 +203,7 @@ def unnamed_positive_label(run: Record) -> str | None:
 
     It is the second of two labels. None for 0 and 1 and the like, whose F1 needs no name.
     """
-    from clozelab.datamodules.label_kinds import USUAL_POSITIVE_LABELS
+    from clozelab.tasks.label_kinds import USUAL_POSITIVE_LABELS
 
     answers = run.folder / "predictions.jsonl"
     score = run.scores.get("validation/f1")

@@ -21,6 +21,7 @@ ROOMS = (
     "objectives",
     "optim",
     "stages",
+    "tasks",
     "training",
 )
 """Folders whose code decides results; those that plan, launch, record and judge do not."""

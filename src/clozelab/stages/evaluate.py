@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.config import Composed
-from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.scoring import MeasureDataModule
@@ -46,6 +45,7 @@ from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.stages import factory
 from clozelab.targets import build, locate
+from clozelab.tasks.cache import used_folders
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation

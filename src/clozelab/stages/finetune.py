@@ -17,8 +17,7 @@ from lightning.pytorch import Trainer
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.contrastive import ContrastiveDataModule
-from clozelab.datamodules.examples import Sequences
-from clozelab.datamodules.files import HubSource, hub_files, used_folders
+from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.finetuning import (
     EncoderSource,
     FinetuningDataModule,
@@ -46,6 +45,8 @@ from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
 from clozelab.stages import factory
 from clozelab.targets import build, check_targets, locate
+from clozelab.tasks.cache import used_folders
+from clozelab.tasks.sequences import Sequences
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import newest_whole, seed_initialisation

@@ -18,11 +18,12 @@ import numpy as np
 from clozelab.corpus.rows import Row, RowFile, open_rows
 from clozelab.corpus.tables import table_format
 from clozelab.datamodules.columns import trained_columns
-from clozelab.datamodules.files import cached_folder, content_key, text_lines
+from clozelab.datamodules.files import text_lines
 from clozelab.files.digests import file_sha256
 from clozelab.files.lines import file_suffix
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
+from clozelab.tasks.cache import cached_folder, content_key
 from clozelab.terminal import ParsedArgs, path_of, verb
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 

@@ -20,7 +20,6 @@ from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
@@ -38,6 +37,7 @@ from clozelab.schema import TrainerConfig
 from clozelab.stages import evaluate, factory, finetune, pretrain
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
+from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
 from clozelab.text.formatting import STAGE_NAMES
 from clozelab.text.plain import JsonObject, ReadOnlyJson

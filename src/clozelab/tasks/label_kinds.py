@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.baselines import Texts, guess_classes, guess_numbers
 from clozelab.metrics import glue
+from clozelab.tasks.baselines import Texts, guess_classes, guess_numbers
 from clozelab.text.plain import Json, JsonObject
 
 Values = np.ndarray

@@ -38,6 +38,7 @@ DECAY = 1e-4
 RIDGE = 10.0**0.5
 LEAST_COUNT = 2  # a feature of a single training example says nothing of others
 
+Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
 Texts = Sequence[tuple[str, str]]
 Choices = Sequence[tuple[str, Sequence[str]]]  # (context, endings)
 # (bare word, where it begins, where it ends) of every word that counts
