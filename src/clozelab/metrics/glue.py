@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,6 +105,18 @@ def check_metrics(names: Sequence[str]) -> None:
         )
 
 
+def check_fit(names: Sequence[str], fitting: Sequence[str], predicted: str) -> None:
+    """ValueError for a score that does not exist, or means nothing for what is `predicted`."""
+    check_metrics(names)
+    unfit = [name for name in names if name not in fitting]
+    if unfit:
+        raise ValueError(
+            f"metrics {unfit} do not fit a task that predicts {predicted};"
+            f" {', '.join(fitting)} do (module.metrics of a task lists them, and its"
+            " metric is the main one, validation/NAME)"
+        )
+
+
 def score(names: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """Return the named scores of one set of predictions."""
     check_metrics(names)
@@ -183,7 +195,7 @@ DIAGNOSTICS: dict[str, Expected] = {
 TEST_SETS = SINGLE_SENTENCE | SIMILARITY | INFERENCE | DIAGNOSTICS
 
 
-def prediction_lines(ids: Sequence[str], answers: Sequence[str]) -> Iterator[str]:
+def prediction_lines(ids: Iterable[str], answers: Sequence[str]) -> Iterator[str]:
     """Yield the lines of one file without line ends."""
     yield "\t".join(HEADER)
     for index, answer in zip(ids, answers, strict=True):

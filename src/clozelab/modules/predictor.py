@@ -48,7 +48,6 @@ from clozelab.modules import answers
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
 from clozelab.modules.sentence_folders import SentenceVectors
-from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (
     Words,
     best_answer,
@@ -61,6 +60,7 @@ from clozelab.modules.token_heads import (
 )
 from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
 from clozelab.tasks.sequences import TokenSequences, pool_windows
+from clozelab.tasks.spans import NBestSettings
 
 # What becomes of a text that cannot be read: an answer that says so, or a ValueError.
 ERRORS = ("mark", "raise")
@@ -385,7 +385,7 @@ class Predictor(ModelRunner):
         columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
-        """Answers to many questions by the rules of SQuAD's released code (modules/spans.py).
+        """Answers to many questions by the rules of SQuAD's released code (tasks/spans.py).
 
         Args:
             questions: (question, passage or passages) of each, or a table with a column of

@@ -20,11 +20,11 @@ from clozelab.datamodules.encoded import Encoded
 from clozelab.models.folders import refuse_foreign
 from clozelab.models.leftovers import TASK_KINDS
 from clozelab.models.registry import family_for
-from clozelab.modules.classification import sequence_states
 from clozelab.modules.model import Model
 from clozelab.tasks import sequences as examples
 from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
 from clozelab.tasks.sequences import Ints
+from clozelab.tasks.texts import sequence_states
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,

@@ -554,7 +554,7 @@ class TaskJob(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
         of_example = PREDICTION_BYTES
-        if "SpanExtraction" in str(self.settings["task"]["module"]["_target_"]):
+        if "n_best_size" in self.settings["task"]["module"]:
             of_example = NBEST_BYTES
         model_bytes = 0
         if self.settings["keep_model"]:

@@ -230,6 +230,6 @@ def _fitted_states(measure: ReadOnlyJson, train: Sample, layers: int) -> float:
     the pooled state is one more.
     """
     examples = min(train.examples, measure["max_train_examples"] or train.examples)
-    if "tags" in str(measure["task"]["data"]["_target_"]):
+    if "tag_column" in measure["task"]["data"]:
         return examples * train.words * 2 * (layers + 1)
     return float(examples * (layers + 2))

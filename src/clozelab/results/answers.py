@@ -203,7 +203,7 @@ def unnamed_positive_label(run: Record) -> str | None:
 
     It is the second of two labels. None for 0 and 1 and the like, whose F1 needs no name.
     """
-    from clozelab.tasks.label_kinds import USUAL_POSITIVE_LABELS
+    from clozelab.tasks.classes import USUAL_POSITIVE_LABELS
 
     answers = run.folder / "predictions.jsonl"
     score = run.scores.get("validation/f1")
@@ -315,7 +315,7 @@ def _read_right_answers(
 
     They are read from the file that a run was scored on, in `data_dir` or where it was then.
     """
-    from clozelab.datamodules.squad import read_squad
+    from clozelab.tasks.squad_files import read_squad
 
     data = _task(run)["data"]
     name = str(data["validation_file"])

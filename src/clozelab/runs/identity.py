@@ -7,6 +7,7 @@ a secret are in it as hashes (text/redaction.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
@@ -19,6 +20,61 @@ read."""
 
 SEED_KEYS = ("seed", "pretrain_seed")
 
+OF_LABELS = "clozelab.datamodules.labelled.LabelledDataModule"
+ADDRESSES_BEFORE: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("texts.Texts", "classes.class_or_number"): (
+        OF_LABELS,
+        "clozelab.modules.classification.SequenceClassification",
+    ),
+    ("texts.TextVectors", "similarity.similarity"): (
+        OF_LABELS,
+        "clozelab.modules.embeddings.SiameseEncoder",
+    ),
+    ("texts.TextVectors", "contrast.Contrast"): (
+        "clozelab.datamodules.contrastive.ContrastiveDataModule",
+        "clozelab.modules.embeddings.ContrastiveEncoder",
+    ),
+    ("choices.Choices", "right_choice.RightChoice"): (
+        "clozelab.datamodules.choices.ChoiceDataModule",
+        "clozelab.modules.classification.MultipleChoice",
+    ),
+    ("passages.Passages", "spans.Spans"): (
+        "clozelab.datamodules.squad.SquadDataModule",
+        "clozelab.modules.spans.SpanExtraction",
+    ),
+    ("words.Words", "tags.Tags"): (
+        "clozelab.datamodules.tags.TagDataModule",
+        "clozelab.modules.tags.TokenClassification",
+    ),
+    ("features.WordFeatures", "tags.Tags"): (
+        "clozelab.datamodules.features.FeatureDataModule",
+        "clozelab.modules.tags.FeatureBased",
+    ),
+}
+"""Unit and target of a task, below clozelab.tasks -> the addresses of its data and module in
+records that were written before tasks had units and targets. No new pair belongs here."""
+
+
+def as_before_units(leaves: ReadOnlyJson) -> JsonObject:
+    """Return the leaves of a configuration as they were before tasks had units and targets.
+
+    Runs of both times are then the same. Other leaves, and pairs of parts that are newer, stay as
+    they are.
+    """
+    leaves = dict(leaves)
+    for place in ("task", "measure.task"):
+        parts = [f"{place}.unit._target_", f"{place}.target._target_"]
+        names = [str(leaves.get(part)).removeprefix("clozelab.tasks.") for part in parts]
+        before = ADDRESSES_BEFORE.get((names[0], names[1]))
+        if before is None:
+            continue
+        for part in parts:
+            del leaves[part]
+        for key, address in zip(("data", "module"), before, strict=True):
+            leaves[f"{place}.{key}._target_"] = address
+            leaves[f"{place}.{key}._partial_"] = True
+    return leaves
+
 
 def identity_of(config: ReadOnlyJson) -> JsonObject:
     """Return what a run is known by: dotted key -> value, of its recorded configuration.
@@ -27,7 +83,7 @@ def identity_of(config: ReadOnlyJson) -> JsonObject:
     it existed (schema.Added): older records lack it, and are of the same run.
     """
     identity = {}
-    for key, value in flatten(dict(config)).items():
+    for key, value in as_before_units(flatten(dict(config))).items():
         if meaning_of(key) != LAYOUT and not is_as_before(key, value):
             identity[key] = value
     return identity
@@ -35,7 +91,7 @@ def identity_of(config: ReadOnlyJson) -> JsonObject:
 
 def counting_leaves(values: ReadOnlyJson) -> JsonObject:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
-    leaves = flatten(dict(values))
+    leaves = as_before_units(flatten(dict(values)))
     idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
     counting = {}
     for key, value in leaves.items():

@@ -19,17 +19,20 @@ from torch import nn
 
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.files.digests import digest
 from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
+from clozelab.modules.finetuning import FineTuning
 from clozelab.report.tracked import tracked_job
+from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
-from clozelab.targets import build, check_targets
+from clozelab.targets import build, build_parts, check_targets, parameters_of
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
@@ -312,4 +315,21 @@ def build_task_data(
     further = {}
     if hub is False and task["hub"]:
         further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
-    return build("task.data", task["data"])(inputs=inputs, plan=plan, **further)
+    unit, target = build_parts(task)
+    own = parameters_of(FinetuningDataModule)
+    settings = {key: value for key, value in task["data"].items() if key in own}
+    return FinetuningDataModule(
+        inputs=inputs, plan=plan, unit=unit, target=target, **(settings | further)
+    )
+
+
+def task_module_settings(task: ReadOnlyJson) -> JsonObject:
+    """A task's settings that are the training module's own, and no part's."""
+    own = parameters_of(FineTuning)
+    return {key: value for key, value in task["module"].items() if key in own}
+
+
+def task_code(task: ReadOnlyJson) -> str:
+    """Hash of the code that reads a task's files: other code's cached examples are not taken."""
+    parts = [task[part]["_target_"] for part in ("unit", "target")]
+    return digest(code_behind([*parts, "datamodules.finetuning"]))

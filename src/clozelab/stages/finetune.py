@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,37 +16,35 @@ from lightning.pytorch import Trainer
 
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
-from clozelab.datamodules.contrastive import ContrastiveDataModule
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.finetuning import (
-    EncoderSource,
     FinetuningDataModule,
     TaskInputs,
     TrainingPlan,
 )
-from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.files.digests import digest
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
+    check_head,
     check_metric,
     save_model,
+    score_keys,
     write_results,
     write_test_predictions,
 )
 from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
-from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
 from clozelab.stages import factory
-from clozelab.targets import build, check_targets, locate
+from clozelab.targets import build_parts, check_targets
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
@@ -121,17 +119,14 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    if isinstance(data, ContrastiveDataModule):
-        data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
+    data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
-    # A module that predicts numbers of a range refuses labels outside of it.
-    if isinstance(data, LabelledDataModule):
-        data.refuse_outside(cfg.task.module.get("number_range"))
-        data.validation.kind.check_metrics(cfg.task.module["metrics"])
+    data.refuse_outside()
+    data.target.check_scores()
     # The names of the head's parameters are known once it is built.
     if cfg.optimizer.get("groups"):
-        build_module(cfg, folder, encoder, data)
+        build_module(cfg, encoder, data)
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
@@ -147,13 +142,17 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
             " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
             " the only one)"
         )
-    check_targets({"task.data": cfg.task.data, "task.module": cfg.task.module})
-    # What a task can do is known to its module's class, before one is built.
-    module = locate(cfg.task.module["_target_"])
-    module.check_head(cfg.head)
-    module.check_settings(cfg.task.module)
-    check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
+    check_targets({"task": vars(cfg.task)})
+    # What a task can do is known to its parts, before a file is read.
+    unit, target = build_parts(vars(cfg.task))
+    check_head(cfg.head, unit, target)
+    check_metric(cfg.task.metric, score_keys(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
+
+
+def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
+    """The names of a task's further validation splits."""
+    return list(cfg.task.data.get("extra_validation_files") or ())
 
 
 def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
@@ -230,15 +229,11 @@ def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
 def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     """Take the run's folder for this fine-tuning."""
     task = job.cfg.task
-    module = locate(task.module["_target_"])
-    # of a task with labels of its own
-    label_kind = getattr(job.data.validation, "kind", None)
+    target = job.data.target
     scores = {}
-    for name in module.score_keys(task.module, task.data):
+    for name in score_keys(target, extra_splits(job.cfg)):
         scores[f"validation/{name}"] = Score.of(
-            name,
-            are_shares=module.scores_are_shares,
-            positive_label=getattr(label_kind, "positive_label", None),
+            name, are_shares=target.scores_are_shares, positive_label=target.positive_label
         )
     return Run.claim(
         job.cfg.run_dir,
@@ -259,7 +254,7 @@ def require_scores(run: Run) -> None:
 
 
 # Name -> (sequences, split), as a data module's `load_test` gives them.
-TestSplits = Mapping[str, tuple[Sequences, object]]
+TestSplits = Mapping[str, tuple[Sequences, Split]]
 
 
 def train(
@@ -274,7 +269,7 @@ def train(
     # Batches have as many tokens as their examples: one compiled graph for all sizes.
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    module = build_module(cfg, job.encoder_folder, job.encoder, data)
+    module = build_module(cfg, job.encoder, data)
     run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
     run.record(threads=torch.get_num_threads())
     run.record(encoder=factory.encoder_facts(job.encoder_folder, job.encoder.config))
@@ -368,7 +363,7 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
         loggers=[],
         folder=Path(cfg.run_dir),
     )
-    return build_module(cfg, job.encoder_folder, job.encoder, job.data), job.data, trainer
+    return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
 def build_data(
@@ -387,8 +382,6 @@ def build_data(
     if cfg.hub:
         data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
     tokenizer = open_tokenizer(folder, cfg.token_types)
-    # The cache of examples is of this code: another reads the files anew.
-    code = digest(code_behind([cfg.task.data["_target_"]]))
     source = EncoderSource(weights_name, load, hardware.device)
     inputs = TaskInputs(
         name=cfg.task.name,
@@ -398,7 +391,7 @@ def build_data(
         max_positions=max_positions(folder),
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
-        code=code,
+        code=factory.task_code(vars(cfg.task)),
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
@@ -408,7 +401,8 @@ def build_data(
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
     )
-    return factory.build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
+    module = with_pooling(cfg.task.module, folder)
+    return factory.build_task_data(vars(cfg.task) | {"module": module}, inputs, plan, hub=cfg.hub)
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:
@@ -422,9 +416,7 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(
-    cfg: FinetuneConfig, folder: Path, encoder: Encoder, data: FinetuningDataModule
-) -> FineTuning:
+def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -432,11 +424,14 @@ def build_module(
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
     return build_with_hparams(
-        build("task.module", with_pooling(cfg.task.module, folder)),
+        FineTuning,
         encoder=encoder,
+        unit=data.unit,
+        target=data.target,
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
         keep_best_weights=keeps_best,
+        **factory.task_module_settings(vars(cfg.task)),
         **common,
     )

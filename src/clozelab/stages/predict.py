@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
@@ -286,7 +286,7 @@ def load_module(
     from clozelab.modules.finetuning import Evaluation
     from clozelab.stages import finetune
 
-    module = finetune.build_module(cfg, model_folder, folders.load_encoder(model_folder), data)
+    module = finetune.build_module(cfg, folders.load_encoder(model_folder), data)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
     scores = read_json(scores_path)["scores"]
@@ -299,6 +299,5 @@ def rename_labels(module: FineTuning, label_names: Mapping[str, str], run: Path)
     """Let the predictions call some classes otherwise than the task does."""
     from clozelab.modules.model import renamed_labels
 
-    split: Any = module.validation
-    names = renamed_labels(getattr(split, "label_names", ()), label_names, run)
-    module.validation = replace(split, label_names=names)
+    names = renamed_labels(module.target.names, label_names, run)
+    module.target = module.target.renamed(names)

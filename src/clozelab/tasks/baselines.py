@@ -85,6 +85,15 @@ def _ending_pairs(choices: Choices) -> list[tuple[str, str]]:
     return pairs
 
 
+def text_pairs(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """The texts of each example as a pair, whose second side is empty for single texts."""
+    pairs = []
+    for texts in rows:
+        second = texts[1] if len(texts) == 2 else ""
+        pairs.append((texts[0], second))
+    return pairs
+
+
 def words_of(text: str) -> list[str]:
     return WORD.findall(text.lower())
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from clozelab.tasks.label_kinds import LabelKind
 
 
 @dataclass(frozen=True)
@@ -26,14 +22,10 @@ class Preview:
 class TaskPreview:
     train: Preview
     validation: Preview
-    kind: LabelKind | None  # of the labels; None: there are none
+    # classes in the order of their indices; None: a number, or no label at all
+    label_names: Sequence[str] | None = None
+    positive_label: str | None = None  # the class that an F1 is of, where it is known
+    predicts_numbers: bool = False
     aligned: bool = False  # text number i of every part, and label i, are of example i
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
     warnings: Sequence[str] = ()  # of reading the files
-
-    @property
-    def label_names(self) -> Sequence[str] | None:
-        """Classes in the order of their indices; None: a number, or no label at all."""
-        if self.kind is None:
-            return None
-        return self.kind.names or None

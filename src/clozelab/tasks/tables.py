@@ -18,7 +18,6 @@ import numpy as np
 from clozelab.corpus.tables import COLUMNAR, Record, Table, open_table, refuse_twins, table_format
 from clozelab.files.lines import COMPRESSIONS, text_lines
 from clozelab.tasks.cache import Arrays
-from clozelab.tasks.label_kinds import LabelKind
 from clozelab.tasks.labels import (
     ANY,
     NUMBERS,
@@ -86,6 +85,14 @@ class TextExamples:
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        return self.texts
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"damaged rows": self.num_bad_rows}
+
     def row_arrays(self) -> Arrays:
         """What the cache holds of each row, used or not: a hash of its texts, and its line.
 
@@ -98,12 +105,6 @@ class TextExamples:
         if self.texts and len(self.texts[0]) == 2:
             arrays["swapped_hashes"] = swapped_hashes(self.texts)
         return arrays
-
-    def label_values(self, kind: LabelKind) -> np.ndarray:
-        """The labels as numbers; [N] of -1 for a file without labels."""
-        if self.labels is None:
-            return np.full(len(self), -1, dtype=np.int64)
-        return kind.encode(self.labels)
 
 
 @dataclass(frozen=True)
