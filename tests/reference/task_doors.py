@@ -214,7 +214,7 @@ def _conllu(sentence: str) -> str:
 
 
 def fixed_encoder(root: Path) -> Path:
-    """An encoder whose files are the same on every machine: `mlm_nsp` with weights drawn as integers."""
+    """An encoder with the same files on every machine: `mlm_nsp` with weights drawn as integers."""
     folder = root / "fixed"
     if folder.is_dir():
         return folder

@@ -150,3 +150,12 @@ def test_no_case_was_left_out() -> None:
     assert {"machine", *cases(ROOT)} == first.keys() | second.keys()
     assert freeze.task_cases(ROOT).keys() == second.keys() - first.keys()
     assert LONGER.keys() < first.keys()
+
+
+def test_the_format_of_a_table_changes_nothing() -> None:
+    """What was frozen of each format is the same; so are the weights that a fine-tuning ends with."""
+    tasks = FILES["frozen_tasks"]
+    formats = [*tasks["formats"]["everywhere"].values()]
+    assert len(formats) == 5 and all(one == formats[0] for one in formats)
+    models = [tasks[f"finetune {name}"]["one_machine"]["model"] for name in ("pair", "pair_jsonl")]
+    assert models[0] == models[1]
