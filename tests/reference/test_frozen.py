@@ -153,7 +153,7 @@ def test_no_case_was_left_out() -> None:
 
 
 def test_the_format_of_a_table_changes_nothing() -> None:
-    """What was frozen of each format is the same; so are the weights that a fine-tuning ends with."""
+    """What was frozen of each format is the same; so are the weights of a fine-tuning."""
     tasks = FILES["frozen_tasks"]
     formats = [*tasks["formats"]["everywhere"].values()]
     assert len(formats) == 5 and all(one == formats[0] for one in formats)
