@@ -15,6 +15,7 @@ from clozelab.config import Composed
 from clozelab.launch import launcher
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, run_preflight
 from clozelab.launch.sweep import compose
+from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
 from clozelab.text.paths import EXPERIMENTS_DIR
@@ -144,7 +145,7 @@ def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         reproduce, "run_verb", lambda words, **said: environments.append(said["environment"]) or 0
     )
-    assert reproduce.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (
+    assert reproduction.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (
         0,
         False,
     )
@@ -165,4 +166,4 @@ def test_which_ends_of_a_sweep_end_the_reproduction(
         Step("pretrain", "sweep_pretrain", None, ()),
         Step("finetune", "sweep_finetune", None, ()),
     ]
-    assert reproduce.run_steps(steps, Console(quiet=True)) == (status, not goes_on)
+    assert reproduction.run_steps(steps, Console(quiet=True)) == (status, not goes_on)

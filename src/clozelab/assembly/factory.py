@@ -24,10 +24,10 @@ from clozelab.launch.sweep import compose
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
-from clozelab.report.tracked import tracked_job
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
+from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
@@ -93,9 +93,6 @@ def recompose_config(record: Record, overrides: Sequence[str] = ()) -> Iterator[
         composed = compose(record.config_name, [*record.overrides, *overrides], folder=folder)
         check_targets(composed.values)
         yield composed
-
-
-# What is refused before anything slow, with the key that is wrong
 
 
 def require_machine_and_encoder(cfg: EncoderStageConfig) -> tuple[Hardware, Path]:
@@ -176,9 +173,6 @@ def encoder_facts(folder: Path, config: EncoderConfig) -> JsonObject:
         "num_attention_heads": config.num_attention_heads,
         "parameters": parameter_count(config),
     }
-
-
-# Trackers, callbacks, Trainer
 
 
 def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
@@ -289,9 +283,6 @@ def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> JsonObject
         "seed": seed,
         "log_interval_steps": cfg.trainer.log_interval_steps,
     }
-
-
-# Fine-tuning
 
 
 def build_task_data(
