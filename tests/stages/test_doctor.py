@@ -18,6 +18,7 @@ from clozelab.checks.subject import ERROR, WARNING, Subject
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.planning import reproduction
 from clozelab.planning.jobs import Request, Speed
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
@@ -417,7 +418,7 @@ def test_reproduce_stops_at_an_error(
             assert words[1] == str(EXPERIMENT) and words[-1] == "--brief"
         return ends.get(words[0], 0)
 
-    monkeypatch.setattr(reproduce, "run_verb", run)
+    monkeypatch.setattr(reproduction, "run_verb", run)
     words = [
         str(EXPERIMENT),
         "scale=demo",

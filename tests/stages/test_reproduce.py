@@ -41,7 +41,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, **statuses: list[str]) -> list[str]:
             yield PlannedJob((), name, status)
 
     monkeypatch.setattr(Step, "sweep", property(lambda step: step.config_name))
-    monkeypatch.setattr(reproduce, "planned_jobs", planned)
+    monkeypatch.setattr(reproduction, "planned_jobs", planned)
     return seen
 
 
@@ -135,8 +135,8 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
         )
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
-    monkeypatch.setattr(reproduce, "seed_seconds", lambda *_: None)
-    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
     assert rounds == [
@@ -181,8 +181,8 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         )
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
-    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduction.time, "monotonic", lambda: clock[0])
     # Runs that were there already take no time in this round: what a seed took then counts.
     for budget, before, wanted in (
         ("390s", 0.0, 1),
@@ -191,7 +191,7 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         ("2h", 7000.0, 1),
     ):
         rounds.clear()
-        monkeypatch.setattr(reproduce, "seed_seconds", lambda *_, before=before: before or None)
+        monkeypatch.setattr(reproduction, "seed_seconds", lambda *_, before=before: before or None)
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
@@ -200,7 +200,7 @@ def test_a_round_that_was_stopped_is_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reproduction, "run_round", lambda *_, **__: (130, None))
-    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(ruled(tmp_path / "mine")), "until=decided"]) == 130
 
 
@@ -248,7 +248,7 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
         return 0, SimpleNamespace(judgements=[found], table=None)
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
-    monkeypatch.setattr(reproduce, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
     with screen.refuses(ValueError):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"

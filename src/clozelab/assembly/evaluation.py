@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.assembly import factory
+from clozelab.assembly.task_data import READ_ONCE, build_task_data
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.scoring import MeasureDataModule
@@ -219,8 +220,8 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
         return build("measure.data", cfg.measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
         )
-    plan = replace(factory.READ_ONCE, max_train_examples=measure.max_train_examples)
-    data = factory.build_task_data(task, inputs, plan)
+    plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
+    data = build_task_data(task, inputs, plan)
     if label_names is not None:
         check_labels(data, label_names, folder)
     return data

@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.assembly import factory
+from clozelab.assembly.task_data import build_task_data
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.contrastive import ContrastiveDataModule
@@ -388,7 +389,7 @@ def build_data(
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
     )
-    return factory.build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
+    return build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:

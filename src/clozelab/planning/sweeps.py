@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from clozelab.assembly import encoders, factory
+from clozelab.assembly import encoders
 from clozelab.assembly.corpora import find_corpus, prepared_corpus
+from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
 from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
@@ -232,7 +233,7 @@ def open_task(
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there."""
     inputs = task_inputs(settings, settings["task"]["name"], tokenizer, longest)
-    return factory.build_task_data(settings["task"], inputs, hub=settings.get("hub"))
+    return build_task_data(settings["task"], inputs, hub=settings.get("hub"))
 
 
 def read_preview(settings: ReadOnlyJson) -> TaskPreview:
