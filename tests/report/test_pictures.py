@@ -84,7 +84,17 @@ def test_a_curve_of_one_point_has_a_mark() -> None:
 def test_the_line_is_that_of_the_best_trivial_rule(
     majority: Any, baseline: Any, expected: float | None
 ) -> None:
-    column = DataColumn("x", "x", "m", None, Origin.OTHER, majority=majority, baseline=baseline)
+    column = DataColumn(
+        "x",
+        "x",
+        "m",
+        None,
+        Origin.OTHER,
+        unit="percent",
+        higher_is_better=True,
+        majority=majority,
+        baseline=baseline,
+    )
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
     with look("light"):

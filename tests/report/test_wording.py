@@ -26,7 +26,9 @@ NO_RUN = Reason("no run", "no complete run of LTR")
 # -- verdicts --------------------------------------------------------------------------------------
 
 MRPC = Column(name="MRPC", metric="validation/accuracy", task="mrpc")
-DATASET = DataColumn("MRPC", "mrpc", "validation/accuracy", MRPC, Origin.PAPER)
+DATASET = DataColumn(
+    "MRPC", "mrpc", "validation/accuracy", MRPC, Origin.PAPER, unit="percent", higher_is_better=True
+)
 ESTIMATE = Estimate(-2.9, -4.0, -1.8, 3, PRETRAINING_SEEDS, sd=0.4)
 CONTRAST = Contrast(
     label="",

@@ -64,8 +64,7 @@ def run(
     stage: str, scores: dict[str, float], facts: dict[str, Any] | None = None, **config: Any
 ) -> Record:
     units = {
-        key: Score.of(key, are_shares=False).model_copy(update={"value": one})
-        for key, one in scores.items()
+        key: Score(unit="percent", higher_is_better=True, value=one) for key, one in scores.items()
     }
     place = Path("none") / "-".join(str(one) for one in config.values()).replace("/", "_")
     return Record.model_construct(

@@ -97,7 +97,9 @@ def judgement(
     difference = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
     column = experiment.columns[0 if number < 2 else 1]
     tasks = ("mrpc",) if number < 2 else ()
-    dataset = DataColumn("x", "x", "m", column, Origin.OTHER, tasks=tasks)
+    dataset = DataColumn(
+        "x", "x", "m", column, Origin.OTHER, unit="percent", higher_is_better=True, tasks=tasks
+    )
     seed_numbers = " ".join(map(str, range(1, seeds + 1)))
     return Judgement(
         placed=ClaimOnDataset(experiment.claims[number], dataset, "x"),
@@ -281,7 +283,16 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
     experiment = load_experiment(
         ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     )
-    column = DataColumn("x", "x", "m", experiment.columns[1], Origin.OTHER, tasks=("blimp",))
+    column = DataColumn(
+        "x",
+        "x",
+        "m",
+        experiment.columns[1],
+        Origin.OTHER,
+        unit="percent",
+        higher_is_better=True,
+        tasks=("blimp",),
+    )
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     found = replace(found, placed=replace(found.placed, column=column))
     assert reproduce.next_seed(found, experiment) == [

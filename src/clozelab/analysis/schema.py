@@ -132,6 +132,10 @@ class Column(Entry):
     """pretrain, evaluate, or left out for a task"""
     parts: Parts = Field(default=(), alias="mean_of")
     """a list of two or more different columns"""
+    unit: str = ""
+    """the unit of its scores, such as points; without it, the one that its runs record"""
+    higher_is_better: Annotated[bool, Strict()] | None = None
+    """true or false, beside unit"""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -148,6 +152,10 @@ class Column(Entry):
             )
         if self.source and not self.metric:
             raise ValueError(f"a column from {self.source} has a metric, such as validation/loss")
+        if bool(self.unit) != (self.higher_is_better is not None):
+            raise ValueError("unit and higher_is_better belong together: say both, or neither")
+        if self.unit and self.parts:
+            raise ValueError("a mean is of percent: unit belongs to its columns")
         return self
 
     @property
@@ -159,22 +167,6 @@ class Column(Entry):
     def is_measured(self) -> bool:
         """Whether its cells are scores of evaluations: ours alone, no paper has such a column."""
         return self.source == "evaluate"
-
-    @property
-    def unit(self) -> str:
-        """PERCENT, or the metric's own unit: "loss", "perplexity", "tokens"."""
-        is_figure = self.metric.startswith("validation/") or not self.is_pretraining
-        is_percent = not self.source or (is_figure and not self.falls)
-        if is_percent:
-            return PERCENT
-        # "validation/bits_per_character" -> "bits per character"
-        return self.metric.rpartition("/")[2].replace("_", " ")
-
-    @property
-    def falls(self) -> bool:
-        """Whether a smaller score is the better one, in a unit of its own: nats, bits."""
-        name = self.metric.removeprefix("validation/").partition("/")[0]
-        return name.endswith(("loss", "perplexity")) or name.startswith("bits_")
 
     @property
     def tasks(self) -> tuple[str, ...]:

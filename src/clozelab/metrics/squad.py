@@ -13,8 +13,41 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from clozelab.metrics.metric import PERCENT, Metric
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _in_percent(name: str) -> Metric:
+    return Metric(name, PERCENT, higher_is_better=True)
+
+
+def _threshold(name: str) -> Metric:
+    """From which null odds on a question counts as unanswered: neither good nor bad."""
+    return Metric(name, "logits", higher_is_better=None)
+
+
+# what both are scored by; some scores of 2.0 need questions without an answer
+V1_DECLARED = tuple(map(_in_percent, ("exact_match", "f1")))
+V2_DECLARED = (
+    _in_percent("exact"),
+    _in_percent("f1"),
+    _threshold("threshold"),
+    _in_percent("exact_untuned"),
+    _in_percent("f1_untuned"),
+    _in_percent("HasAns_exact"),
+    _in_percent("HasAns_f1"),
+    _in_percent("NoAns_exact"),
+    _in_percent("NoAns_f1"),
+    _in_percent("best_exact"),
+    _threshold("best_exact_thresh"),
+    _in_percent("best_f1"),
+    _threshold("best_f1_thresh"),
+    _in_percent("pr_exact_ap"),
+    _in_percent("pr_f1_ap"),
+    _in_percent("pr_oracle_ap"),
+)
 
 Answers = Mapping[str, Sequence[str]]
 Texts = Mapping[str, str]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from clozelab.analysis.schema import OUR_SPLIT, Column, Part
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Part
 from clozelab.analysis.scores import DataColumn, Origin, datasets_for_column
 from clozelab.results.experiment import Experiment
+from clozelab.results.units import scale_of, scale_without_runs
 from clozelab.runs.record import Record
 
 Generators = Mapping[str, str | None]  # task -> the generator of its data; None: real data
@@ -32,7 +33,14 @@ def stand_in_for(run: Record) -> str | None:
 
 def paper_column(column: Column) -> DataColumn:
     """The paper's own column, which no run of ours is on."""
-    return DataColumn(column.name, f"paper:{column.name}", column.metric, column, Origin.PAPER)
+    return DataColumn(
+        column.name,
+        f"paper:{column.name}",
+        column.metric,
+        column,
+        Origin.PAPER,
+        **scale_without_runs(column)._asdict(),
+    )
 
 
 def task_columns(
@@ -136,7 +144,7 @@ def _data_column(
     }
     if score and len(classes) <= 1:
         positive_label = score.positive_label
-        baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
+        baseline = score.best_baseline
         majority = score.majority
     # The task's title is about its headline score; another one goes by its column's name.
     name = ""
@@ -158,6 +166,7 @@ def _data_column(
         metric=metric,
         column=column,
         origin=origin,
+        **scale_of(column, metric, score)._asdict(),
         task=run.task,
         tasks=(run.task,),
         majority=majority,
@@ -251,6 +260,13 @@ def _is_of_another_file(run: Record, metric: str) -> bool:
 
 
 def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
+    """The data set of a mean. ValueError where a part is not in percent."""
+    for dataset in parts:
+        if dataset.unit != PERCENT:
+            raise ValueError(
+                f"columns: {column.name} is a mean of percent, and {dataset.heading} is in"
+                f" {dataset.unit}: leave it out of mean_of"
+            )
     stand_ins = tuple(
         dataset.heading for dataset in parts if not dataset.is_paper and not dataset.is_other_split
     )
@@ -272,6 +288,8 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
         metric="",
         column=column,
         origin=origin,
+        unit=PERCENT,
+        higher_is_better=True,
         stand_in_parts=stand_ins,
         tasks=tuple(dict.fromkeys(dataset.task for dataset in parts)),
     )

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.analysis.phrases import listed, rough
+from clozelab.metrics.metric import PERCENT
 from clozelab.results.answers import describe, paired_test
 from clozelab.runs.find import open_folder
 from clozelab.runs.outcome import score_in_context
-from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
+from clozelab.runs.record import DAMAGED, Record
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import signed
 from clozelab.text.plain import JsonObject, flatten
@@ -139,7 +140,7 @@ def _held_out_figure(key: str, first: Record, second: Record) -> HeldOutFigure:
     curves = []  # of each run [2, evaluations]: tokens, and the figure in its unit
     for run in (first, second):
         tokens, values = np.array(run.curves[key], dtype=np.float64).T
-        curves.append((tokens, score_of(run, key).factor * values))
+        curves.append((tokens, run.score_of(key).factor * values))
     last = tuple(float(values[-1]) for _, values in curves)
     # The curve that goes on is read off where the other one ends.
     limit = min(int(tokens[-1]) for tokens, _ in curves)
@@ -155,7 +156,7 @@ def print_held_out(first: Record, second: Record) -> None:
     rows = []
     for figure in held_out_figures(first, second):
         decimals = 4
-        if score_of(first, figure.key).unit == PERCENT:
+        if first.score_of(figure.key).unit == PERCENT:
             decimals = 2
         row = [name_with_unit(first, figure.key)]
         row += (f"{value:.{decimals}f}" for value in figure.last)
@@ -225,18 +226,10 @@ def print_caution(records: Sequence[Record]) -> None:
         say(caution, style="yellow")
 
 
-def score_of(record: Record, key: str) -> Score:
-    """What a figure is, also one that was not declared (of one source of a corpus)."""
-    if key in record.scores:
-        return record.scores[key]
-    are_shares = any(score.factor != 1.0 for score in record.scores.values())
-    return Score.of(key, are_shares=are_shares or record.stage == "pretrain")
-
-
 def name_with_unit(record: Record, key: str) -> str:
     """`f1, percent`; a perplexity has its name alone."""
     name = record.score_name(key)
-    unit = score_of(record, key).unit
+    unit = record.score_of(key).unit
     if not unit:
         return name
     return f"{name}, {unit}"

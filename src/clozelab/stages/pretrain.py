@@ -27,6 +27,7 @@ from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
 from clozelab.launch.overrides import LONGER
 from clozelab.launch.sweep import phase_objectives
+from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder, compile_encoder
@@ -36,7 +37,12 @@ from clozelab.models.longer import load_encoder_as, longer_config
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.model import open_tokenizer
-from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
+from clozelab.modules.pretraining import (
+    PretrainingModel,
+    PretrainingModule,
+    check_lengths,
+    published_metrics,
+)
 from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models
 from clozelab.optim.groups import match_groups
 from clozelab.planning.passes import passes
@@ -48,7 +54,7 @@ from clozelab.schema import PretrainConfig
 from clozelab.stages import factory
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import build
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.callbacks import (
     KeepEncoders,
     PositionGrowth,
@@ -62,18 +68,7 @@ from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
-SCORES = (
-    "validation/loss",
-    "validation/perplexity",
-    "validation/accuracy",
-    "validation/nsp_accuracy",
-    "validation/nsp_accuracy_one_source",
-    "validation/nsp_source_rule",
-    "validation/sop_accuracy",
-    "validation/rtd_loss",
-    "validation/rtd_accuracy",
-)
-"""Scores of a pre-training; the first is its headline."""
+HEADLINE = "validation/loss"
 
 
 @dataclass(frozen=True)
@@ -102,6 +97,8 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
             checksums.setdefault(name, {})[file_sha256(path)] = None
     inputs |= {name: " ".join(of_name) for name, of_name in checksums.items()}
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
+    metrics = published_metrics(job.objectives)
+    scores = {metric.key: Score.of(metric) for metric in metrics}
     # The very same run of another experiment is not trained again.
     share_equal_run(composed, inputs)
     with Run.claim(
@@ -109,8 +106,8 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
         stage="pretrain",
         config=composed,
         inputs=inputs,
-        scores={key: Score.of(key, are_shares=True) for key in SCORES},
-        metric=SCORES[0],
+        scores=scores,
+        metric=HEADLINE,
     ) as run:
         if run.is_complete:
             require_kept_encoders(composed)
@@ -327,8 +324,17 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
         trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
         if run.is_leader:
             save()
-            summarise(loggers, module.facts())
-            run.complete({"scores": module.facts()}, **module.facts())
+            facts = module.facts()
+            summarise(loggers, facts)
+            run.content.scores = published_scores(job.objectives, facts)
+            run.complete({"scores": facts}, **facts)
+
+
+def published_scores(objectives: Sequence[Objective], facts: ReadOnlyJson) -> dict[str, Score]:
+    """The held-out figures that a training has published, also those of single sources."""
+    metrics = published_metrics(objectives)
+    keys = [HEADLINE, *(key for key in facts if key.startswith(PREFIX))]
+    return {key: Score.of(metric_of(key, metrics)) for key in keys}
 
 
 def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from omegaconf import OmegaConf
 from clozelab.analysis.phrases import listed
 from clozelab.files.digests import file_sha256
 from clozelab.launch.experiments import check_file
-from clozelab.metrics.glue import CORRELATIONS
+from clozelab.metrics.glue import OF_NUMBERS
+from clozelab.metrics.metric import DECLARED, UNKNOWN_UNIT, Metric, base_name
 from clozelab.results.answers import rescored
 from clozelab.results.experiment import read_yaml
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.older_scores import older_metric
 from clozelab.runs.record import CONFIG_FILE, Record, Score
 from clozelab.runs.store import fingerprint_of
 from clozelab.stages.archive import RESULTS, RunArchive, open_archive, write_results_table
@@ -40,7 +42,7 @@ from clozelab.stages.rerun import (
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, say, verb
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.formatting import several
-from clozelab.text.plain import JsonObject, flatten, read_json
+from clozelab.text.plain import JsonObject, ReadOnlyJson, flatten, read_json
 from clozelab.text.redaction import HIDDEN
 from clozelab.training.measuring import read_rows
 
@@ -74,7 +76,7 @@ what was checked, and what could not be.
                     answers are in no pack"""
 MAX_SHOWN = 20  # findings
 CHECKSUMS_FILE = "checksums.json"  # of an encoder's folder
-ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
+ROUNDED = 1e-4  # of scores of numbers: predicted numbers are kept with five decimals
 ROUNDED_SECONDS = 1e-3  # metrics.csv has milliseconds
 # Of results.csv: packs that were made before these columns existed lack them.
 ADDED_COLUMNS = frozenset({"positive_label"})
@@ -368,7 +370,7 @@ def pretraining_mismatches(record: Record) -> Iterator[str]:
 def scores_file_mismatches(record: Record) -> Iterator[str]:
     """Say where a record tells its scores otherwise than scores.json, also their units and floors.
 
-    Units are told by a figure's name.
+    Units are those that scores.json declares; an older one's are told by a figure's name.
     """
     saved = read_json(record.folder / "scores.json")
     facts: JsonObject = {"metric": record.metric}
@@ -380,9 +382,7 @@ def scores_file_mismatches(record: Record) -> Iterator[str]:
     # The record as it would be, had it read this scores.json.
     reread = record.model_copy(deep=True)
     for key, score in record.scores.items():
-        reread.scores[key] = Score.of(
-            key, are_shares=score.factor != 1.0, positive_label=saved.get("positive_label")
-        )
+        reread.scores[key] = _score_as_saved(key, score, record, saved)
     reread.take(saved)
     for key, score in record.scores.items():
         recorded = score.model_dump(exclude={"value"})
@@ -390,6 +390,22 @@ def scores_file_mismatches(record: Record) -> Iterator[str]:
         if recorded != given:
             yield f"{key} is in {recorded}, and scores.json gives {given}"
     yield from score_mismatches(record, "scores.json", saved["scores"], record.values)
+
+
+def _score_as_saved(key: str, score: Score, record: Record, saved: ReadOnlyJson) -> Score:
+    """What scores.json says that a score is; its record may say otherwise."""
+    name = base_name(key)
+    declared = saved.get("metrics", {}).get(name)
+    if declared is not None:
+        metric = Metric(name, **{field: declared.get(field) for field in DECLARED})
+        return Score.of(metric, saved.get("positive_label"))
+    older = older_metric(key, record.further_files)
+    if older is None:
+        return Score(unit=UNKNOWN_UNIT, higher_is_better=None, factor=score.factor)
+    # An older file does not say whether its scores are shares of one.
+    if score.factor == 1.0:
+        older = replace(older, factor=1.0)
+    return Score.of(older, saved.get("positive_label"))
 
 
 def score_mismatches(
@@ -403,7 +419,7 @@ def score_mismatches(
         given_value = factor * float(given.get(key, math.nan))
         # Both are of the same float, but for its way through text and a change of unit.
         tolerance = 1e-9 * max(1.0, abs(value))
-        if key.endswith(CORRELATIONS):
+        if key.endswith(tuple(OF_NUMBERS)):
             tolerance = ROUNDED * factor
         # So written, because a score that is missing is nan, and nan is never within.
         if not abs(given_value - value) <= tolerance:
