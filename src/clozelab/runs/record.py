@@ -70,10 +70,10 @@ class Score(BaseModel):
     """A held-out figure of a run: what it is in and, at the end, its value."""
 
     unit: Unit | Literal["unknown unit"]
-    # None: it is no achievement, such as a threshold, or nobody knows
-    higher_is_better: bool | None = None
     # times what metrics.csv and scores.json say: 100 where those have shares of one
     factor: float = 1.0
+    # None: it is no achievement, such as a threshold, or nobody knows
+    higher_is_better: bool | None = None
     value: float | None = None
     majority: float | None = None  # the figure of always answering what is most frequent
     baselines: dict[str, float] = {}  # simple method -> its figure on the same examples
@@ -325,8 +325,9 @@ class Record(BaseModel, extra="forbid"):
         metric = older_metric(key, self.further_files)
         if metric is None:
             return Score(unit=UNKNOWN_UNIT)
-        if self.scores and all(score.factor == 1.0 for score in self.scores.values()):
-            # SQuAD's scores, which are in percent as they are
+        # SQuAD's scores are in percent as they are.
+        factors = {score.factor for score in self.scores.values()}
+        if self.stage != "pretrain" and factors == {1.0}:
             metric = replace(metric, factor=1.0)
         return Score.of(metric)
 
