@@ -36,7 +36,7 @@ class LabelSet(LabelKind):
     predicts = "a set of labels"
     problem_type = "multi_label_classification"
     scorers: ClassVar = by_name(
-        [Scorer(Metric.share("accuracy"), _exact_match), Scorer(Metric.share("f1"), _micro_f1)]
+        Scorer(Metric.share("accuracy"), _exact_match), Scorer(Metric.share("f1"), _micro_f1)
     )
 
     def encode(self, labels: Sequence[Collection[str]]) -> Values:

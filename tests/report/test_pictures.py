@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from clozelab.analysis.schema import IN_PERCENT
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.report.plots import (
     LEAST_PERCENT,
@@ -90,8 +91,7 @@ def test_the_line_is_that_of_the_best_trivial_rule(
         "m",
         None,
         Origin.OTHER,
-        unit="percent",
-        higher_is_better=True,
+        scale=IN_PERCENT,
         majority=majority,
         baseline=baseline,
     )

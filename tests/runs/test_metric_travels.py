@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_absolute_error
 
+from clozelab.analysis.schema import Scale
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import judge
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -152,7 +153,7 @@ def test_a_claim_and_a_report_are_about_points(
 ) -> None:
     table = table_of(trained, tmp_path, CLAIMS)
     (column,) = table.with_results
-    assert (column.unit, column.higher_is_better, column.decimals) == ("points", False, 2)
+    assert (column.scale, column.decimals) == (Scale("points", higher_is_better=False), 2)
     verdicts = {judgement.claim.direction: judgement.verdict for judgement in judge(table)}
     assert verdicts == {
         "lower": Verdict.HOLDS,

@@ -13,6 +13,7 @@ import pytest
 from tests.screens import Screens
 
 from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.schema import IN_PERCENT
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import estimate
 from clozelab.analysis.verdict_codes import Verdict
@@ -97,9 +98,7 @@ def judgement(
     difference = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
     column = experiment.columns[0 if number < 2 else 1]
     tasks = ("mrpc",) if number < 2 else ()
-    dataset = DataColumn(
-        "x", "x", "m", column, Origin.OTHER, unit="percent", higher_is_better=True, tasks=tasks
-    )
+    dataset = DataColumn("x", "x", "m", column, Origin.OTHER, scale=IN_PERCENT, tasks=tasks)
     seed_numbers = " ".join(map(str, range(1, seeds + 1)))
     return Judgement(
         placed=ClaimOnDataset(experiment.claims[number], dataset, "x"),
@@ -289,8 +288,7 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
         "m",
         experiment.columns[1],
         Origin.OTHER,
-        unit="percent",
-        higher_is_better=True,
+        scale=IN_PERCENT,
         tasks=("blimp",),
     )
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)

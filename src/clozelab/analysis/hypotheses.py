@@ -212,7 +212,7 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
         series = table.checkpoint_series
         return next((line for line in series if row in line.rows.values()), None)
 
-    if dataset.higher_is_better is None:
+    if dataset.scale.higher_is_better is None:
         return without("no direction", "nothing says whether a higher score is better")
     first, second = map(line_of, claim.rows)
     if first is None or second is None:

@@ -53,6 +53,18 @@ ORDERING = ("increasing", "decreasing", "within")
 # what a difference is compared with where no margin is claimed
 ZERO = (0.0,)
 
+
+class Scale(NamedTuple):
+    """What scores are in, and whether a higher one is better.
+
+    The direction is None where nobody knows it, or the number is no achievement.
+    """
+
+    unit: str
+    higher_is_better: bool | None
+
+
+IN_PERCENT = Scale(PERCENT, higher_is_better=True)
 RowPair = tuple[str, str]
 Number = Annotated[float, Strict()]
 
@@ -167,6 +179,11 @@ class Column(Entry):
     def is_measured(self) -> bool:
         """Whether its cells are scores of evaluations: ours alone, no paper has such a column."""
         return self.source == "evaluate"
+
+    @property
+    def scale(self) -> Scale | None:
+        """The declared unit and direction; None where its runs decide."""
+        return Scale(self.unit, self.higher_is_better) if self.unit else None
 
     @property
     def tasks(self) -> tuple[str, ...]:

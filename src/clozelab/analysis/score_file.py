@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.analysis.schema import PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
+from clozelab.analysis.schema import IN_PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
 from clozelab.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from clozelab.analysis.statistics import Seeds
 
@@ -162,8 +162,7 @@ def make_score_table(
             metric="",
             column=column,
             origin=Origin.OTHER,
-            unit=column.unit or PERCENT,
-            higher_is_better=column.higher_is_better is not False,
+            scale=column.scale or IN_PERCENT,
             task=column.name,
             tasks=(column.name,),
         )

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from clozelab.analysis.comparability import Pair
-from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, TableSpec
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Scale, TableSpec
 from clozelab.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
@@ -53,10 +53,8 @@ class DataColumn:
     # the paper's column that it is, or stands in for
     column: Column | None
     origin: Origin
-    # of its scores as they are shown, such as PERCENT; a number without a unit has its own name
-    unit: str = field(kw_only=True)
-    # None where nobody knows, or it is no achievement
-    higher_is_better: bool | None = field(kw_only=True)
+    # of its scores as they are shown; a number without a unit has its own name, "perplexity"
+    scale: Scale = field(kw_only=True)
     # of a mean: the headings of those of its parts that stand in for others
     stand_in_parts: tuple[str, ...] = ()
     # whose runs it holds; several columns may show different scores of one task
@@ -104,9 +102,13 @@ class DataColumn:
         return ROLES.get(self.origin, "")
 
     @property
+    def unit(self) -> str:
+        return self.scale.unit
+
+    @property
     def falls(self) -> bool:
         """Whether a smaller score is the better one."""
-        return self.higher_is_better is False
+        return self.scale.higher_is_better is False
 
     @property
     def sign(self) -> float:

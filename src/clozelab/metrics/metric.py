@@ -80,7 +80,7 @@ class Scorer:
         return self.compute(*arguments)
 
 
-def by_name(scorers: Iterable[Scorer]) -> dict[str, Scorer]:
+def by_name(*scorers: Scorer) -> dict[str, Scorer]:
     """Name of the metric -> its scorer."""
     return {scorer.metric.name: scorer for scorer in scorers}
 

@@ -19,35 +19,35 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def _in_percent(name: str) -> Metric:
+def _declared(name: str) -> Metric:
+    """A score in percent; from which null odds on there is no answer is neither good nor bad."""
+    if name in ("threshold", "best_exact_thresh", "best_f1_thresh"):
+        return Metric(name, "logits", higher_is_better=None)
     return Metric(name, PERCENT, higher_is_better=True)
 
 
-def _threshold(name: str) -> Metric:
-    """From which null odds on a question counts as unanswered: neither good nor bad."""
-    return Metric(name, "logits", higher_is_better=None)
-
-
-# what both are scored by; some scores of 2.0 need questions without an answer
-V1_DECLARED = tuple(map(_in_percent, ("exact_match", "f1")))
-V2_DECLARED = (
-    _in_percent("exact"),
-    _in_percent("f1"),
-    _threshold("threshold"),
-    _in_percent("exact_untuned"),
-    _in_percent("f1_untuned"),
-    _in_percent("HasAns_exact"),
-    _in_percent("HasAns_f1"),
-    _in_percent("NoAns_exact"),
-    _in_percent("NoAns_f1"),
-    _in_percent("best_exact"),
-    _threshold("best_exact_thresh"),
-    _in_percent("best_f1"),
-    _threshold("best_f1_thresh"),
-    _in_percent("pr_exact_ap"),
-    _in_percent("pr_f1_ap"),
-    _in_percent("pr_oracle_ap"),
+V1_SCORES = ("exact_match", "f1")
+# some of them need questions without an answer
+V2_SCORES = (
+    "exact",
+    "f1",
+    "threshold",
+    "exact_untuned",
+    "f1_untuned",
+    "HasAns_exact",
+    "HasAns_f1",
+    "NoAns_exact",
+    "NoAns_f1",
+    "best_exact",
+    "best_exact_thresh",
+    "best_f1",
+    "best_f1_thresh",
+    "pr_exact_ap",
+    "pr_f1_ap",
+    "pr_oracle_ap",
 )
+V1_DECLARED = tuple(map(_declared, V1_SCORES))
+V2_DECLARED = tuple(map(_declared, V2_SCORES))
 
 Answers = Mapping[str, Sequence[str]]
 Texts = Mapping[str, str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Part
+from clozelab.analysis.schema import IN_PERCENT, OUR_SPLIT, PERCENT, Column, Part
 from clozelab.analysis.scores import DataColumn, Origin, datasets_for_column
 from clozelab.results.experiment import Experiment
 from clozelab.results.units import scale_of, scale_without_runs
@@ -39,7 +39,7 @@ def paper_column(column: Column) -> DataColumn:
         column.metric,
         column,
         Origin.PAPER,
-        **scale_without_runs(column)._asdict(),
+        scale=scale_without_runs(column),
     )
 
 
@@ -158,7 +158,6 @@ def _data_column(
     if not _is_of_another_file(run, metric):
         num_examples = run.facts.get("num_examples")
         num_entities = run.facts.get("num_entities")
-    trained_on = _training_share(run)
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
     data_column = DataColumn(
         heading=heading,
@@ -166,16 +165,20 @@ def _data_column(
         metric=metric,
         column=column,
         origin=origin,
-        **scale_of(column, metric, score)._asdict(),
+        scale=scale_of(column, metric, score),
         task=run.task,
         tasks=(run.task,),
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
         num_entities=num_entities,
-        trained_on=trained_on,
     )
-    return replace(data_column, positive_label=positive_label, held_out=held_out.get("fraction"))
+    return replace(
+        data_column,
+        trained_on=_training_share(run),
+        positive_label=positive_label,
+        held_out=held_out.get("fraction"),
+    )
 
 
 def class_of(run: Record, metric: str) -> str | None:
@@ -288,8 +291,7 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
         metric="",
         column=column,
         origin=origin,
-        unit=PERCENT,
-        higher_is_better=True,
+        scale=IN_PERCENT,
         stand_in_parts=stand_ins,
         tasks=tuple(dict.fromkeys(dataset.task for dataset in parts)),
     )

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
 from clozelab.analysis.schema import (
     ALL_COLUMNS,
+    IN_PERCENT,
     PROTOCOL,
     RATE_KEYS,
     BaseClaim,
@@ -27,8 +28,8 @@ from clozelab.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
-from clozelab.metrics.metric import PERCENT, UNKNOWN_UNIT
-from clozelab.results.units import UNKNOWN, Scale, scale_without_runs
+from clozelab.metrics.metric import UNKNOWN_UNIT
+from clozelab.results.units import UNKNOWN, scale_without_runs
 from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
@@ -138,7 +139,7 @@ class Experiment(TableSpec):
             member_column = self.column(member.column)
             metric = member.metric or member_column.metric
             scale = scale_without_runs(member_column, metric)
-            if scale not in (UNKNOWN, Scale(PERCENT, higher_is_better=True)):
+            if scale not in (UNKNOWN, IN_PERCENT):
                 raise ValueError(f"{where}: {member.column} is not in percent, as a mean is")
 
     def _check_claim(self, claim: BaseClaim, where: str, row_names: list[str]) -> None:

@@ -48,7 +48,7 @@ from clozelab.results.evidence import (
 from clozelab.results.experiment import Experiment
 from clozelab.results.units import scale_of
 from clozelab.runs.find import Runs
-from clozelab.runs.record import Record
+from clozelab.runs.record import Record, Score
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.training.measuring import read_rows
 
@@ -354,17 +354,13 @@ class _Arrangement:
         if self.runs.synthetic:
             heading = f"{self.runs.synthetic} {column.name}"
             origin = Origin.SYNTHETIC
-        score = None
-        for run in self.runs.pretrain:
-            if column.metric.startswith(PREFIX) and column.metric in run.facts:
-                score = run.score_of(column.metric)
         ours = DataColumn(
             heading,
             f"pretrain:{column.name}",
             column.metric,
             column,
             origin,
-            **scale_of(column, column.metric, score)._asdict(),
+            scale=scale_of(column, column.metric, self._figure_of_pretraining(column.metric)),
         )
         for row in self.experiment.rows:
             # Of an encoder on the way no such figure is known.
@@ -380,12 +376,19 @@ class _Arrangement:
         if self._has_scores(ours):
             self.columns.append(ours)
 
+    def _figure_of_pretraining(self, metric: str) -> Score | None:
+        """What the runs say that a held-out figure is; None where it is another fact."""
+        for run in self.runs.pretrain:
+            if metric.startswith(PREFIX) and metric in run.facts:
+                return run.score_of(metric)
+        return None
+
     def _with_scale(self, dataset: DataColumn) -> DataColumn:
         """A data set in the unit of its metric, which may be another than its column's."""
         for run in self.own_runs:
             if run.task == dataset.task and dataset.metric in run.values:
                 scale = scale_of(dataset.column, dataset.metric, run.scores[dataset.metric])
-                return replace(dataset, **scale._asdict())
+                return replace(dataset, scale=scale)
         return dataset
 
     def _add_mean(self, column: Column, filled: Sequence[DataColumn]) -> None:

@@ -7,21 +7,14 @@ without runs: it has no unit until there are some.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from clozelab.analysis.schema import PERCENT, Column
+from clozelab.analysis.schema import IN_PERCENT, Column, Scale
 from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT
 from clozelab.runs.older_scores import older_metric
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Score
-
-
-class Scale(NamedTuple):
-    """What scores are in, and whether a higher one is better; None where that is not known."""
-
-    unit: str
-    higher_is_better: bool | None
 
 
 UNKNOWN = Scale(UNKNOWN_UNIT, None)
@@ -34,11 +27,11 @@ def plain_name(metric: str) -> str:
 
 def scale_without_runs(column: Column, metric: str = "") -> Scale:
     """The scale of a column as far as it is known before a run; of another `metric` of its runs."""
-    if column.higher_is_better is not None and metric in ("", column.metric):
-        return Scale(column.unit, column.higher_is_better)
+    if column.scale is not None and metric in ("", column.metric):
+        return column.scale
     metric = metric or column.metric
     if not metric:
-        return Scale(PERCENT, higher_is_better=True)
+        return IN_PERCENT
     older = older_metric(metric)
     if older is not None:
         return Scale(older.unit or plain_name(metric), older.higher_is_better)
@@ -53,16 +46,13 @@ def scale_of(column: Column | None, metric: str, score: Score | None) -> Scale:
 
     ValueError where runs and paper.yaml say different things.
     """
-    given = UNKNOWN
-    if column is not None:
-        given = scale_without_runs(column, metric)
     if score is None or score.unit == UNKNOWN_UNIT:
-        return given
+        return UNKNOWN if column is None else scale_without_runs(column, metric)
     recorded = Scale(score.unit or plain_name(metric), score.higher_is_better)
-    is_declared = column is not None and column.higher_is_better is not None
-    if column is not None and is_declared and metric == column.metric and given != recorded:
+    declared = column.scale if column is not None and metric == column.metric else None
+    if column is not None and declared is not None and declared != recorded:
         raise ValueError(
-            f"columns: {column.name} says {_in_words(given)}, and its runs have"
+            f"columns: {column.name} says {_in_words(declared)}, and its runs have"
             f" {_in_words(recorded)}: leave unit and higher_is_better out, or correct them"
         )
     return recorded
