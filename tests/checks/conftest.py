@@ -27,7 +27,8 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.tasks.baselines import guess_classes
-from clozelab.tasks.label_kinds import Classes, Number
+from clozelab.tasks.classes import Classes
+from clozelab.tasks.label_kinds import Number
 from clozelab.tasks.preview import Preview, TaskPreview
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]

@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
-from clozelab.datamodules.tags import TaggedSentences, build_sequences
+from clozelab.tasks.squad_files import SquadExamples, SquadQuestion
+from clozelab.tasks.passages import WindowSettings, build_features
+from clozelab.tasks.conll import TaggedSentences
+from clozelab.tasks.words import build_sequences
 from clozelab.models.layout import Layout
 from clozelab.tasks.sequences import (
     TokenSequences,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, fold_of
+from clozelab.tasks.choices import ChoiceDataModule, ChoiceFormat, fold_of
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 

@@ -15,7 +15,8 @@ from tests.screens import Screens
 from clozelab.checks.subject import ERROR, OK, Finding
 from clozelab.checks.tasks import check_canary, check_labels
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.contrastive import COMMON, ContrastiveDataModule
+from clozelab.tasks.contrast import COMMON
+from clozelab.datamodules.contrastive import ContrastiveDataModule
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 
 ROWS = [

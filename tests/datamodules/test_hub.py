@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from tests.screens import Screens
 
-from clozelab.datamodules.choices import ChoiceFormat
+from clozelab.tasks.choices import ChoiceFormat
 from clozelab.datamodules.files import HubSource, hub_files
-from clozelab.datamodules.squad import read_squad
+from clozelab.tasks.squad_files import read_squad
 from clozelab.launch import sweep
 from clozelab.tasks.tables import TableFormat, TextExamples
 

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import glue
+from clozelab.metrics.metric import Metric, Scorer, by_name
 from clozelab.modules.model import MULTI_LABEL
 from clozelab.tasks.baselines import Texts, guess_classes
-from clozelab.tasks.label_kinds import Classes, LabelKind, Number, Values
+from clozelab.tasks.classes import Classes
+from clozelab.tasks.label_kinds import LabelKind, Number, Values
 
 
 def _exact_match(predictions: Values, labels: Values) -> float:
@@ -34,7 +36,9 @@ class LabelSet(LabelKind):
     metrics = ("accuracy", "f1")
     predicts = "a set of labels"
     problem_type = "multi_label_classification"
-    scorers: ClassVar = {"accuracy": _exact_match, "f1": _micro_f1}
+    scorers: ClassVar = by_name(
+        Scorer(Metric.share("accuracy"), _exact_match), Scorer(Metric.share("f1"), _micro_f1)
+    )
 
     def encode(self, labels: Sequence[Collection[str]]) -> Values:
         encoded = np.zeros((len(labels), len(self.names)), dtype=np.int64)

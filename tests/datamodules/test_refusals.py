@@ -22,13 +22,15 @@ from tests.datamodules import (
 )
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.choices import ChoiceDataModule
+from clozelab.tasks.choices import ChoiceDataModule
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.files import HubSource, baselines_of, require_file, text_lines
 from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.datamodules.squad import WindowSettings, read_squad
-from clozelab.datamodules.tags import ColumnFormat, TagDataModule, predicted_lines, read_conll
+from clozelab.tasks.passages import WindowSettings
+from clozelab.tasks.squad_files import read_squad
+from clozelab.tasks.conll import ColumnFormat, predicted_lines, read_conll
+from clozelab.datamodules.tags import TagDataModule
 from clozelab.datamodules.texts import read_texts
 from clozelab.launch import sweep
 from clozelab.tasks.cache import cached_arrays

@@ -14,19 +14,9 @@ import torch
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.squad import (
-    SquadDataModule,
-    SquadExamples,
-    SquadFeatures,
-    SquadQuestion,
-    SquadSplit,
-    WindowSettings,
-    answer_tokens,
-    build_features,
-    locate_answer,
-    max_context_flags,
-    read_squad,
-)
+from clozelab.datamodules.squad import SquadDataModule
+from clozelab.tasks.squad_files import SquadExamples, SquadQuestion, locate_answer, read_squad
+from clozelab.tasks.passages import SquadFeatures, SquadSplit, WindowSettings, answer_tokens, build_features, max_context_flags
 from clozelab.tasks.sequences import window_ranges
 
 CONTEXT = "A cat sat. A cat ran."

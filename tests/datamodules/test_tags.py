@@ -17,17 +17,12 @@ import torch
 import zstandard
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.features import FeatureDataModule
-from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.tags import (
-    ColumnFormat,
-    TagDataModule,
-    TaggedSentences,
-    TaggedSequences,
-    build_sequences,
-    predicted_lines,
-    read_conll,
-)
+from clozelab.tasks.features import FeatureDataModule
+from clozelab.tasks.unit import EncoderSource
+from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.tasks.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
+from clozelab.datamodules.tags import TagDataModule
+from clozelab.tasks.words import TaggedSequences, build_sequences
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.models.layout import Layout

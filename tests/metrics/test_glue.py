@@ -13,7 +13,8 @@ import pytest
 
 from clozelab.metrics import glue
 from clozelab.metrics.glue import TEST_SETS, file_problems, placeholder, write_submission
-from clozelab.tasks.label_kinds import Classes, Number
+from clozelab.tasks.classes import Classes
+from clozelab.tasks.label_kinds import Number
 
 CASES = 250
 

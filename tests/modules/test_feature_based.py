@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.features import FeatureSequences
-from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
+from clozelab.tasks.features import FeatureSequences
+from clozelab.tasks.words import TaggedSequences
+from clozelab.datamodules.tags import TaggedSplit
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.modules.tags import FeatureBased
 from clozelab.tasks.batches import make_batch

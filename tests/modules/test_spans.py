@@ -13,24 +13,10 @@ import torch
 from torch.nn import functional as F
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.squad import (
-    SquadExamples,
-    SquadFeatures,
-    SquadQuestion,
-    SquadSplit,
-    WindowSettings,
-    build_features,
-    read_squad,
-)
+from clozelab.tasks.squad_files import SquadExamples, SquadQuestion, read_squad
+from clozelab.tasks.passages import SquadFeatures, SquadSplit, WindowSettings, build_features
 from clozelab.metrics.squad import score_v1
-from clozelab.modules.spans import (
-    NBestSettings,
-    SpanExtraction,
-    pad_tokens,
-    predict_answers,
-    softmax,
-    window_candidates,
-)
+from clozelab.tasks.spans import NBestSettings, SpanExtraction, pad_tokens, predict_answers, softmax, window_candidates
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.sequences import subset
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
+from clozelab.tasks.words import TaggedSequences
+from clozelab.datamodules.tags import TaggedSplit
 from clozelab.modules.tags import TokenClassification
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.sequences import TokenSequences, concatenate

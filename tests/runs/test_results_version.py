@@ -27,7 +27,7 @@ from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.squad import SquadSplit
+from clozelab.tasks.passages import SquadSplit
 from clozelab.datamodules.tags import TaggedSplit
 from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
 from clozelab.objectives.ltr import LeftToRight

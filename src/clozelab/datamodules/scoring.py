@@ -23,7 +23,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 import numpy as np
 import pandas
@@ -35,6 +35,7 @@ from clozelab.corpus.files import matching_files
 from clozelab.corpus.generated import generator_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.files.digests import file_sha256
+from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints, words_of
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import fingerprint_of
@@ -183,6 +184,7 @@ class ScoringDataModule(MeasureDataModule):
     It makes the questions, and turns the answers into scores.
     """
 
+    metrics: ClassVar[tuple[Metric, ...]]  # what `score` computes
     questions: Questions
 
     @abstractmethod
@@ -191,7 +193,7 @@ class ScoringDataModule(MeasureDataModule):
 
     @abstractmethod
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
-        """Scores (shares of one) and a record for each example.
+        """Scores, each a raw number of its metric, and a record for each example.
 
         They come from the answer to each token that was asked for: its `log_probs` [P], and its
         `credit` [P], 1 where the token is the most probable one, shared among equals.
@@ -231,6 +233,13 @@ class MinimalPairs(ScoringDataModule):
     another order are scored apart as well: no count of words can tell their sentences apart. Args:
     as conf/measure/minimal_pairs.yaml says of each.
     """
+
+    metrics = tuple(
+        map(
+            Metric.share,
+            ("accuracy", "accuracy_of_field", "accuracy_of_permutations", "accuracy_of_others"),
+        )
+    )
 
     def __init__(
         self,

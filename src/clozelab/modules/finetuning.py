@@ -1,9 +1,9 @@
 """The training loop of all fine-tuning tasks: global loss, evaluation, the best checkpoint.
 
-The best checkpoint is the first with the highest `metric` on the validation split, as the paper
+The best checkpoint is the first with the best `metric` on the validation split, as the paper
 selects on its development sets: scores of that same split are therefore slightly optimistic, for
-every arm alike. Its predictions are kept with it. Scores keep their scorer's own unit: shares of
-one, SQuAD's in percent.
+every arm alike. Best is the highest value, or the lowest where the Metric says so. Its predictions
+are kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
 
 Last: what a run leaves behind, scores.json, every prediction and the model.
 """
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import atomic_write_lines
+from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
@@ -35,7 +36,7 @@ from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.tasks.batches import Batch, BatchValues
 from clozelab.tasks.class_report import ClassReport
-from clozelab.tasks.target import Files, Target
+from clozelab.tasks.target import Files, Target, metrics_of
 from clozelab.tasks.unit import Split, Unit
 from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -112,7 +113,8 @@ class FineTuning(TrainingModule):
         super().__init__(**base)
         check_head(head, unit, target)
         target.check_scores()
-        check_metric(metric, score_keys(target, validation.extra))
+        self.metrics = metrics_of(target, validation.extra)
+        check_metric(metric, self.metrics)
         target.check_validation(validation)
         self.encoder = encoder
         self.unit = unit
@@ -169,10 +171,6 @@ class FineTuning(TrainingModule):
     def output_head(self) -> nn.Module:
         """The output layer; what has none is its states themselves."""
         return getattr(self, self.target.head_name, NO_HEAD)
-
-    @property
-    def scores_are_shares(self) -> bool:
-        return self.target.scores_are_shares
 
     @property
     def positive_label(self) -> str | None:
@@ -245,14 +243,15 @@ class FineTuning(TrainingModule):
 
     def _best_scores(self) -> dict[str, float]:
         """The best evaluation's, without "validation/"."""
-        scores = {}
-        for key, value in self.require_best().scores.items():
-            scores[key.removeprefix("validation/")] = value
-        return scores
+        scores = self.require_best().scores
+        return {key.removeprefix(PREFIX): value for key, value in scores.items()}
 
     def baseline(self) -> float | None:
         """What the most frequent answer alone scores on `metric`; None where that means nothing."""
-        return self.target.majority_score(self.metric.removeprefix("validation/"), self.validation)
+        name = self.metric.removeprefix(PREFIX)
+        if name not in [metric.name for metric in self.target.metrics]:
+            return None  # of a further split
+        return self.target.majority_score(name, self.validation)
 
     def encode(self, batch: Batch) -> Tensor:
         """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
@@ -372,8 +371,19 @@ class FineTuning(TrainingModule):
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
         # The first of equally good ones stays.
-        if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
+        if self.best is None or self._is_better(scores[self.metric], self.best.scores[self.metric]):
             self.best = replace(result, scores=scores, weights=weights)
+
+    def score_name(self, key: str) -> str:
+        """A score's key with the class that it is of, if it is of one."""
+        if metric_of(key, self.metrics).is_of_one_class:
+            return with_class(key, self.positive_label)
+        return key
+
+    def _is_better(self, value: float, other: float) -> bool:
+        if metric_of(self.metric, self.metrics).higher_is_better:
+            return value > other
+        return value < other
 
     def require_best(self) -> Evaluation:
         """The best checkpoint's evaluation; there is one after every finished training."""
@@ -436,20 +446,18 @@ def check_head(head: str, unit: Unit, target: Target) -> None:
     target.check_head(head)
 
 
-def score_keys(target: Target, extra_splits: Iterable[str] = ()) -> list[str]:
-    """The scores of a task, without "validation/"; the names are of further validation splits."""
-    keys = list(target.score_names)
-    for name in extra_splits:
-        keys += [f"{name}_{score}" for score in target.score_names]
-    return keys
-
-
-def check_metric(metric: str, score_keys: Sequence[str]) -> None:
-    """ValueError for a selecting metric that the task does not compute."""
-    known = [f"validation/{key}" for key in score_keys]
-    if metric not in known:
+def check_metric(key: str, metrics: Sequence[Metric]) -> None:
+    """ValueError for a selecting metric that the task does not compute, or that is never better."""
+    by_key = {metric.key: metric for metric in metrics}
+    if key not in by_key:
         raise ValueError(
-            f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}"
+            f"task.metric={key!r} is not a score of this task; it has {', '.join(by_key)}"
+        )
+    if by_key[key].higher_is_better is None:
+        usable = [name for name, metric in by_key.items() if metric.higher_is_better is not None]
+        raise ValueError(
+            f"task.metric={key!r} is neither good nor bad, so it selects no checkpoint; take one of"
+            f" {', '.join(usable)}"
         )
 
 
@@ -463,7 +471,11 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
     selection = "none: scored once"
     step = ""
     if module.total_steps:
-        selection = "highest metric over the evaluations on the validation split, as in the paper"
+        rises = metric_of(module.metric, module.metrics).higher_is_better
+        extreme = "highest" if rises else "lowest"
+        selection = (
+            f"{extreme} metric over the evaluations on the validation split, as in the paper"
+        )
         step = f"best at step {best.step} of {module.total_steps}: "
     scores = {
         **task,
@@ -476,6 +488,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         "num_examples": len(best.predictions),
         "num_entities": best.num_entities,
     }
+    scores["metrics"] = declarations(best.scores, module.metrics)
     scores["positive_label"] = module.positive_label
     scores["majority_baseline"] = module.baseline()
     scores["collapsed"] = best.is_collapsed
@@ -493,14 +506,22 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         )
     summary = []
     for key, value in best.scores.items():
-        name = with_class(key.removeprefix("validation/"), module.positive_label)
-        summary.append(f"{name} {value:.4g}")
+        summary.append(f"{module.score_name(key).removeprefix(PREFIX)} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
     if "" in reports:
         names = ", ".join(fnmatch.filter(files, "*.csv"))
         lines = "\n".join(reports[""].shown_lines())
         log.info("where it fails, in percent (%s in %s):\n%s", names, folder, lines)
     return scores
+
+
+def declarations(keys: Iterable[str], metrics: Sequence[Metric]) -> JsonObject:
+    """Name of each metric that some key is of -> its unit, factor and direction."""
+    declared = {}
+    for key in keys:
+        metric = metric_of(key, metrics)
+        declared[metric.name] = {field: getattr(metric, field) for field in DECLARED}
+    return declared
 
 
 def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> None:

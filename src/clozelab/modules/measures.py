@@ -23,6 +23,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import Evaluation, FineTuning
@@ -50,11 +51,12 @@ class Measurement(LightningModule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
-    scores_are_shares = True
+    metrics: Sequence[Metric]  # what `evaluate` computes
     positive_label: str | None = None
     total_steps = 0
     history = ()
     require_best = FineTuning.require_best
+    score_name = FineTuning.score_name
 
     def __init__(
         self, *, encoder: Encoder, heads: Mapping[str, nn.Module], data: Any, metric: str
@@ -101,6 +103,10 @@ class TokenScoring(Measurement):
 
     needs = ("lm",)
     data: ScoringDataModule
+
+    @property
+    def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
+        return self.data.metrics
 
     def val_dataloader(self) -> Iterable[Batch]:
         return self.data.evaluation_loader(self.data.questions)
@@ -162,6 +168,8 @@ class Probe(Measurement):
     what a probe does better on the task than on that: how much it reads off the states, and not
     learns by heart. `strength` is the `C` of scikit-learn.
     """
+
+    metrics = tuple(map(Metric.share, ("accuracy", "control_accuracy", "selectivity")))
 
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import glue
+from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines
@@ -31,7 +32,6 @@ from clozelab.text.plain import JsonObject
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
 USUAL_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
-METRICS = ("accuracy", "f1", "macro_f1", "weighted_f1", "matthews")
 
 
 def class_or_number(
@@ -83,7 +83,7 @@ class Classes(Target):
         labels: the classes in the order of their indices; None: the sorted labels of the training
             file.
         positive_label: the class that F1 is of.
-        metrics: of METRICS.
+        metrics: names of glue.OF_CLASSES.
     """
 
     def __init__(
@@ -93,18 +93,14 @@ class Classes(Target):
         positive_label: object = None,
         metrics: Sequence[str] = ("accuracy",),
     ) -> None:
-        glue.check_fit(metrics, METRICS, "a class")
-        self.metrics = list(metrics)
+        glue.check_fit(metrics, glue.OF_CLASSES, "a class")
+        self.metrics = [glue.SCORERS[name].metric for name in metrics]
         self.configured_names = configured_labels(labels)
         self.given_positive_label: str | None = None
         if positive_label is not None:
             self.given_positive_label = cell_text(positive_label)
         self.is_of_model = False
         self._know(self.configured_names or ())
-
-    @property
-    def score_names(self) -> Sequence[str]:
-        return self.metrics
 
     @property
     def listed(self) -> Sequence[str]:  # type: ignore[override]
@@ -166,7 +162,8 @@ class Classes(Target):
             warn_of_lacking_classes(path, split.labels, self.names)
 
     def check_scores(self) -> None:
-        if "f1" in self.metrics and self.positive_label is None:
+        names = [metric.name for metric in self.metrics if metric.is_of_one_class]
+        if names and self.positive_label is None:
             listed = ", ".join(self.names[:SHOWN_LABELS])
             raise ValueError(
                 f"module.metrics: f1 is of one class, and the labels are {listed}: name it by"
@@ -182,11 +179,13 @@ class Classes(Target):
     # Scores, and what is written down
 
     def score(
-        self, metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
+        self, metrics: Sequence[Metric], predictions: np.ndarray, labels: np.ndarray
     ) -> dict[str, float]:
-        """The named scores of classes [N] against labels [N], shares of one."""
-        scores = {name: glue.SCORERS[name](predictions, labels) for name in metrics}
-        if "f1" in metrics and self.positive_label is not None:
+        """Scores of classes [N] against labels [N], shares of one."""
+        scores = {}
+        for metric in metrics:
+            scores[metric.name] = glue.SCORERS[metric.name](predictions, labels)
+        if "f1" in scores and self.positive_label is not None:
             positive = self._index[self.positive_label]
             scores["f1"] = glue.f1_binary(predictions == positive, labels == positive)
         return scores
@@ -210,12 +209,10 @@ class Classes(Target):
         )
 
     def majority_score(self, name: str, split: Split) -> float | None:
-        if name not in self.metrics:
-            return None
         # Labels [1, 0, 1]: answers [0, 1] with counts [1, 2], so 1 for every example.
         answers, counts = np.unique(split.labels, return_counts=True)
         majority = np.broadcast_to(answers[counts.argmax()], split.labels.shape)
-        return self.score([name], majority, split.labels)[name]
+        return self.score([glue.SCORERS[name].metric], majority, split.labels)[name]
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
@@ -226,11 +223,13 @@ class Classes(Target):
             [pair for examples in validation.values() for pair in text_pairs(examples.texts)],
             len(self.names),
         )
-        metrics = [name for name in METRICS if name != "f1" or self.positive_label is not None]
+        metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]
+        if self.positive_label is None:
+            metrics = [metric for metric in metrics if not metric.is_of_one_class]
         return {BAG: self.score_each(metrics, guesses, validation)}
 
     def score_each(
-        self, metrics: Sequence[str], guesses: np.ndarray, validation: Mapping[str, TextExamples]
+        self, metrics: Sequence[Metric], guesses: np.ndarray, validation: Mapping[str, TextExamples]
     ) -> dict[str, float]:
         """The scores of guesses for several sets behind each other; "NAME_accuracy" of a named."""
         scores = {}

@@ -32,7 +32,7 @@ class Numbers(Target):
     """A number, which a model's one output is.
 
     Args:
-        metrics: of glue.CORRELATIONS.
+        metrics: names of glue.OF_NUMBERS.
         number_range: the least and the largest number that there can be; what a submission's
             predictions are cut to.
     """
@@ -44,13 +44,9 @@ class Numbers(Target):
     def __init__(
         self, *, metrics: Sequence[str] = ("spearman",), number_range: Sequence[float] | None = None
     ) -> None:
-        glue.check_fit(metrics, glue.CORRELATIONS, "a number")
-        self.metrics = list(metrics)
+        glue.check_fit(metrics, glue.OF_NUMBERS, "a number")
+        self.metrics = [glue.SCORERS[name].metric for name in metrics]
         self.number_range = number_range
-
-    @property
-    def score_names(self) -> Sequence[str]:
-        return self.metrics
 
     # Labels
 
@@ -106,7 +102,9 @@ class Numbers(Target):
                     "label": float(label),
                 }
             )
-        scores = {name: glue.SCORERS[name](predicted, split.labels) for name in self.metrics}
+        scores = {}
+        for metric in self.metrics:
+            scores[metric.name] = glue.SCORERS[metric.name](predicted, split.labels)
         is_collapsed = bool(np.ptp(predicted) <= CONSTANT_RANGE * np.ptp(split.labels))
         return Outcome(scores, records, is_collapsed)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clozelab.metrics import glue
 from clozelab.tasks.baselines import BAG, Scores, guess_choices
 from clozelab.tasks.batches import in_fp32
 from clozelab.tasks.classes import Classes
@@ -48,7 +49,11 @@ class RightChoice(Classes):
         examples = validation[""]
         labels = self.encode(train.labels)
         guesses = guess_choices(_choices(train), labels, _choices(examples))
-        return {BAG: self.score(["accuracy"], guesses, self.encode(examples.labels))}
+        return {
+            BAG: self.score(
+                [glue.SCORERS["accuracy"].metric], guesses, self.encode(examples.labels)
+            )
+        }
 
     def class_report(self, records: Sequence[JsonObject]) -> None:
         """None: an ending's place says nothing."""

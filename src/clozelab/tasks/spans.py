@@ -170,27 +170,6 @@ def window_candidates(
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-V1_SCORES = ("exact_match", "f1")
-V2_SCORES = (
-    "exact",
-    "f1",
-    "threshold",
-    "exact_untuned",
-    "f1_untuned",
-    "HasAns_exact",
-    "HasAns_f1",
-    "NoAns_exact",
-    "NoAns_f1",
-    "best_exact",
-    "best_exact_thresh",
-    "best_f1",
-    "best_f1_thresh",
-    "pr_exact_ap",
-    "pr_f1_ap",
-    "pr_oracle_ap",
-)
-
-
 class Spans(Target):
     """One start and one end score a token, of SQuAD 1.1 and, `with_unanswerable`, 2.0.
 
@@ -204,19 +183,13 @@ class Spans(Target):
 
     head_kinds = ("spans",)
     head_name = "qa_outputs"
-    scores_are_shares = False
 
     def __init__(
         self, *, n_best_size: int, max_answer_length: int, with_unanswerable: bool
     ) -> None:
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
+        self.metrics = squad.V2_DECLARED if with_unanswerable else squad.V1_DECLARED
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
-
-    @property
-    def score_names(self) -> Sequence[str]:
-        if self.settings.with_unanswerable:
-            return V2_SCORES
-        return V1_SCORES
 
     def of_model(self, names: Sequence[str]) -> Spans:
         return self
@@ -239,12 +212,12 @@ class Spans(Target):
         if self.settings.with_unanswerable:
             threshold, scores = self._at_threshold(golds, answers)
             scores |= _v2_extras(golds, answers, threshold)
-            scores = {key: scores[key] for key in V2_SCORES if key in scores}
             texts = with_threshold(answers, threshold)
         else:
             texts = answers.texts
             scores = squad.score_v1(golds, texts)
-            scores = {key: scores[key] for key in V1_SCORES if key in scores}
+        names = [metric.name for metric in self.metrics]
+        scores = {name: scores[name] for name in names if name in scores}
         records = []
         for key, text in texts.items():
             nbest = _nbest_records(answers.nbest[key])

@@ -20,8 +20,10 @@ from torch.nn import functional as F
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.metrics.entities import (
+    ENTITY_METRICS,
     OUTSIDE,
     PLAIN,
+    TAG_METRICS,
     are_plain,
     entities,
     entity_scores,
@@ -42,8 +44,6 @@ from clozelab.tasks.words import WordSplit
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
-ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
-TAG_SCORES = ("accuracy",)
 
 
 class Tags(Target):
@@ -58,14 +58,9 @@ class Tags(Target):
     def __init__(self, *, entity_tags: bool) -> None:
         self.entity_tags = entity_tags
         self.expects = ANY if entity_tags else CLASSES
+        self.metrics = ENTITY_METRICS if entity_tags else TAG_METRICS
         # a model whose labels are types alone is scored by those
         self.has_plain_labels = False
-
-    @property
-    def score_names(self) -> Sequence[str]:
-        if self.entity_tags:
-            return ENTITY_SCORES
-        return TAG_SCORES
 
     def reading(self) -> JsonObject:
         return {"entity_tags": self.entity_tags}

@@ -16,7 +16,7 @@ import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores
@@ -57,20 +58,15 @@ class Target(ABC):
     head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     head_name: ClassVar[str] = "classifier"  # of the output layer among the module's parts
     problem_type: ClassVar[str | None] = None  # in a model's config.json
-    scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
     predicts_numbers: ClassVar[bool] = False
     expects: str = CLASSES  # what a column of labels holds (labels.py)
     configured_names: Sequence[str] | None = None  # classes that a configuration lists
     listed: Sequence[str] = ()  # texts that are labels whatever they look like
     names: Sequence[str] = ()
     positive_label: str | None = None  # the class that an F1 is of, where it is known
+    metrics: Sequence[Metric]  # what `evaluate` computes
 
     # Settings, before a file is read
-
-    @property
-    @abstractmethod
-    def score_names(self) -> Sequence[str]:
-        """What `score` computes, without "validation/"."""
 
     def check_head(self, head: str) -> None:
         """ValueError for a head that this target cannot stand on."""
@@ -216,6 +212,14 @@ class Target(ABC):
         `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
         """
         return {}
+
+
+def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]:
+    """The scores of a task; the names are of further validation splits."""
+    metrics = list(target.metrics)
+    for name in extra_splits:
+        metrics += [replace(metric, name=f"{name}_{metric.name}") for metric in target.metrics]
+    return metrics
 
 
 def json_lines(records: Iterable[Json]) -> Iterator[str]:

@@ -18,23 +18,19 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from clozelab.config import Composed, kept_step, total_steps
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.files.digests import digest
 from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
-from clozelab.modules.finetuning import FineTuning
-from clozelab.report.tracked import tracked_job
-from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
+from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
-from clozelab.targets import build, build_parts, check_targets, parameters_of
+from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
@@ -53,15 +49,6 @@ LIGHTNING_ARGUMENTS = (
 
 All else is the plan's, the run's, or another key's.
 """
-READ_ONCE = TrainingPlan(
-    global_batch_size=1,
-    epochs=1,
-    evaluations_per_epoch=1,
-    max_train_examples=None,
-    seed=0,
-    num_workers=0,
-)
-"""Of a task that nothing is trained on: one epoch is read, in any order."""
 
 
 def hardware_of(trainer: TrainerConfig) -> Hardware:
@@ -96,9 +83,6 @@ def recompose_config(record: Record, overrides: Sequence[str] = ()) -> Iterator[
         composed = compose(record.config_name, [*record.overrides, *overrides], folder=folder)
         check_targets(composed.values)
         yield composed
-
-
-# What is refused before anything slow, with the key that is wrong
 
 
 def require_machine_and_encoder(cfg: EncoderStageConfig) -> tuple[Hardware, Path]:
@@ -179,9 +163,6 @@ def encoder_facts(folder: Path, config: EncoderConfig) -> JsonObject:
         "num_attention_heads": config.num_attention_heads,
         "parameters": parameter_count(config),
     }
-
-
-# Trackers, callbacks, Trainer
 
 
 def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
@@ -292,44 +273,3 @@ def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> JsonObject
         "seed": seed,
         "log_interval_steps": cfg.trainer.log_interval_steps,
     }
-
-
-# Fine-tuning
-
-
-def build_task_data(
-    task: ReadOnlyJson,
-    inputs: TaskInputs,
-    plan: TrainingPlan = READ_ONCE,
-    *,
-    hub: bool | None = None,
-) -> FinetuningDataModule:
-    """Build the task's data module; it has looked for its files, and read nothing yet.
-
-    Args:
-        task: its settings.
-        inputs: that all formats take.
-        plan: of training.
-        hub: a fine-tuning's; an evaluation has none, so it is not advised there.
-    """
-    further = {}
-    if hub is False and task["hub"]:
-        further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
-    unit, target = build_parts(task)
-    own = parameters_of(FinetuningDataModule)
-    settings = {key: value for key, value in task["data"].items() if key in own}
-    return FinetuningDataModule(
-        inputs=inputs, plan=plan, unit=unit, target=target, **(settings | further)
-    )
-
-
-def task_module_settings(task: ReadOnlyJson) -> JsonObject:
-    """A task's settings that are the training module's own, and no part's."""
-    own = parameters_of(FineTuning)
-    return {key: value for key, value in task["module"].items() if key in own}
-
-
-def task_code(task: ReadOnlyJson) -> str:
-    """Hash of the code that reads a task's files: other code's cached examples are not taken."""
-    parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_behind([*parts, "datamodules.finetuning"]))

@@ -1,0 +1,58 @@
+"""A task's data module, from its settings."""
+
+from __future__ import annotations
+
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.files.digests import digest
+from clozelab.modules.finetuning import FineTuning
+from clozelab.runs.code import code_behind
+from clozelab.targets import build_parts, parameters_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+READ_ONCE = TrainingPlan(
+    global_batch_size=1,
+    epochs=1,
+    evaluations_per_epoch=1,
+    max_train_examples=None,
+    seed=0,
+    num_workers=0,
+)
+"""Of a task that nothing is trained on: one epoch is read, in any order."""
+
+
+def build_task_data(
+    task: ReadOnlyJson,
+    inputs: TaskInputs,
+    plan: TrainingPlan = READ_ONCE,
+    *,
+    hub: bool | None = None,
+) -> FinetuningDataModule:
+    """Build the task's data module; it has looked for its files, and read nothing yet.
+
+    Args:
+        task: its settings.
+        inputs: that all formats take.
+        plan: of training.
+        hub: a fine-tuning's; an evaluation has none, so it is not advised there.
+    """
+    further = {}
+    if hub is False and task["hub"]:
+        further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
+    unit, target = build_parts(task)
+    own = parameters_of(FinetuningDataModule)
+    settings = {key: value for key, value in task["data"].items() if key in own}
+    return FinetuningDataModule(
+        inputs=inputs, plan=plan, unit=unit, target=target, **(settings | further)
+    )
+
+
+def task_module_settings(task: ReadOnlyJson) -> JsonObject:
+    """A task's settings that are the training module's own, and no part's."""
+    own = parameters_of(FineTuning)
+    return {key: value for key, value in task["module"].items() if key in own}
+
+
+def task_code(task: ReadOnlyJson) -> str:
+    """Hash of the code that reads a task's files: other code's cached examples are not taken."""
+    parts = [task[part]["_target_"] for part in ("unit", "target")]
+    return digest(code_behind([*parts, "datamodules.finetuning"]))
