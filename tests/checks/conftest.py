@@ -27,8 +27,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.tasks.baselines import guess_classes
-from clozelab.tasks.classes import Classes
-from clozelab.tasks.label_kinds import Number
+from clozelab.tasks.classes import USUAL_POSITIVE_LABELS
 from clozelab.tasks.preview import Preview, TaskPreview
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]
@@ -113,7 +112,13 @@ def make_task(
     train, held_out = make_split(11, 600, names=names), make_split(12, 300, names=names)
     return Task(
         "nli",
-        TaskPreview(train, held_out, Classes(names), aligned=True),
+        TaskPreview(
+            train,
+            held_out,
+            label_names=names,
+            positive_label=USUAL_POSITIVE_LABELS.get(frozenset(names)),
+            aligned=True,
+        ),
         tokenizer,
         48,
         48,
@@ -130,7 +135,7 @@ def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
                 {"first": [*first], "second": [*second]}, [f"{k:.1f}" for k in shared], len(shared)
             )
         )
-    preview = TaskPreview(*splits, kind=Number(), aligned=True)
+    preview = TaskPreview(*splits, predicts_numbers=True, aligned=True)
     return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
 
 
@@ -156,9 +161,7 @@ def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
     split = Preview(
         {"question": ["bab dab"] * 20, "passage": ["bab dab fab gab"] * 5}, None, 20, counts
     )
-    return Task(
-        "span", TaskPreview(split, split, None, expects_unanswerable=False), tokenizer, 48, 48
-    )
+    return Task("span", TaskPreview(split, split, expects_unanswerable=False), tokenizer, 48, 48)
 
 
 @cache

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from tests.screens import Screens
 
-from clozelab.tasks.choices import ChoiceFormat
 from clozelab.datamodules.files import HubSource, hub_files
-from clozelab.tasks.squad_files import read_squad
 from clozelab.launch import sweep
+from clozelab.tasks.choices import ChoiceFormat
+from clozelab.tasks.squad_files import read_squad
 from clozelab.tasks.tables import TableFormat, TextExamples
 
 datasets = pytest.importorskip("datasets")

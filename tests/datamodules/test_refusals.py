@@ -22,20 +22,18 @@ from tests.datamodules import (
 )
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.tasks.choices import ChoiceDataModule
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.files import HubSource, baselines_of, require_file, text_lines
-from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.tasks.passages import WindowSettings
-from clozelab.tasks.squad_files import read_squad
-from clozelab.tasks.conll import ColumnFormat, predicted_lines, read_conll
-from clozelab.datamodules.tags import TagDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.texts import read_texts
 from clozelab.launch import sweep
 from clozelab.tasks.cache import cached_arrays
+from clozelab.tasks.conll import ColumnFormat, predicted_lines, read_conll
 from clozelab.tasks.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.passages import WindowSettings
 from clozelab.tasks.sequences import encode_examples, encode_windows
+from clozelab.tasks.squad_files import read_squad
 from clozelab.tasks.tables import TableFormat, refuse_wrong_file
 from clozelab.training.runtime import Prefetched
 
@@ -57,7 +55,9 @@ def an_error_reaches_the_reader_after_the_batches_before_it() -> None:
     pytest.fail("the error was lost")
 
 
-def a_torn_row_of_choices(make_choices: Callable[..., ChoiceDataModule], tmp_path: Path) -> None:
+def a_torn_row_of_choices(
+    make_choices: Callable[..., FinetuningDataModule], tmp_path: Path
+) -> None:
     (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
     data = make_choices()
     data.setup()
@@ -191,19 +191,19 @@ def numbers_out_of_range_are_refused_with_their_line(
 
 
 def labels_from_the_data_bind_the_validation_split(
-    make_labelled: Callable[..., LabelledDataModule], tmp_path: Path
+    make_labelled: Callable[..., FinetuningDataModule], tmp_path: Path
 ) -> None:
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t2\n")
     make_labelled(labels=None).setup()
 
 
-def a_test_file_that_is_not_there(make_labelled: Callable[..., LabelledDataModule]) -> None:
+def a_test_file_that_is_not_there(make_labelled: Callable[..., FinetuningDataModule]) -> None:
     files = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}
     make_labelled(**files).require_test_files()
 
 
 def a_torn_row_of_a_test_file(
-    make_labelled: Callable[..., LabelledDataModule], tmp_path: Path
+    make_labelled: Callable[..., FinetuningDataModule], tmp_path: Path
 ) -> None:
     rows = [f"{number}\tgood\n" for number in range(200)]
     (tmp_path / "test.tsv").write_text("".join(["index\tsentence\n", *rows, "torn\n"]))
@@ -267,7 +267,7 @@ def predictions_of_words_alone(tmp_path: Path) -> None:
     list(predicted_lines(tmp_path / "x.txt", test_tags.CONLL, ["O"] * 3))
 
 
-def a_torn_row_of_tags(make_tags: Callable[..., TagDataModule], tmp_path: Path) -> None:
+def a_torn_row_of_tags(make_tags: Callable[..., FinetuningDataModule], tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
     data = make_tags()
     data.setup()

@@ -13,11 +13,11 @@ from tests.metrics import test_glue
 from clozelab.metrics import glue, squad
 from clozelab.metrics.entities import entities, entity_scores
 from clozelab.metrics.glue import write_submission
-from clozelab.tasks.label_kinds import Number
+from clozelab.tasks.numbers import Numbers
 
 
 def scores_fit_the_kind_of_task() -> None:
-    Number().check_metrics(["spearman", "accuracy"])
+    Numbers(metrics=["spearman", "accuracy"])
 
 
 def nothing_is_written_that_would_be_refused(tmp_path: Path) -> None:

@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parts import feature_tagging
 
-from clozelab.tasks.features import FeatureSequences
-from clozelab.tasks.words import TaggedSequences
-from clozelab.datamodules.tags import TaggedSplit
 from clozelab.models.heads import FEATURES, feature_layers
-from clozelab.modules.tags import FeatureBased
 from clozelab.tasks.batches import make_batch
+from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.sequences import TokenSequences
+from clozelab.tasks.words import TaggedSequences, WordSplit
 
 LAYERS = 4
 HIDDEN = 32
 
 
 @pytest.fixture(scope="module")
-def split() -> TaggedSplit:
+def split() -> WordSplit:
     """30 sentences whose words carry random tags; only what the features say of a word matters
     here.
     """
@@ -39,10 +38,12 @@ def split() -> TaggedSplit:
         labels,
     )
     ids = np.array([str(i) for i in range(30)])
-    return TaggedSplit(rows, offsets, words, ids, ["A", "B", "C"], False, {}, "key")
+    return WordSplit(
+        sequences=rows, ids=ids, labels=labels, sentence_offsets=offsets, words=words, key="key"
+    )
 
 
-def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
+def feature_sequences(split: WordSplit, features: str) -> FeatureSequences:
     """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with
     noise.
     """
@@ -58,10 +59,11 @@ def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_learns_without_the_encoder(
-    split: TaggedSplit, tiny_module: Callable[..., Any], features: str
+    split: WordSplit, tiny_module: Callable[..., Any], features: str
 ) -> None:
     module = tiny_module(
-        FeatureBased,
+        feature_tagging,
+        names=["A", "B", "C"],
         encoder={"num_hidden_layers": LAYERS},
         head="bilstm",
         features=features,

@@ -21,12 +21,12 @@ from tests.modules import (
     test_pretraining,
     test_token_classification,
 )
+from tests.parts import PAIRS, feature_tagging, tagging
 
 import clozelab
 from clozelab.models.locate import find_model
-from clozelab.modules.embeddings import SiameseEncoder
 from clozelab.modules.model import open_tokenizer, read_model, renamed_labels
-from clozelab.modules.tags import FeatureBased, TokenClassification
+from clozelab.tasks.texts import TextVectors
 from clozelab.training.guards import DivergedError
 
 make_embeddings = test_embeddings.make
@@ -174,7 +174,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     ),
     (
         "what would be another number is refused: pooling=max is unknown",
-        lambda: SiameseEncoder.check_settings({"pooling": "max"}),
+        lambda: TextVectors(pooling="max", **PAIRS),
         ValueError,
         "pooling='max' is unknown; known: auto, mean, cls",
     ),
@@ -211,7 +211,11 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     (
         "a linear head is refused",
         lambda split, tiny_module: tiny_module(
-            FeatureBased, features="last", validation=split, metric="validation/accuracy"
+            feature_tagging,
+            names=["A", "B", "C"],
+            features="last",
+            validation=split,
+            metric="validation/accuracy",
         ),
         ValueError,
         "set head=bilstm",
@@ -569,7 +573,10 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     (
         "collapse and parts of speech",
         lambda split_token_classification, tiny_module: tiny_module(
-            TokenClassification, validation=split_token_classification, metric="validation/loss"
+            tagging,
+            names=test_token_classification.NAMES,
+            validation=split_token_classification,
+            metric="validation/loss",
         ),
         ValueError,
         "is not a score of this task; it has validation/f1",

@@ -747,7 +747,8 @@ class TrainingBatches(IterableDataset[Batch]):
         return batch | {
             "contents": int(contents.sum()),
             "global_examples": len(index),
-            "global_targets": int(self.sequences.num_targets[index].sum()),
+            # words without a label are none, and a batch of them alone has a loss of 0
+            "global_targets": max(1, int(self.sequences.num_targets[index].sum())),
             "global_tokens": int(lengths.sum()),
             "local_weight": float(has_examples),
         }

@@ -242,8 +242,8 @@ class FineTuning(TrainingModule):
         return self.target.prediction_files(name, split, values, self._best_scores())
 
     def _best_scores(self) -> dict[str, float]:
-        """The best evaluation's, without "validation/"."""
-        scores = self.require_best().scores
+        """The best evaluation's, without "validation/"; none before the first."""
+        scores = self.best.scores if self.best is not None else {}
         return {key.removeprefix(PREFIX): value for key, value in scores.items()}
 
     def baseline(self) -> float | None:

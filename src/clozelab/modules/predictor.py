@@ -432,6 +432,11 @@ class Predictor(ModelRunner):
         and digits, and single marks. Texts may have any length.
         """
         head = self.head("tags", "tag words")
+        if self.model.config.get("problem_type") == "regression":
+            raise ValueError(
+                f"{self.model.folder} predicts a number for each word, and no tag: `clozelab"
+                " predict RUN test=FILE` writes the numbers beside the words of a file"
+            )
         given = self._read(texts, "tag", columns)
         reasons: list[str | None] = []
         readable: list[Words] = []

@@ -61,19 +61,46 @@ def as_before_units(leaves: ReadOnlyJson) -> JsonObject:
     Runs of both times are then the same. Other leaves, and pairs of parts that are newer, stay as
     they are.
     """
-    leaves = dict(leaves)
+    before = dict(leaves)
     for place in ("task", "measure.task"):
-        parts = [f"{place}.unit._target_", f"{place}.target._target_"]
-        names = [str(leaves.get(part)).removeprefix("clozelab.tasks.") for part in parts]
-        before = ADDRESSES_BEFORE.get((names[0], names[1]))
-        if before is None:
+        addresses = _addresses_before(leaves, place)
+        if not addresses:
             continue
-        for part in parts:
-            del leaves[part]
-        for key, address in zip(("data", "module"), before, strict=True):
-            leaves[f"{place}.{key}._target_"] = address
-            leaves[f"{place}.{key}._partial_"] = True
-    return leaves
+        for part in _parts_of(place):
+            del before[part]
+        for key, address in addresses.items():
+            before[f"{key}._target_"] = address
+            before[f"{key}._partial_"] = True
+    return before
+
+
+def delta_as_before_units(delta: ReadOnlyJson, config: ReadOnlyJson) -> JsonObject:
+    """Return what an arm or a row changes as it was written before tasks had units and targets."""
+    before = dict(delta)
+    leaves = flatten(dict(config))
+    for place in ("task", "measure.task"):
+        changed = [part for part in _parts_of(place) if part in delta]
+        addresses = _addresses_before(leaves, place)
+        if changed and addresses:
+            for part in changed:
+                del before[part]
+            before |= {f"{key}._target_": address for key, address in addresses.items()}
+    return before
+
+
+def _parts_of(place: str) -> list[str]:
+    """The keys of a task's unit and target."""
+    return [f"{place}.{part}._target_" for part in ("unit", "target")]
+
+
+def _addresses_before(leaves: ReadOnlyJson, place: str) -> dict[str, str]:
+    """Key of a task's data and module -> its address before; none of newer parts."""
+    unit, target = _parts_of(place)
+    names = [str(leaves.get(part)).removeprefix("clozelab.tasks.") for part in (unit, target)]
+    addresses = ADDRESSES_BEFORE.get((names[0], names[1]))
+    if addresses is None:
+        return {}
+    return dict(zip((f"{place}.data", f"{place}.module"), addresses, strict=True))
 
 
 def identity_of(config: ReadOnlyJson) -> JsonObject:

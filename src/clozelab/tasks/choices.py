@@ -166,8 +166,8 @@ class Choices(Unit):
         return [context for context, *_ in examples.texts]
 
     def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:
-        contexts, endings = _sequences_of(examples)
-        return {"context": contexts, "ending": endings}
+        _, endings = _sequences_of(examples)
+        return {"context": [context for context, *_ in examples.texts], "ending": endings}
 
     def check_splits(self, splits: Sequence[tuple[Path, TextSplit]], name: str) -> None:
         """Sets with these columns are many: a warning where the size tells them apart."""

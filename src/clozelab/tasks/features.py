@@ -40,7 +40,7 @@ class FeatureSequences(Sequences):
 
     layers: Sequence[NDArray[np.float32]]  # C arrays [W, H], usually memory maps
     sentence_offsets: Ints  # [S + 1] into the words
-    labels: Ints  # [W]
+    labels: np.ndarray  # [W]
 
     @property
     def lengths(self) -> Ints:

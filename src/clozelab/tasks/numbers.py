@@ -50,9 +50,6 @@ class Numbers(Target):
 
     # Labels
 
-    def of_model(self, names: Sequence[str]) -> Numbers:
-        return self
-
     def names_of(self, labels: Sequence[str]) -> Sequence[str]:
         return ()
 
@@ -105,8 +102,7 @@ class Numbers(Target):
         scores = {}
         for metric in self.metrics:
             scores[metric.name] = glue.SCORERS[metric.name](predicted, split.labels)
-        is_collapsed = bool(np.ptp(predicted) <= CONSTANT_RANGE * np.ptp(split.labels))
-        return Outcome(scores, records, is_collapsed)
+        return Outcome(scores, records, are_one_number(predicted, split.labels))
 
     def majority_score(self, name: str, split: Split) -> None:
         return None
@@ -136,3 +132,8 @@ class Numbers(Target):
         least, largest = self.number_range or (-np.inf, np.inf)
         answers = [f"{value:.3f}" for value in np.clip(self.predict(outputs), least, largest)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
+
+
+def are_one_number(predictions: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether all predictions are the same, on the scale of the labels."""
+    return bool(np.ptp(predictions) <= CONSTANT_RANGE * np.ptp(labels))

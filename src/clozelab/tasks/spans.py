@@ -191,9 +191,6 @@ class Spans(Target):
         self.metrics = squad.V2_DECLARED if with_unanswerable else squad.V1_DECLARED
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
 
-    def of_model(self, names: Sequence[str]) -> Spans:
-        return self
-
     # The model
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:

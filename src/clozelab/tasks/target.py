@@ -86,7 +86,7 @@ class Target(ABC):
 
     def of_model(self, names: Sequence[str]) -> Self:
         """The target of a fine-tuned model with these classes, whatever the files have."""
-        return self.named(names)
+        return self
 
     def named(self, names: Sequence[str]) -> Self:
         """A copy that knows its classes."""

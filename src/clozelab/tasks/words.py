@@ -62,7 +62,7 @@ class TaggedSequences(Sequences):
     word_offsets: Ints  # [N + 1] into the scored words
     # [W]: where in its sequence each scored word's first sub-token stands
     word_positions: NDArray[np.int32]
-    labels: Ints  # [W]
+    labels: np.ndarray  # [W]
 
     @property
     def lengths(self) -> Ints:
@@ -70,7 +70,11 @@ class TaggedSequences(Sequences):
 
     @property
     def num_targets(self) -> Ints:
-        return np.diff(self.word_offsets)
+        """[N]: scored words; one whose label is NaN has none to be told."""
+        if self.labels.dtype.kind != "f":
+            return np.diff(self.word_offsets)
+        counts = offsets_of((~np.isnan(self.labels)).astype(np.int64))
+        return np.diff(counts[self.word_offsets])
 
     def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """The batch's arrays, and three of its scored words [U].
