@@ -28,6 +28,7 @@ from clozelab.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
+from clozelab.analysis.scores import ScoreTable
 from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
@@ -444,3 +445,24 @@ def _check_file(
 
 def _as_yaml(name: str | None) -> str:
     return "null" if name is None else repr(name)
+
+
+def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
+    """Every arm and task that a claim names has scores. ValueError: one that has none."""
+    columns = [column.name for column in table.spec.columns]
+    for index, claim in enumerate(table.spec.claims):
+        where = f"{claim_path}: claims.{index}"
+        for arm in claim.all_rows:
+            if arm not in table.rows:
+                raise ValueError(
+                    f"{where}: {arm!r} is no arm of {score_path}; {hint(arm, table.rows)}"
+                )
+        claimed = [claim.column]
+        # [row, row, column]: its rows are in `all_rows` already.
+        if claim.against:
+            claimed.append(claim.against[2])
+        for column in claimed:
+            if column not in (*columns, ALL_COLUMNS):
+                raise ValueError(
+                    f"{where}: {column!r} is no task of {score_path}; {hint(column, columns)}"
+                )
