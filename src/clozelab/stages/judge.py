@@ -6,13 +6,13 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.analysis.schema import Claim, SequentialDesign
+from clozelab.analysis.phrases import listed
 from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report import wording
 from clozelab.report.estimates import interval, probability
 from clozelab.report.verdict_looks import COLOURS
-from clozelab.results.experiment import check_names, read_claims
+from clozelab.results.claim_file import check_declared, check_names, read_claim_file
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import signed
 from clozelab.text.plain import JsonObject
@@ -22,7 +22,9 @@ HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]
 Judges claims from scores that were made anywhere. SCORES.csv has a line a run
 with the columns arm, seed, task and score; a column finetuning_seed and a
 column metric may be there, too. CLAIMS.yaml has `claims:` as paper.yaml has
-them, and `stopping:` if there is one.
+them, and `stopping:` if there is one. Scores are taken for percent, where
+higher is better, unless it has, for example,
+`columns: [{name: sts mae, unit: points, higher_is_better: false}]`.
 
   out=FILE.csv   also writes the verdicts, a line each
 
@@ -51,14 +53,22 @@ def main(args: ParsedArgs) -> int:
     score_path = Path(args.names[0])
     claim_path = Path(args.names[1])
     lines = read_score_file(score_path)
-    claims, design = read_claim_file(claim_path)
-    table = make_score_table(lines, claims, design)
+    spec = read_claim_file(claim_path)
+    table = make_score_table(lines, spec.claims, spec.stopping, spec.columns)
     # A misspelt arm would else be judged as one without runs.
     check_names(table, score_path, claim_path)
+    check_declared(table, spec, claim_path)
     judgements = judge(table)
 
     for judgement in judgements:
         print_judgement(judgement)
+    assumed = [column.name for column in table.spec.columns if not column.unit]
+    if assumed:
+        say(
+            f"Taken for percent, where higher is better: {listed(assumed)}. `columns:` in"
+            f" {claim_path} says otherwise (docs/claims.md).",
+            style="dim",
+        )
     say(
         "Whether these runs may be compared was not checked: a CSV says nothing of how they were"
         " made.",
@@ -68,14 +78,6 @@ def main(args: ParsedArgs) -> int:
         write_verdicts(Path(args.values["out"]), judgements)
         say(f"Verdicts: {args.values['out']}")
     return 0
-
-
-def read_claim_file(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
-    """(claims, sequential design) of a YAML file. ValueError: what it cannot mean, and where."""
-    claims, design = read_claims(path)
-    if not claims:
-        raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
-    return claims, design
 
 
 def print_judgement(judgement: Judgement) -> None:
