@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.metrics.glue import TEST_SETS
-from clozelab.text.plain import read_json
+from clozelab.metrics.metric import base_name
+from clozelab.runs.older_scores import older_metric
+from clozelab.text.plain import ReadOnlyJson, read_json
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,14 @@ def _candidates_below(folder: Path) -> Iterator[Candidate]:
                 f"{run}: no readable scores.json beside its predictions ({error})"
             ) from error
         yield candidate
+
+
+def _rises(results: ReadOnlyJson, metric: str) -> bool:
+    """Whether a higher score is better, by scores.json; KeyError where nothing says it."""
+    declared = results.get("metrics", {}).get(base_name(metric))
+    if declared is not None:
+        return bool(declared["higher_is_better"])
+    older = older_metric(metric)
+    if older is None:
+        raise KeyError(f"no direction of {metric}")
+    return older.higher_is_better is not False

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
-from clozelab.metrics.metric import base_name
 from clozelab.results.submission import Candidate, best_candidate, find_predictions
-from clozelab.runs.older_scores import older_metric
 from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import ReadOnlyJson
 
 HELP = """\
 clozelab submit glue RUNS... [out=FILE] [--placeholders]
@@ -67,14 +64,3 @@ def print_contents(best: Mapping[str, Candidate]) -> None:
         if candidate.stand_in_for:
             note = f"  (trained on a stand-in for {candidate.stand_in_for})"
         print(f"  {test_set:<8} {candidate.metric} {candidate.score:.4f}  {candidate.run}{note}")
-
-
-def _rises(results: ReadOnlyJson, metric: str) -> bool:
-    """Whether a higher score is better, by scores.json; KeyError where nothing says it."""
-    declared = results.get("metrics", {}).get(base_name(metric))
-    if declared is not None:
-        return bool(declared["higher_is_better"])
-    older = older_metric(metric)
-    if older is None:
-        raise KeyError(f"no direction of {metric}")
-    return older.higher_is_better is not False
