@@ -30,9 +30,9 @@ from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.random import instance_indices
-from clozelab.corpus.rows import open_rows
 from clozelab.corpus.shards import PreparedCorpus, ShardWriter, TokenShards
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.readers.rows import open_rows
 
 data = test_prepare.data
 documents = test_shards.documents

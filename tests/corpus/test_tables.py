@@ -21,7 +21,7 @@ from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, Source, matching_files
-from clozelab.corpus.tables import DamagedRow, open_table
+from clozelab.readers.tables import DamagedRow, open_table
 
 TEXTS = [
     f'She said "no, {index}", and left.\nThe second line of number {index}.' for index in range(150)

@@ -20,7 +20,7 @@ import numpy as np
 import sentencex
 
 from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, Shard
-from clozelab.files.lines import Advance, ignore
+from clozelab.readers.lines import Advance, ignore
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 LANGUAGE = "en"

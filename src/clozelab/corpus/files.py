@@ -3,7 +3,7 @@
 A source is anything with a `name`, a `text_field` and `shards(index, data_dir)`; a shard is as
 `Shard` says. Here a shard is a file: of text (a row is one sentence, or the blank between
 documents), of JSON objects, or a table (csv, tsv, Parquet, Arrow). All but the last two may be
-packed (files/lines.py). A row that cannot be used is counted by reason and skipped; too many end
+packed (readers/lines.py). A row that cannot be used is counted by reason and skipped; too many end
 the run.
 NUL characters are removed and counted, as BERT's cleaning does.
 """
@@ -23,21 +23,21 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from clozelab.corpus.tables import (
-    COLUMNAR,
-    DEFAULT_TEXT_COLUMN,
-    find_text_column,
-    open_table,
-    table_format,
-)
 from clozelab.files.digests import file_facts
-from clozelab.files.lines import (
+from clozelab.readers.lines import (
     Advance,
     CountedFile,
     chunks_of,
     file_suffix,
     ignore,
     lines_of,
+)
+from clozelab.readers.tables import (
+    COLUMNAR,
+    DEFAULT_TEXT_COLUMN,
+    find_text_column,
+    open_table,
+    table_format,
 )
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from clozelab.corpus.tables import refuse_twins
+from clozelab.readers.tables import refuse_twins
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import read_json
 

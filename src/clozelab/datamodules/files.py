@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
-from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import COMPRESSIONS
-from clozelab.files.lines import text_lines as text_lines
 from clozelab.files.locks import exclusive_lock
+from clozelab.readers.lines import COMPRESSIONS
+from clozelab.readers.lines import text_lines as text_lines
+from clozelab.readers.tables import COLUMNAR, csv_line, table_format
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 

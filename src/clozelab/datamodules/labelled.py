@@ -24,7 +24,6 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tables import Record, Table, open_table, refuse_twins
 from clozelab.datamodules.baselines import BAG
 from clozelab.datamodules.examples import (
     GroupedSequences,
@@ -59,6 +58,7 @@ from clozelab.datamodules.labels import (
 from clozelab.datamodules.splitting import pair_groups, quantiles_of, swapped_hashes, text_hashes
 from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
+from clozelab.readers.tables import Record, Table, open_table, refuse_twins
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject
 

@@ -30,7 +30,6 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tables import Table, open_table, table_format
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
 from clozelab.datamodules.examples import (
@@ -48,8 +47,9 @@ from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
 from clozelab.datamodules.splitting import text_hashes
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import parse_json, text_lines
 from clozelab.metrics.squad import score_v1, score_v2
+from clozelab.readers.lines import parse_json, text_lines
+from clozelab.readers.tables import Table, open_table, table_format
 from clozelab.text.plain import Json, JsonObject
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from clozelab.corpus.tables import refuse_twins
 from clozelab.datamodules.columns import (
     LISTS,
     SINGLE,
@@ -31,6 +30,7 @@ from clozelab.datamodules.columns import (
     say_in_python,
 )
 from clozelab.datamodules.labels import is_missing
+from clozelab.readers.tables import refuse_twins
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 

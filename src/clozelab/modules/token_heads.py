@@ -23,7 +23,6 @@ from clozelab.datamodules import scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureSequences
 from clozelab.datamodules.finetuning import Batch, make_batch
-from clozelab.files.lines import SURROGATES
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
@@ -33,6 +32,7 @@ from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
+from clozelab.readers.lines import SURROGATES
 
 log = logging.getLogger(__name__)
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which

@@ -20,6 +20,7 @@ ROOMS = (
     "modules",
     "objectives",
     "optim",
+    "readers",
     "stages",
     "training",
 )

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
-from clozelab.files.lines import whole_characters
+from clozelab.readers.lines import whole_characters
+from clozelab.readers.rows import RowFile, open_rows
 from clozelab.runs.record import Record, read_record
 from clozelab.stages import inference
 from clozelab.stages.inference import (

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.corpus.rows import Row, RowFile, open_rows
-from clozelab.corpus.tables import table_format
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.files import cached_folder, content_key, text_lines
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import file_suffix
+from clozelab.readers.lines import file_suffix
+from clozelab.readers.rows import Row, RowFile, open_rows
+from clozelab.readers.tables import table_format
 from clozelab.stages import inference
 from clozelab.stages.outputs import write_arrays
 from clozelab.terminal import ParsedArgs, path_of, verb

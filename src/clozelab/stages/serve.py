@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from clozelab.corpus.rows import Row
 from clozelab.datamodules.columns import refuse_unknown_keys
-from clozelab.files.lines import parse_json
 from clozelab.modules.answers import Unanswered
+from clozelab.readers.lines import parse_json
+from clozelab.readers.rows import Row
 from clozelab.stages import inference
 from clozelab.stages.outputs import to_json_value
 from clozelab.terminal import ParsedArgs, require_choice, verb

@@ -11,7 +11,7 @@ from typing import Any
 import pandas
 import pytest
 
-from clozelab.corpus.rows import open_rows
+from clozelab.readers.rows import open_rows
 
 
 def rows_of(

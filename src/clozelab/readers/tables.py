@@ -10,7 +10,7 @@ They are csv, tsv, jsonl, Parquet and Arrow, as pandas and `datasets` write them
 
 tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed,
 between commas, or between tabs in a file called .tsv. jsonl: an object a line. csv, tsv and jsonl
-may be packed (files/lines.py).
+may be packed (readers/lines.py).
 
 `number` is a line of the file (of a csv row with line breaks its last one), of Parquet and Arrow
 the row, from 1. A cell is what the format has: text in csv and tsv; of the others also numbers,
@@ -30,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from clozelab.files.lines import (
+from clozelab.readers.lines import (
     COMPRESSIONS,
     Advance,
     file_suffix,

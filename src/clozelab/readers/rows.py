@@ -6,7 +6,7 @@
         row.place                       # "reviews.csv:2"
         row.record                      # {"id": "7", "review": "a film, to remember", "stars": "4"}
 
-Tables (corpus/tables.py) are known by the file's name. Of any other file a line is a text, or two
+Tables (readers/tables.py) are known by the file's name. Of any other file a line is a text, or two
 between a tab; where its first line is a JSON object, all lines are. A row that is damaged keeps its
 place and says what is wrong with it, so that it takes no other one along. What spoils a whole file
 is a ValueError before the first row is given out.
@@ -24,7 +24,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from clozelab.corpus.tables import (
+from clozelab.readers.lines import (
+    file_suffix,
+    is_decoded,
+    parse_json,
+    refuse_carriage_returns,
+    text_lines,
+)
+from clozelab.readers.tables import (
     COLUMNAR,
     DamagedRow,
     Record,
@@ -35,13 +42,6 @@ from clozelab.corpus.tables import (
     open_table,
     refuse_twins,
     table_format,
-)
-from clozelab.files.lines import (
-    file_suffix,
-    is_decoded,
-    parse_json,
-    refuse_carriage_returns,
-    text_lines,
 )
 from clozelab.text.plain import Json, JsonObject
 
