@@ -41,7 +41,6 @@ from clozelab.datamodules.files import (
     Facts,
     Preview,
     Scores,
-    refuse_wrong_file,
 )
 from clozelab.datamodules.finetuning import FinetuningDataModule, Split, TaskArguments
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, kind_of
@@ -58,6 +57,7 @@ from clozelab.datamodules.labels import (
 from clozelab.datamodules.splitting import pair_groups, quantiles_of, swapped_hashes, text_hashes
 from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
+from clozelab.readers.bad_rows import refuse_wrong_file
 from clozelab.readers.tables import Record, Table, open_table, refuse_twins
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.datamodules.finetuning import Batch
-from clozelab.datamodules.tags import TaggedSplit, predicted_lines
+from clozelab.datamodules.tags import TaggedSplit
 from clozelab.metrics.entities import entities, entity_scores, scores_of_types, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
@@ -32,6 +32,7 @@ from clozelab.modules.finetuning import (
     in_fp32,
     in_order,
 )
+from clozelab.readers.conll import predicted_lines
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")

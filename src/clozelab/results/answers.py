@@ -315,7 +315,7 @@ def _read_right_answers(
 
     They are read from the file that a run was scored on, in `data_dir` or where it was then.
     """
-    from clozelab.datamodules.squad import read_squad
+    from clozelab.readers.squad import read_squad
 
     data = _task(run)["data"]
     name = str(data["validation_file"])

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozelab.datamodules.columns import trained_columns
-from clozelab.datamodules.files import cached_folder, content_key, text_lines
+from clozelab.datamodules.files import cached_folder, content_key
 from clozelab.files.digests import file_sha256
-from clozelab.readers.lines import file_suffix
+from clozelab.readers.lines import file_suffix, text_lines
 from clozelab.readers.rows import Row, RowFile, open_rows
 from clozelab.readers.tables import table_format
 from clozelab.stages import inference
