@@ -795,10 +795,10 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "is not a JSON file",
     ),
     (
-        "another file: not in the squad format",
+        "another file: a list of objects",
         lambda tmp_path: other_files_are_refused(tmp_path, "[]"),
         ValueError,
-        "not in the SQuAD format",
+        "a list of objects was expected",
     ),
     (
         "another file: expected a list paragraphs",

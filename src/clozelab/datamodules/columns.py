@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from clozelab.readers.tables import refuse_twins
+from clozelab.readers.records import check_unique_columns
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import read_json
 
@@ -214,7 +214,7 @@ def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) ->
     for name in named:
         if name not in columns:
             raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
-    refuse_twins(columns, named, where)
+    check_unique_columns(columns, named, where)
 
 
 def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ import numpy as np
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.files.digests import file_sha256
 from clozelab.files.locks import exclusive_lock
-from clozelab.readers.tables import csv_line
+from clozelab.readers.delimited import csv_line
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 

@@ -49,8 +49,6 @@ from clozelab.datamodules.labels import (
     CLASSES,
     NUMBERS,
     LabelColumn,
-    cell_text,
-    is_missing,
     refuse_one_class,
     warn_of_lacking_classes,
 )
@@ -58,7 +56,9 @@ from clozelab.datamodules.splitting import pair_groups, quantiles_of, swapped_ha
 from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
 from clozelab.readers.bad_rows import refuse_wrong_file
-from clozelab.readers.tables import Record, Table, open_table, refuse_twins
+from clozelab.readers.cells import cell_text, is_missing
+from clozelab.readers.records import DamagedRow, Record, Table, check_unique_columns
+from clozelab.readers.tables import open_table
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject
 
@@ -162,9 +162,9 @@ class TableFormat:
             num_rows += 1
             cells = self._cells_of(record, id_column)
             if isinstance(cells, str):
-                damaged.append(f"{path}:{line}: {cells}")
+                damaged.append(f"{table.place(line)}: {cells}")
                 continue
-            if has_labels and not isinstance(record, str):
+            if has_labels and not isinstance(record, DamagedRow):
                 label = record.get(self.label_column)
                 if named_classes is not None:
                     label = named_classes.read(label)
@@ -222,7 +222,7 @@ class TableFormat:
             id_column = None
         if id_column is not None:
             columns.append(id_column)
-        refuse_twins(table.columns, columns, table.path)
+        check_unique_columns(table.columns, columns, table.path)
         return list(dict.fromkeys(columns)), id_column
 
     def _cells_of(
@@ -231,8 +231,8 @@ class TableFormat:
         id_column: str | None,
     ) -> tuple[str | None, tuple[str, ...]] | str:
         """A row's id and texts; of a damaged row, what is wrong with it."""
-        if isinstance(record, str):
-            return record
+        if isinstance(record, DamagedRow):
+            return record.problem
         columns = list(self.text_columns)
         if id_column is not None:
             columns.append(id_column)
@@ -478,7 +478,7 @@ class LabelledDataModule(FinetuningDataModule):
             path, layout.file_format, header=layout.columns, required=layout.text_columns
         )
         for number, record in table.rows([layout.label_column]):
-            if isinstance(record, str):
+            if isinstance(record, DamagedRow):
                 continue
             label = cell_text(record.get(layout.label_column))
             if glue.is_number(label) and not least <= float(label) <= largest:

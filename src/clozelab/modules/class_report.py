@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.metrics.classes import ClassScores
-from clozelab.readers.tables import csv_line
+from clozelab.readers.delimited import csv_line
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject
 

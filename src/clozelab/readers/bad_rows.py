@@ -8,7 +8,7 @@ from pathlib import Path
 from clozelab.readers.lines import COMPRESSIONS, text_lines
 from clozelab.readers.tables import COLUMNAR, table_format
 
-MAX_BAD_FRACTION = 0.01
+MAX_BAD_FRACTION = 0.01  # of all rows
 
 
 def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:

@@ -13,6 +13,7 @@ import json
 import logging
 import lzma
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,11 +35,13 @@ MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
 # that no text has; NUL is counted apart
 CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))
 NUL = b"\0"
+NUL_REMOVED = "NUL character"
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character, which no file of UTF-8 can hold
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON may write one, or two that are a character
 ESCAPED_BYTES = re.compile(ESCAPED.pattern.encode())
 SURROGATE_BYTE = b"\xed"
 Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
+Line = tuple[int, str | None]  # (number, text); None for one that is not UTF-8
 
 
 def ignore(_: int) -> None:
@@ -93,16 +96,20 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
 
 def text_lines(
-    path: Path, advance: Advance = ignore, *, keeps_empty_end: bool = False
-) -> Iterator[tuple[int, str | None]]:
+    path: Path,
+    advance: Advance = ignore,
+    *,
+    keeps_empty_end: bool = False,
+    removed: Counter[str] | None = None,
+) -> Iterator[Line]:
     """(line number from 1, text without line end); None for a line that is not UTF-8.
 
     Empty lines at the end are dropped, unless `keeps_empty_end`: there each line is a text. A byte
-    order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a
-    packed file is unpacked on the way.
+    order mark, CRLF line ends and NUL characters are taken off; a packed file is unpacked on the
+    way. `removed` as plain_lines says.
     """
     empty = 0
-    for number, raw in plain_lines(path, advance):
+    for number, raw in plain_lines(path, advance, removed):
         raw = raw.rstrip(b"\r")
         if not raw and not keeps_empty_end:
             empty += 1
@@ -117,8 +124,13 @@ def text_lines(
             yield number, None
 
 
-def plain_lines(path: Path, advance: Advance) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, line) without a byte order mark and NULs; a warning counts these."""
+def plain_lines(
+    path: Path, advance: Advance, removed: Counter[str] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, line) without a byte order mark and NULs.
+
+    `removed` counts the NULs; without it a warning does.
+    """
     num_nuls = 0
     with path.open("rb") as file:
         for number, line in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
@@ -128,8 +140,10 @@ def plain_lines(path: Path, advance: Advance) -> Iterator[tuple[int, bytes]]:
                 num_nuls += line.count(NUL)
                 line = line.replace(NUL, b"")
             yield number, line
-    if num_nuls:
+    if num_nuls and removed is None:
         log.warning("%s: %d NUL characters were removed", path, num_nuls)
+    elif num_nuls and removed is not None:
+        removed[NUL_REMOVED] += num_nuls
 
 
 def is_decoded(text: str) -> bool:

@@ -14,44 +14,32 @@ is a ValueError before the first row is given out.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from clozelab.readers.delimited import TAB, delimiter_of, is_csv_written, open_delimited
 from clozelab.readers.lines import (
+    Line,
     file_suffix,
     is_decoded,
-    parse_json,
     refuse_carriage_returns,
     text_lines,
 )
-from clozelab.readers.tables import (
-    COLUMNAR,
-    DamagedRow,
-    Record,
-    Table,
-    csv_line,
-    delimiter_of,
-    json_record,
-    open_table,
-    refuse_twins,
-    table_format,
-)
-from clozelab.text.plain import Json, JsonObject
+from clozelab.readers.objects import first_keys, object_of, rows_of_objects
+from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows, Table, check_unique_columns
+from clozelab.readers.tables import DELIMITED, FORMATS, open_table, table_format
+from clozelab.text.plain import JsonObject
 
-FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
-TAB = "\t"
+ROW_FORMATS = ("lines", *FORMATS)
 # [{"text": ...: no line of a text begins so
 JSON_LIST = re.compile(r'\s*\[\s*\{\s*"')
 JSON_LIST_LINES = 3  # over which its beginning may go
-# (number, text); None for a line that is not UTF-8
-Lines = Callable[[], Iterator[tuple[int, str | None]]]
+ReadLines = Callable[[], Iterator[Line]]
 
 
 @dataclass(frozen=True)
@@ -69,10 +57,9 @@ class RowFile:
     """A file that was opened, and found to be of its form throughout."""
 
     name: str
-    form: str  # one of FORMATS
+    form: str  # one of ROW_FORMATS
     columns: list[str]  # of jsonl: the keys of the first object
-    # (number, cells) of each row; DamagedRow goes on where its place ends
-    _records: Callable[[], Iterator[tuple[int, Record]]] = field(repr=False)
+    _read: Callable[[], Rows] = field(repr=False)
     delimiter: str = ","  # of csv, and of tsv
     is_quoted: bool = True  # whether a quotation mark in it is more than a character
     _place: str = "{name}:{number}"  # of a row
@@ -84,14 +71,16 @@ class RowFile:
 
     def rows(self) -> Iterator[Row]:
         """From the first one on, however often it is asked for."""
-        for number, record in self._records():
-            problem = None
-            cells: Json = record
-            if isinstance(record, DamagedRow):
-                problem = str(record)
-                cells = record.cells
+        for number, record in self._read():
             place = self._place.format(name=self.name, number=number)
-            yield Row(place, cells, problem, number)
+            if not isinstance(record, DamagedRow):
+                yield Row(place, record, None, number)
+                continue
+            # A damaged row keeps its cells as far as they are there.
+            cells = record.cells
+            if self.is_table:
+                cells = dict.fromkeys(self.columns) | cells
+            yield Row(place, cells, f"is damaged: {record.problem}", number)
 
 
 def open_rows(name: str, form: str = "auto") -> RowFile:
@@ -99,22 +88,22 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
 
     ValueError where there is none, no row is in it, or it is damaged.
     """
-    if form not in ("auto", *FORMATS):
-        raise ValueError(f"format={form}: choose auto, {', '.join(FORMATS)}")
+    if form not in ("auto", *ROW_FORMATS):
+        raise ValueError(f"format={form}: choose auto, {', '.join(ROW_FORMATS)}")
     if name == "-":
         return _open_piped(form)
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"input={name}: there is no such file")
+    # An answer for every line, so that answers stay beside their texts.
+    read_lines = partial(text_lines, path, keeps_empty_end=True)
     if form == "auto" and file_suffix(path) == ".json":
-        return _open_json(path)
-    known_form: str | None = form
-    if form == "auto":
-        known_form = table_format(path)
-    if known_form is None or known_form in ("lines", "jsonl"):
-        # An answer for every line, so that answers stay beside their texts.
-        return _open_lines(name, lambda: text_lines(path, keeps_empty_end=True), known_form)
-    return _open_table(path, known_form)
+        form = "jsonl"
+    elif form == "auto":
+        form = table_format(path) or _form_of(name, read_lines)
+    if form == "lines":
+        return _open_lines(name, read_lines)
+    return _open_table(path, form)
 
 
 # Lines
@@ -131,17 +120,22 @@ def _open_piped(form: str) -> RowFile:
     text = sys.stdin.read()
     refuse_carriage_returns("what is piped in", text.encode("utf-8", "surrogatepass"))
     lines = _split(text)
-    return _open_lines("-", lambda: iter(lines), None if form == "auto" else form)
+    if form == "auto":
+        form = _form_of("-", lambda: iter(lines))
+    if form == "lines":
+        return _open_lines("-", lambda: iter(lines))
+    keys = first_keys("-", rows_of_objects(lines))
+    return RowFile("-", form, keys, lambda: rows_of_objects(lines))
 
 
-def _split(text: str) -> list[tuple[int, str | None]]:
+def _split(text: str) -> list[Line]:
     """Numbered lines; they end at line feeds alone.
 
     Other characters that end a line elsewhere may stand in a text.
     """
     if not text:
         return []
-    lines: list[tuple[int, str | None]] = []
+    lines: list[Line] = []
     for number, line in enumerate(text.removeprefix("\ufeff").removesuffix("\n").split("\n"), 1):
         if is_decoded(line):
             lines.append((number, line.rstrip("\r")))
@@ -150,51 +144,38 @@ def _split(text: str) -> list[tuple[int, str | None]]:
     return lines
 
 
-def _open_lines(name: str, lines: Lines, form: str | None) -> RowFile:
-    number, first = next(lines(), (0, None))
-    if number == 0:
-        raise ValueError(f"input={name} has no line to read")
-    if form is None:
-        _refuse_json_list(name, lines)
-        form = "lines"
-        if isinstance(json_record(first), dict):
-            form = "jsonl"
-    if form == "jsonl":
-        return RowFile(name, form, _first_keys(name, lines), lambda: _json_records(lines))
-    has_pairs = _has_pairs(name, lines)
-    columns = ["text"]
-    if has_pairs:
-        columns = ["text", "pair"]
-    return RowFile(name, form, columns, lambda: _text_records(lines, has_pairs))
+def _form_of(name: str, read_lines: ReadLines) -> str:
+    """`jsonl` where the first line is an object, else `lines`.
 
-
-def _refuse_json_list(name: str, lines: Lines) -> None:
-    """ValueError for a list of objects, which its lines would cut to pieces."""
-    beginning = "\n".join(line or "" for _, line in islice(lines(), JSON_LIST_LINES))
-    if JSON_LIST.match(beginning):
+    ValueError for a list of objects, which its lines would cut to pieces.
+    """
+    first_lines = [line or "" for _, line in islice(read_lines(), JSON_LIST_LINES)]
+    if JSON_LIST.match("\n".join(first_lines)):
         raise ValueError(
             f"{name} begins as a list of JSON objects: call it .json, or write an object a line"
             " (format=lines takes its lines as texts)"
         )
+    if first_lines and not isinstance(object_of(first_lines[0]), DamagedRow):
+        return "jsonl"
+    return "lines"
 
 
-def _first_keys(name: str, lines: Lines) -> list[str]:
-    """Keys of the first object; ValueError where there is none."""
-    for _, record in _json_records(lines):
-        if isinstance(record, dict):
-            return list(record)
-    number, _ = next(_json_records(lines))
-    raise ValueError(f"{name}:{number} is no JSON object, nor is any line below it")
+def _open_lines(name: str, read_lines: ReadLines) -> RowFile:
+    if _has_pairs(name, read_lines):
+        return RowFile(name, "lines", ["text", "pair"], lambda: _pairs(read_lines()))
+    return RowFile(name, "lines", ["text"], lambda: _texts(read_lines()))
 
 
-def _has_pairs(name: str, lines: Lines) -> bool:
+def _has_pairs(name: str, read_lines: ReadLines) -> bool:
     """Whether most lines are two texts between a tab; in other files a tab is a blank.
 
-    ValueError for a table.
+    ValueError where there is no line, and for a table.
     """
+    if next(read_lines(), None) is None:
+        raise ValueError(f"input={name} has no line to read")
     # All lines are looked at: the first ones may be the exception.
     total = pairs = wide = 0
-    for _, line in lines():
+    for _, line in read_lines():
         if line is None or not line.strip():
             continue
         tabs = line.count(TAB)
@@ -209,56 +190,26 @@ def _has_pairs(name: str, lines: Lines) -> bool:
     return 2 * pairs > total
 
 
-def _text_records(lines: Lines, has_pairs: bool) -> Iterator[tuple[int, Record]]:
-    for number, line in lines():
-        record: Record = {"text": line}
+def _texts(lines: Iterable[Line]) -> Rows:
+    for number, line in lines:
         if line is None:
-            record = DamagedRow.of("is not UTF-8 text", {"text": ""})
-        elif has_pairs and line.count(TAB) == 1:
-            first, second = line.split(TAB)
-            record = {"text": first, "pair": second}
-        elif has_pairs and not line.strip():
-            record = {"text": "", "pair": ""}
-        elif has_pairs:
-            reason = f"has {line.count(TAB)} tabs: two texts between a tab were expected"
-            record = DamagedRow.of(reason, {"text": line})
-        yield number, record
+            yield number, DamagedRow(NOT_UTF8, {"text": ""})
+        else:
+            yield number, {"text": line}
 
 
-def _json_records(lines: Lines) -> Iterator[tuple[int, Record]]:
-    for number, line in lines():
-        if line is not None and not line.strip():
-            continue
-        record = json_record(line)
-        if isinstance(record, str):
-            cells = {"line": line}
-            if line is None:
-                cells = {}
-            record = DamagedRow.of(f"is {record}", cells)
-        yield number, record
-
-
-def _open_json(path: Path) -> RowFile:
-    """A list of objects, as `json` writes it; or an object a line under this name."""
-    # A JSON list cannot be read line by line.
-    lines = list(text_lines(path))
-    if any(line is None for _, line in lines):
-        raise ValueError(f"{path} is not UTF-8 text")
-    content = None
-    with suppress(ValueError, RecursionError):
-        content = parse_json("\n".join(line or "" for _, line in lines))
-    if not isinstance(content, list):
-        return _open_lines(str(path), lambda: iter(lines), "jsonl")
-    if not content or not isinstance(content[0], dict):
-        raise ValueError(f'{path}: a list of objects was expected, such as [{{"text": ...}}]')
-
-    def records() -> Iterator[tuple[int, Record]]:
-        for number, record in enumerate(content, 1):
-            if not isinstance(record, dict):
-                record = DamagedRow.of("is no JSON object", {})
+def _pairs(lines: Iterable[Line]) -> Rows:
+    for number, record in _texts(lines):
+        if isinstance(record, DamagedRow):
             yield number, record
-
-    return RowFile(str(path), "jsonl", list(content[0]), records, _place="{name}, object {number}")
+            continue
+        texts = record["text"].split(TAB)
+        if len(texts) == 2:
+            yield number, {"text": texts[0], "pair": texts[1]}
+        elif not record["text"].strip():
+            yield number, {"text": "", "pair": ""}
+        else:
+            yield number, DamagedRow(f"{len(texts) - 1} tabs, expected 1 between two texts", record)
 
 
 # Tables
@@ -267,63 +218,23 @@ def _open_json(path: Path) -> RowFile:
 def _open_table(path: Path, form: str) -> RowFile:
     delimiter = ","
     is_quoted = False
-    if form == "csv":
-        delimiter = delimiter_of(path)
-        is_quoted = True
-    elif form == "tsv":
-        delimiter = TAB
-        is_quoted = _is_quoted(path)
-    table = open_table(path, "csv" if is_quoted else form, delimiter=delimiter)
-    refuse_twins(table.columns, table.columns, path)
-    if form not in COLUMNAR and not any(True for _ in table.rows()):
-        raise ValueError(f"{path} has a header and no row below it")
-    if form == "csv":
-        # An open quotation mark is found now, and not after hours of work on what stands before it.
-        for _ in table.rows():
-            pass
-    return RowFile(
-        str(path), form, table.columns, lambda: _table_records(table), delimiter, is_quoted
-    )
+    if form in DELIMITED:
+        delimiter = TAB if form == "tsv" else delimiter_of(path)
+        is_quoted = form == "csv" or is_csv_written(path)
+        table = open_delimited(path, "csv" if is_quoted else "tsv", delimiter=delimiter)
+    else:
+        table = open_table(path, form)
+    check_unique_columns(table.columns, table.columns, path)
+    if form in DELIMITED:
+        _refuse_damage(table)
+    place = "{name}:{number}"
+    if table.number_noun:
+        place = f"{{name}}, {table.number_noun} {{number}}"
+    return RowFile(str(path), form, table.columns, table.rows, delimiter, is_quoted, _place=place)
 
 
-def _table_records(table: Table) -> Iterator[tuple[int, Record]]:
-    for number, record in table.rows():
-        if isinstance(record, str):
-            # A damaged row keeps its cells as far as they stand there.
-            cells = dict.fromkeys(table.columns) | getattr(record, "cells", {})
-            record = DamagedRow.of(f"is damaged: {record}", cells)
-        yield number, record
-
-
-def _is_quoted(path: Path) -> bool:
-    """Whether a tsv file was written by a csv writer.
-
-    Then quotation marks enclose cells with tabs and line breaks. It was, where such a writer makes
-    the very same file of what it reads there. Benchmarks have quotation marks that are characters
-    like any other, and most have some that no writer would have left so.
-    """
-    raw = []
-    for _, line in text_lines(path):
-        if line is None:
-            return False
-        raw.append(line)
-    text = "\n".join(raw)
-    if '"' not in text:
-        return False
-    try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))
-    except csv.Error:
-        return False
-    # Where every line has as many tabs as the header, each is a row: two marks on different lines
-    # are no cell that goes over them. Of a single column the tabs say nothing, and a doubled mark
-    # is a writer's.
-    num_tabs = {line.count(TAB) for line in raw}
-    has_rows_of_lines = len(num_tabs) == 1 and num_tabs != {0}
-    if has_rows_of_lines and len(rows) < len(raw) and '""' not in text:
-        return False
-    # Quotation marks where they are needed, or around every cell.
-    for quotes_all in (False, True):
-        lines = [csv_line(row, TAB, quotes_all=quotes_all) for row in rows]
-        if "".join(lines).rstrip("\n") == text:
-            return True
-    return False
+def _refuse_damage(table: Table) -> None:
+    """ValueError for an open quotation mark before hours of work on the rows above it."""
+    num_rows = sum(1 for _ in table.rows())
+    if not num_rows:
+        raise ValueError(f"{table.path} has a header and no row below it")

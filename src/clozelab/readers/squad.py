@@ -7,14 +7,15 @@ not, since the scorer compares texts.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clozelab.readers.lines import parse_json, text_lines
-from clozelab.readers.tables import Table, open_table, table_format
+from clozelab.readers.objects import is_list, object_of
+from clozelab.readers.records import DamagedRow
+from clozelab.readers.tables import open_table, table_format
 from clozelab.text.plain import Json, JsonObject
 
 
@@ -162,26 +163,35 @@ def _answer_list(where: str, answers: JsonObject) -> list[JsonObject]:
 
 def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
     """(passage, question) in file order."""
-    # A file of rows by its name, then by its content: articles are one JSON object.
-    rows: Iterable[Json] = ()
-    content: Json = None
-    if table_format(path) is not None:
-        rows = _rows_of(open_table(path))
-    else:
-        try:
-            content = parse_json(path.read_bytes())
-        except ValueError as problem:  # also undecodable bytes
-            if not _is_jsonl(path):
-                raise ValueError(f"{path} is not a JSON file: {problem}") from problem
-            rows = _rows_of(open_table(path, "jsonl"))
-    if isinstance(content, list) and content:
-        rows = content
-    elif isinstance(content, dict) and "data" not in content and "context" in content:
-        rows = [content]  # jsonl of one line
-    elif content is not None:
-        yield from _questions_of_articles(path, _value(path, content, "data", list))
-    for row in rows:
-        yield _value(path, row, "context"), row
+    articles = _articles_of(path)
+    if articles is not None:
+        yield from _questions_of_articles(path, articles)
+        return
+    table = open_table(path, table_format(path) or "jsonl")
+    for number, record in table.rows():
+        if isinstance(record, DamagedRow):
+            raise ValueError(f"{table.place(number)}: {record.problem}")
+        yield _value(path, record, "context"), record
+
+
+def _articles_of(path: Path) -> list[Json] | None:
+    """The articles that are one JSON object; None for a file of rows.
+
+    The datasets library gives its jsonl any name, .json most often.
+    """
+    if table_format(path) is not None or is_list(path):
+        return None
+    try:
+        content = parse_json(path.read_bytes())
+    except ValueError as problem:  # also undecodable bytes
+        _, first_line = next(text_lines(path), (0, None))
+        if isinstance(object_of(first_line), DamagedRow):
+            raise ValueError(f"{path} is not a JSON file: {problem}") from problem
+        return None
+    is_one_row = isinstance(content, dict) and "data" not in content and "context" in content
+    if is_one_row:
+        return None
+    return _value(path, content, "data", list)
 
 
 def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tuple[str, Json]]:
@@ -190,27 +200,6 @@ def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tup
             context = _value(path, paragraph, "context")
             for question in _value(path, paragraph, "qas", list):
                 yield context, question
-
-
-def _is_jsonl(path: Path) -> bool:
-    """Whether the first line is an object by itself.
-
-    `datasets` gives its jsonl any name, .json most often.
-    """
-    _, line = next(text_lines(path), (0, None))
-    if line is None:
-        return False
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
-def _rows_of(table: Table) -> Iterator[JsonObject]:
-    for number, record in table.rows():
-        if isinstance(record, str):
-            raise ValueError(f"{table.path}:{number}: {record}")
-        yield record
 
 
 def _value(path: Path, node: Json, key: str, expected: type = str) -> Json:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import yaml  # type: ignore[import-untyped]
 
 from clozelab.datamodules.columns import choose_columns, named_roles, refuse_unread, roles_of
-from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.readers.cells import is_missing
 from clozelab.readers.rows import Row, RowFile
 from clozelab.terminal import SWITCH, ParsedArgs
 from clozelab.text.plain import JsonObject, ReadOnlyJson
