@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -27,12 +26,12 @@ from clozelab.files.digests import file_facts
 from clozelab.readers.lines import (
     NUL_REMOVED,
     Advance,
-    chunks_of,
+    beginning_of,
     file_suffix,
     ignore,
     text_lines,
 )
-from clozelab.readers.objects import refuse_list, rows_of_objects
+from clozelab.readers.objects import begins_as_json, refuse_list, rows_of_objects
 from clozelab.readers.records import NOT_UTF8, DamagedRow
 from clozelab.readers.records import Rows as Records
 from clozelab.readers.tables import COLUMNAR, FORMATS, open_table, table_format
@@ -47,8 +46,6 @@ CORPUS_FORMATS = ("auto", "text", *FORMATS)
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MISSING = object()  # stands for the cell of a row that has no such field
 MOST_FIELDS = 12  # of a jsonl row, that an error names
-HEAD_BYTES = 4096
-JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 # a table's beginning; a beginning of fewer rows says nothing about a file
 HEAD_ROWS = 1000
 MIN_HEAD_ROWS = 10
@@ -279,22 +276,16 @@ def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path],
     return paths, num_left_out
 
 
-def _beginning_of(path: Path) -> bytes:
-    """By which JSON is known; nothing of a file that cannot be read."""
-    try:
-        with path.open("rb") as raw:
-            return next(chunks_of(path, raw), b"")[:HEAD_BYTES]
-    except (OSError, ValueError):
-        return b""  # who reads it says what is wrong
-
-
 def _refuse_json(path: Path, index: int) -> None:
     """ValueError for objects of JSON under a name that says text.
 
     Their brackets and keys would be trained on.
     """
-    # {"text": ... or [{"...: no sentence of a text begins so
-    if JSON_BEGINNING.match(_beginning_of(path)):
+    try:
+        beginning = beginning_of(path)
+    except (OSError, ValueError):
+        return  # who reads it says what is wrong
+    if begins_as_json(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
             f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"

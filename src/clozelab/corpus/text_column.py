@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from clozelab.readers.columnar import is_text_type
-from clozelab.readers.records import DamagedRow, Table, check_unique_columns
+from clozelab.readers.records import DamagedRow, Table, check_columns
 from clozelab.text.formatting import shortened
 
 DEFAULT_TEXT_COLUMN = "text"
@@ -23,8 +23,8 @@ def find_text_column(table: Table, name: str, key: str) -> str:
     is the setting that names the column.
     """
     listed = ", ".join(map(repr, table.columns))
-    check_unique_columns(table.columns, [name], table.path)
-    if name in table.columns:
+    if name in table.columns or name != DEFAULT_TEXT_COLUMN:
+        check_columns(table.columns, [name], table.path, f": name one by {key}")
         content = _other_content(table, name)
         if content:
             raise ValueError(
@@ -32,10 +32,6 @@ def find_text_column(table: Table, name: str, key: str) -> str:
                 f" {listed}: name another by {key}"
             )
         return name
-    if name != DEFAULT_TEXT_COLUMN:
-        raise ValueError(
-            f"{table.path} has no column {name!r}; its columns are {listed}: name one by {key}",
-        )
     # No column is called "text": a name has to be found, so there must be a header.
     _refuse_missing_header(table)
     plausible = _plausible_columns(table)

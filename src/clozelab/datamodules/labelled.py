@@ -57,7 +57,7 @@ from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
 from clozelab.readers.bad_rows import refuse_wrong_file
 from clozelab.readers.cells import cell_text, is_missing
-from clozelab.readers.records import DamagedRow, Record, Table, check_unique_columns
+from clozelab.readers.records import DamagedRow, Record, Table, check_columns
 from clozelab.readers.tables import open_table
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject
@@ -204,17 +204,11 @@ class TableFormat:
         ValueError for one that is missing or stands there twice.
         """
         columns = list(self.text_columns)
+        advice = ""
         if has_labels:
             columns.append(self.label_column)
-        missing = [name for name in columns if name not in table.columns]
-        if missing:
-            advice = ""
-            if missing == [self.label_column]:
+            if set(self.text_columns) <= set(table.columns):
                 advice = " (a test file without labels can only be predicted)"
-            listed = ", ".join(map(repr, missing))
-            raise ValueError(
-                f"{table.path} has no column {listed}; its columns are {table.columns}{advice}",
-            )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
             # Ids are worth having, but no reason to refuse a file.
@@ -222,7 +216,7 @@ class TableFormat:
             id_column = None
         if id_column is not None:
             columns.append(id_column)
-        check_unique_columns(table.columns, columns, table.path)
+        check_columns(table.columns, columns, table.path, advice)
         return list(dict.fromkeys(columns)), id_column
 
     def _cells_of(

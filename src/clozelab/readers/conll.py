@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Protocol
 
 from clozelab.readers.bad_rows import refuse_wrong_file
-from clozelab.readers.lines import text_lines
+from clozelab.readers.lines import beginning_of, text_lines
+from clozelab.readers.objects import begins_as_json
 from clozelab.text.did_you_mean import check_choice
 
 DOCUMENT_START = "-DOCSTART-"
 DOCUMENT_TAG = "O"  # of that line, as conlleval wants it
-JSON_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:')
 CONLLU_COLUMNS = 10
 # UPOS and XPOS, of which every word has one; in others `_` is an answer
 CONLLU_TAG_COLUMNS = (3, 4)
@@ -185,14 +185,14 @@ def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
 
     A document mark comes with an empty sentence.
     """
+    if begins_as_json(beginning_of(path)):
+        raise ValueError(
+            f"{path} holds JSON objects: a tagging task reads a word a line, its tag behind a"
+            " blank or a tab, and an empty line behind each sentence; docs/tasks.md turns one"
+            " into the other"
+        )
     block: Block = []
     for number, line in text_lines(path):
-        if number == 1 and JSON_OBJECT.match(line or ""):
-            raise ValueError(
-                f"{path} holds JSON objects: a tagging task reads a word a line, its tag behind a"
-                " blank or a tab, and an empty line behind each sentence; docs/tasks.md turns one"
-                " into the other"
-            )
         if line is None:  # not UTF-8
             block.append((number, []))
             continue

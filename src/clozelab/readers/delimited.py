@@ -13,11 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from clozelab.readers.lines import (
     Advance,
+    Line,
     file_suffix,
     ignore,
     is_decoded,
@@ -42,7 +44,7 @@ WRITTEN_ROW = re.compile(rf'(?:{QUOTED_CELL}|[^"\t]*)(?:\t(?:{QUOTED_CELL}|[^"\t
 QUOTED_ROW = re.compile(rf"{QUOTED_CELL}(?:\t{QUOTED_CELL})*")
 # inside of a cell: a tab, a line break or a mark, for which a writer has to quote it
 NEEDED_MARKS = re.compile(r'[\t\n]|""')
-# of the lines: from here on quoted cells are worth a warning
+JUDGED_LINES = 20_000  # for a warning; from here on quoted cells are worth one
 MIN_QUOTED_ROWS = 2
 MIN_QUOTED_FRACTION = 0.05
 
@@ -71,11 +73,13 @@ def open_delimited(
             delimiter = delimiter_of(path)
         read_fields = partial(_csv_fields, path, delimiter)
     columns, has_header = _header_of(path, read_fields, header, required)
-    if file_format == "tsv" and has_header and QUOTED_ROW.fullmatch(TAB.join(columns)):
-        raise ValueError(
-            f"{path}: its header's names stand in quotation marks, as a csv writer puts them:"
-            f" {SET_CSV}"
-        )
+    if file_format == "tsv":
+        if has_header and QUOTED_ROW.fullmatch(TAB.join(columns)):
+            raise ValueError(
+                f"{path}: its header's names stand in quotation marks, as a csv writer puts them:"
+                f" {SET_CSV}"
+            )
+        _warn_of_quotes(path)
 
     def rows(_: list[str] | None, advance: Advance, removed: Counter[str] | None) -> Rows:
         for number, fields in islice(read_fields(advance, removed), int(has_header), None):
@@ -113,12 +117,8 @@ def _header_of(
 
 
 def _plain_fields(path: Path, advance: Advance, removed: Counter[str] | None) -> Fields:
-    guess = QuoteGuess()
     for number, line in text_lines(path, advance, removed=removed):
-        guess.add(line)
         yield number, None if line is None else line.split(TAB)
-    if guess.is_likely:
-        _warn_of_quotes(path, guess.num_quoted)
 
 
 def _csv_fields(
@@ -158,98 +158,81 @@ def _record_of(columns: list[str], fields: list[str] | None, delimiter: str) -> 
 # Quotation marks of a tsv file
 
 
-class QuoteGuess:
+class Quotes(NamedTuple):
+    """What the quotation marks of a tsv file are; by default characters like any other."""
+
+    num_rows: int = 0  # that have a cell between marks
+    # some of these needed them (a tab, a line break or a mark inside), or the whole header has them
+    are_certain: bool = False
+
+
+def judge_quotes(lines: Iterable[Line]) -> Quotes:
     """Whether a csv writer made the lines of a tsv file, so that quotation marks enclose cells.
 
     Benchmarks have marks that are characters like any other, and most have some that no writer
-    would have left so: `"a film" of note`. A single one refutes the guess for the whole file.
+    would have left so: `"a film" of note`. A single one decides for the whole file.
     """
+    remaining = iter(lines)
+    _, header = next(remaining, (0, None))
+    if header is None:
+        return Quotes()
+    num_rows = 0
+    are_certain = QUOTED_ROW.fullmatch(header) is not None
+    for row in _marked_rows(chain([(1, header)], remaining)):
+        text = "\n".join(row)
+        if not WRITTEN_ROW.fullmatch(text) or _are_rows(row, header.count(TAB)):
+            return Quotes()
+        num_rows += 1
+        cells = re.findall(QUOTED_CELL, text)
+        are_certain |= any(NEEDED_MARKS.search(cell[1:-1]) for cell in cells)
+    return Quotes(num_rows, are_certain)
 
-    def __init__(self) -> None:
-        # whether a cell needed its marks (it has a tab, a line break or a mark in it), or the whole
-        # header has some
-        self.is_certain = False
-        self.num_quoted = 0  # rows with a cell between marks
-        self._num_lines = 0
-        self._num_tabs = 0  # of the header
-        self._open_lines: list[str] = []  # of a row whose last cell is still open
-        self._num_marks = 0  # in these
-        self._is_refuted = False
 
-    def add(self, line: str | None) -> None:
-        """Look at the next line; None stands for one that is not UTF-8 text."""
-        self._num_lines += 1
-        if line is None:
-            self._refute()
-        if line is None or self._is_refuted:
+def _marked_rows(lines: Iterable[Line]) -> Iterator[list[str]]:
+    """The lines of each row with quotation marks; it ends where those are closed.
+
+    The last row has a single mark where one is never closed, or a line is not UTF-8 text.
+    """
+    row: list[str] = []
+    for _, line in lines:
+        if line is None or len(row) > MAX_CELL_LINES:
+            yield ['"']
             return
-        if self._num_lines == 1:
-            self._num_tabs = line.count(TAB)
-            self.is_certain = QUOTED_ROW.fullmatch(line) is not None
-        if '"' not in line and not self._open_lines:
-            return
-        self._open_lines.append(line)
-        self._num_marks += line.count('"')
-        if self._num_marks % 2 == 0:
-            self._close_row("\n".join(self._open_lines))
-        elif len(self._open_lines) > MAX_CELL_LINES:
-            self._refute()
-
-    @property
-    def is_written(self) -> bool:
-        """The answer, after the last line."""
-        return self.is_certain and not self._open_lines
-
-    @property
-    def is_likely(self) -> bool:
-        """As `is_written`, or so many cells stand between marks that somebody should look."""
-        likely = max(MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION * self._num_lines)
-        return self.is_written or self.num_quoted >= likely
-
-    def _close_row(self, row: str) -> None:
-        if not WRITTEN_ROW.fullmatch(row) or self._is_several_rows(row):
-            self._refute()
-            return
-        self._open_lines = []
-        self._num_marks = 0
-        self.num_quoted += 1
-        cells = re.findall(QUOTED_CELL, row)
-        self.is_certain |= any(NEEDED_MARKS.search(cell[1:-1]) for cell in cells)
-
-    def _refute(self) -> None:
-        self._is_refuted = True
-        self.is_certain = False
-        self.num_quoted = 0
-        self._open_lines = []
-
-    def _is_several_rows(self, row: str) -> bool:
-        """Whether marks on different lines enclose nothing, since each line has the header's tabs.
-
-        Of a single column the tabs say nothing, and a doubled mark is a writer's.
-        """
-        if len(self._open_lines) == 1 or not self._num_tabs or '""' in row:
-            return False
-        return all(line.count(TAB) == self._num_tabs for line in self._open_lines)
+        is_open = bool(row)
+        has_odd_marks = line.count('"') % 2 == 1
+        if is_open or '"' in line:
+            row.append(line)
+        if row and is_open == has_odd_marks:
+            yield row
+            row = []
+    if row:
+        yield row
 
 
-def is_csv_written(path: Path) -> bool:
-    """Whether a csv writer made this tsv file."""
-    guess = QuoteGuess()
-    for _, line in text_lines(path):
-        guess.add(line)
-    return guess.is_written
+def _are_rows(lines: Sequence[str], num_tabs: int) -> bool:
+    """Whether marks on different lines enclose nothing, since each line has the header's tabs.
+
+    Of a single column the tabs say nothing, and a doubled mark is a writer's.
+    """
+    if len(lines) == 1 or not num_tabs or any('""' in line for line in lines):
+        return False
+    return all(line.count(TAB) == num_tabs for line in lines)
 
 
 @cache
-def _warn_of_quotes(path: Path, num_quoted: int) -> None:
-    """Once for a file, however often it is read."""
-    log.warning(
-        "%s: %d rows have a cell between quotation marks, and these are read as characters of it;"
-        " if a csv writer put them there, %s",
-        path,
-        num_quoted,
-        SET_CSV,
-    )
+def _warn_of_quotes(path: Path) -> None:
+    """Once for a file, however often it is opened."""
+    lines = list(islice(text_lines(path, removed=Counter()), JUDGED_LINES))
+    quotes = judge_quotes(lines)
+    likely_rows = max(MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION * len(lines))
+    if quotes.are_certain or quotes.num_rows >= likely_rows:
+        log.warning(
+            "%s: %d rows have a cell between quotation marks, and these are read as characters of"
+            " it; if a csv writer put them there, %s",
+            path,
+            quotes.num_rows,
+            SET_CSV,
+        )
 
 
 # Writing

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -48,16 +48,10 @@ def ignore(_: int) -> None:
     """An `Advance` that shows nothing."""
 
 
-class Readable(Protocol):
-    """A file of bytes."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
 class CountedFile:
     """A file on disk that tells `advance` of every byte which is read from it."""
 
-    def __init__(self, raw: Readable, advance: Advance) -> None:
+    def __init__(self, raw: BinaryIO, advance: Advance) -> None:
         self._raw = raw
         self._advance = advance
 
@@ -76,13 +70,10 @@ def file_suffix(path: Path) -> str:
     return unpacked.suffix.lower()
 
 
-def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends.
-
-    ValueError for a binary or damaged file.
-    """
+def _lines_of(path: Path, advance: Advance) -> Iterator[bytes]:
+    """Lines of a file whatever its compression, without line ends."""
     unfinished = []
-    for chunk in chunks_of(path, raw):
+    for chunk in _chunks_of(path, advance):
         # The first piece of a chunk ends the line that the last chunk left unfinished.
         head, *lines = chunk.split(b"\n")
         unfinished.append(head)
@@ -132,14 +123,13 @@ def plain_lines(
     `removed` counts the NULs; without it a warning does.
     """
     num_nuls = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if NUL in line:
-                num_nuls += line.count(NUL)
-                line = line.replace(NUL, b"")
-            yield number, line
+    for number, line in enumerate(_lines_of(path, advance), start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if NUL in line:
+            num_nuls += line.count(NUL)
+            line = line.replace(NUL, b"")
+        yield number, line
     if num_nuls and removed is None:
         log.warning("%s: %d NUL characters were removed", path, num_nuls)
     elif num_nuls and removed is not None:
@@ -186,7 +176,15 @@ def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
         )
 
 
-def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
+def beginning_of(path: Path) -> bytes:
+    """The first bytes of a text, some 100 KB or more where it has as many, without a BOM.
+
+    ValueError for a binary or damaged file.
+    """
+    return next(_chunks_of(path, ignore), b"").removeprefix(codecs.BOM_UTF8)
+
+
+def _chunks_of(path: Path, advance: Advance) -> Iterator[bytes]:
     """Unpacked bytes of a file, a chunk at a time.
 
     ValueError for a binary or damaged file, and for a bomb.
@@ -194,21 +192,27 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
     # a small file that unpacks to a large one is a bomb
     limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
     size = 0
-    try:
-        for number, chunk in enumerate(_unpacked(path.suffix, raw)):
-            size += len(chunk)
-            if path.suffix in COMPRESSIONS and size > limit:
-                raise ValueError(
-                    f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or"
-                    " unpack it"
-                )
-            if number == 0 and is_binary(chunk[:SNIFFED_BYTES]):
-                raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
-            if number == 0:
-                refuse_carriage_returns(path, chunk)
-            yield chunk
-    except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
+    with path.open("rb") as file:
+        try:
+            for chunk in _unpacked(path.suffix, CountedFile(file, advance)):
+                if size == 0:
+                    _refuse_other_than_text(path, chunk)
+                size += len(chunk)
+                if path.suffix in COMPRESSIONS and size > limit:
+                    raise ValueError(
+                        f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or"
+                        " unpack it"
+                    )
+                yield chunk
+        except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+            problem = f"{path} is damaged or incomplete ({error}); fetch it again"
+            raise ValueError(problem) from error
+
+
+def _refuse_other_than_text(path: Path, beginning: bytes) -> None:
+    if is_binary(beginning[:SNIFFED_BYTES]):
+        raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
+    refuse_carriage_returns(path, beginning)
 
 
 def is_binary(head: bytes) -> bool:
@@ -231,7 +235,7 @@ def is_binary(head: bytes) -> bool:
     return len(text.translate(None, CONTROLS)) < len(text)
 
 
-def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
+def _unpacked(suffix: str, raw: CountedFile) -> Iterator[bytes]:
     if suffix == ".zst":
         # `zstd --long=31` writes windows of 2^31 bytes; 2^27 is the usual limit.
         library = zstandard.ZstdDecompressor(max_window_size=2**31)
@@ -262,7 +266,7 @@ def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _stream_chunks(
-    raw: Readable, new_decompressor: Callable[[], Any], padding: bytes = b""
+    raw: CountedFile, new_decompressor: Callable[[], Any], padding: bytes = b""
 ) -> Iterator[bytes]:
     """Decompressed chunks of all streams (or frames) of an xz, bzip2 or Zstandard file.
 

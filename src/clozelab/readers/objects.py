@@ -5,7 +5,7 @@ A line of blanks is no row.
 
 from __future__ import annotations
 
-import codecs
+import re
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,7 +14,7 @@ from pathlib import Path
 from clozelab.readers.lines import (
     Advance,
     Line,
-    chunks_of,
+    beginning_of,
     file_suffix,
     ignore,
     parse_json,
@@ -23,6 +23,7 @@ from clozelab.readers.lines import (
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record, Rows, Table
 from clozelab.text.plain import Json
 
+JSON_BEGINNING = re.compile(rb'\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')  # {"text":, [{"
 SUFFIXES = (".jsonl", ".ndjson")
 ADVICE = "write an object a line, or a list of objects into a file called .json"
 
@@ -43,11 +44,14 @@ def open_objects(path: Path) -> Table:
     return Table(path, first_keys(path, rows(None, ignore, Counter())), rows)
 
 
+def begins_as_json(beginning: bytes) -> bool:
+    """Whether a text is objects or a list of them: no sentence, and no word, begins so."""
+    return JSON_BEGINNING.match(beginning) is not None
+
+
 def is_list(path: Path) -> bool:
     """Whether the file begins as a list of JSON."""
-    with path.open("rb") as raw:
-        beginning = next(chunks_of(path, raw), b"")
-    return beginning.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    return beginning_of(path).lstrip().startswith(b"[")
 
 
 def refuse_list(path: Path) -> None:

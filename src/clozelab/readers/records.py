@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.readers.lines import Advance, ignore
+from clozelab.text.did_you_mean import nearest
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
@@ -68,6 +69,13 @@ class Table:
             columns = list(columns)
         return self._read_rows(columns, advance, removed)
 
+    def whole_rows(self) -> Iterator[JsonObject]:
+        """The cells of each row; ValueError names the first damaged one."""
+        for number, record in self.rows():
+            if isinstance(record, DamagedRow):
+                raise ValueError(f"{self.place(number)}: {record.problem}")
+            yield record
+
     def place(self, number: int) -> str:
         """Where a row is, for messages: `FILE:7`, or `FILE, object 7`."""
         if self.number_noun:
@@ -75,8 +83,17 @@ class Table:
         return f"{self.path}:{number}"
 
 
-def check_unique_columns(columns: Sequence[str], names: Iterable[str], where: object) -> None:
-    """ValueError where one of these is the name of two columns."""
+def check_columns(
+    columns: Sequence[str], names: Iterable[str], where: object, advice: str = ""
+) -> None:
+    """ValueError where one of these names is no column, or that of two."""
     for name in names:
+        if name not in columns:
+            near = nearest(name, columns)
+            meant = f"did you mean {near!r}? " if near else ""
+            listed = ", ".join(map(repr, columns))
+            raise ValueError(
+                f"{where} has no column {name!r}; {meant}its columns are {listed}{advice}"
+            )
         if columns.count(name) > 1:
             raise ValueError(f"{where} has two columns {name!r}; rename one")

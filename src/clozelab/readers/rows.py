@@ -14,7 +14,6 @@ is a ValueError before the first row is given out.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from clozelab.readers.delimited import TAB, delimiter_of, is_csv_written, open_delimited
+from clozelab.readers.delimited import TAB, delimiter_of, judge_quotes, open_delimited
 from clozelab.readers.lines import (
     Line,
     file_suffix,
@@ -30,15 +29,13 @@ from clozelab.readers.lines import (
     refuse_carriage_returns,
     text_lines,
 )
-from clozelab.readers.objects import first_keys, object_of, rows_of_objects
-from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows, Table, check_unique_columns
+from clozelab.readers.objects import begins_as_json, first_keys, object_of, rows_of_objects
+from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows, Table, check_columns
 from clozelab.readers.tables import DELIMITED, FORMATS, open_table, table_format
 from clozelab.text.plain import JsonObject
 
 ROW_FORMATS = ("lines", *FORMATS)
-# [{"text": ...: no line of a text begins so
-JSON_LIST = re.compile(r'\s*\[\s*\{\s*"')
-JSON_LIST_LINES = 3  # over which its beginning may go
+JSON_LINES = 3  # over which the beginning of JSON may go
 ReadLines = Callable[[], Iterator[Line]]
 
 
@@ -147,16 +144,16 @@ def _split(text: str) -> list[Line]:
 def _form_of(name: str, read_lines: ReadLines) -> str:
     """`jsonl` where the first line is an object, else `lines`.
 
-    ValueError for a list of objects, which its lines would cut to pieces.
+    ValueError for other JSON, which its lines would cut to pieces.
     """
-    first_lines = [line or "" for _, line in islice(read_lines(), JSON_LIST_LINES)]
-    if JSON_LIST.match("\n".join(first_lines)):
+    first_lines = [line or "" for _, line in islice(read_lines(), JSON_LINES)]
+    if not isinstance(object_of("".join(first_lines[:1])), DamagedRow):
+        return "jsonl"
+    if begins_as_json("\n".join(first_lines).encode()):
         raise ValueError(
             f"{name} begins as a list of JSON objects: call it .json, or write an object a line"
             " (format=lines takes its lines as texts)"
         )
-    if first_lines and not isinstance(object_of(first_lines[0]), DamagedRow):
-        return "jsonl"
     return "lines"
 
 
@@ -220,11 +217,11 @@ def _open_table(path: Path, form: str) -> RowFile:
     is_quoted = False
     if form in DELIMITED:
         delimiter = TAB if form == "tsv" else delimiter_of(path)
-        is_quoted = form == "csv" or is_csv_written(path)
+        is_quoted = form == "csv" or judge_quotes(text_lines(path)).are_certain
         table = open_delimited(path, "csv" if is_quoted else "tsv", delimiter=delimiter)
     else:
         table = open_table(path, form)
-    check_unique_columns(table.columns, table.columns, path)
+    check_columns(table.columns, table.columns, path)
     if form in DELIMITED:
         _refuse_damage(table)
     place = "{name}:{number}"

@@ -167,10 +167,7 @@ def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
     if articles is not None:
         yield from _questions_of_articles(path, articles)
         return
-    table = open_table(path, table_format(path) or "jsonl")
-    for number, record in table.rows():
-        if isinstance(record, DamagedRow):
-            raise ValueError(f"{table.place(number)}: {record.problem}")
+    for record in open_table(path, table_format(path) or "jsonl").whole_rows():
         yield _value(path, record, "context"), record
 
 
