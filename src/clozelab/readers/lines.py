@@ -115,6 +115,18 @@ def text_lines(
             yield number, None
 
 
+def sound_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text) of each line that holds more than blanks.
+
+    ValueError names the first one that is not UTF-8.
+    """
+    for number, line in text_lines(path):
+        if line is None:
+            raise ValueError(f"{path}:{number}: not UTF-8 text")
+        if line.strip():
+            yield number, line
+
+
 def plain_lines(
     path: Path, advance: Advance, removed: Counter[str] | None = None
 ) -> Iterator[tuple[int, bytes]]:
