@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import MAX_EXPANSION, MIN_BOMB_BYTES
+from clozelab.readers.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.progress import LAUNCH_FILE
