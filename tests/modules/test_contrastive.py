@@ -51,7 +51,9 @@ def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
         flat = list(chain.from_iterable(texts))
         sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
         groups = GroupedSequences(sequences, len(texts[0]))
-        batch = make_batch(groups, np.arange(len(texts)), {"labels": np.full(len(texts), -1)})
+        numbers = sequences.content_numbers().reshape(len(texts), -1)
+        targets = {"labels": np.full(len(texts), -1), "text_numbers": numbers}
+        batch = make_batch(groups, np.arange(len(texts)), targets)
         return module.train(), batch
 
     return build

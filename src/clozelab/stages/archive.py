@@ -28,7 +28,7 @@ from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs, find
-from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.identity import results_version_of
 from clozelab.runs.progress import LAUNCH_FILE
 from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record
 
@@ -199,10 +199,11 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
     for record in records:
         if record.status not in PACKED_STATUSES:
             changed.append(record.place)
-        if record.results_version > RESULTS_VERSIONS.get(record.stage, 0):
+        version = results_version_of(record.stage, record.config)
+        if record.results_version > version:
             raise ValueError(
                 f"{path}: {record.place} has results version {record.results_version} of"
-                f" {record.stage}, and this code knows {RESULTS_VERSIONS[record.stage]}: take the"
+                f" {record.stage}, and this code knows {version}: take the"
                 f" commit that made it, {record.git and record.git.commit}, or a newer one"
             )
     # A damaged record has no fingerprint.

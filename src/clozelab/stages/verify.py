@@ -25,7 +25,7 @@ from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.results.answers import rescored
 from clozelab.results.experiment import read_yaml
-from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.identity import results_version_of
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import CONFIG_FILE, Record, Score
 from clozelab.runs.store import fingerprint_of
@@ -479,8 +479,8 @@ def _is_trainable(record: Record, archive: RunArchive, encoders: Collection[str]
 
     `encoders` are the fingerprints of those that came with their weights.
     """
-    is_current = record.is_complete and record.results_version == RESULTS_VERSIONS[record.stage]
-    if not is_current or record.shared:
+    version = results_version_of(record.stage, record.config)
+    if not record.is_complete or record.results_version != version or record.shared:
         return False
     # A shared run's experiment is in no pack: nothing says its arm.
     if record.config_dir and record.experiment != Path(archive.manifest.experiment).stem:
