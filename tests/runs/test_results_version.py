@@ -35,12 +35,12 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+from clozelab.results.rerun import refuse_other_version
 from clozelab.runs.identity import FURTHER_VERSIONS, RESULTS_VERSIONS, results_version_of
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import is_record_of
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
-from clozelab.stages.rerun import refuse_other_version
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 PINNED_FURTHER_VERSIONS = {"task.data.train_columns": 1}
