@@ -23,6 +23,7 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 
+from clozelab.assembly import finetuning as assembly
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -39,7 +40,6 @@ from clozelab.results.rerun import refuse_other_version
 from clozelab.runs.identity import FURTHER_VERSIONS, RESULTS_VERSIONS, results_version_of
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import is_record_of
-from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
@@ -486,7 +486,7 @@ def test_every_kind_of_task(
         made.append(rounded([found.scores, found.predictions, found.is_collapsed]))
         return write_results(folder, module, task)
 
-    monkeypatch.setattr(stage, "write_results", keep)
+    monkeypatch.setattr(assembly, "write_results", keep)
     words = [
         "epochs=2",
         "evaluations_per_epoch=1",
