@@ -24,7 +24,7 @@ from clozelab.analysis.verdict_codes import read_verdict
 from clozelab.cli import main
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
-from clozelab.stages.archive import unpack
+from clozelab.runs.archive import unpack
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 FROZEN = sorted(Path(__file__).with_name("packs").glob("*.csv"))
@@ -73,7 +73,7 @@ def test_a_published_pack_is_judged_as_it_was(
     "frozen", [pytest.param(one, id=one.stem, marks=is_slow(one)) for one in FROZEN]
 )
 def test_a_published_pack_is_what_it_says(frozen: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["verify", str(PUBLISHED / frozen.stem / "runs.zip"), "retrain=false"])
+    status = main(["verify", str(PUBLISHED / frozen.stem / "runs.zip")])
     printed = " ".join(capsys.readouterr().out.split())
     assert status == 0, printed
     assert "lines of results.csv" in printed

@@ -22,12 +22,12 @@ from clozelab.analysis.verdicts import (
     run_interim_analysis,
 )
 from clozelab.planning.choice import power_study
+from clozelab.planning.next_seed import nearest
 from clozelab.report.wording import breach_text
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.stages.reproduce import nearest
 
 METRIC = "validation/accuracy"
 BITS = "validation/bits_per_character"
@@ -63,10 +63,11 @@ def claim(text: str, one: str, other: str, **more: Any) -> dict[str, Any]:
 def run(
     stage: str, scores: dict[str, float], facts: dict[str, Any] | None = None, **config: Any
 ) -> Record:
-    units = {
-        key: Score.of(key, are_shares=False).model_copy(update={"value": one})
-        for key, one in scores.items()
-    }
+    units = {}
+    for key, one in scores.items():
+        units[key] = Score(unit="percent", higher_is_better=True, value=one)
+        if key == BITS:
+            units[key] = Score(unit="bits", higher_is_better=False, value=one)
     place = Path("none") / "-".join(str(one) for one in config.values()).replace("/", "_")
     return Record.model_construct(
         status="complete",

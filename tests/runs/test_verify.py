@@ -16,9 +16,9 @@ from tests.runs.test_pretrain_run import command, environment, workplace  # noqa
 from tests.screens import Screens
 
 from clozelab.cli import main
-from clozelab.stages import rerun
-from clozelab.stages.compare import open_run
-from clozelab.stages.rerun import TIMED, run_differences
+from clozelab.results import rerun
+from clozelab.results.rerun import TIMED, run_differences
+from clozelab.runs.find import open_run
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
 from clozelab.training.measuring import read_rows
@@ -201,18 +201,6 @@ def test_what_cannot_be_trained_again_is_one_sentence(
     ):
         status, said = said_of(folder, capsys)
         assert status == 1 and sentence in said
-
-
-def test_a_run_of_a_pack_is_trained_again_to_the_bit(
-    place: Path, tmp_path: Path, capsys: Any, screen: Screens
-) -> None:
-    pack = tmp_path / "one.zip"
-    assert main(["pack", str(place / "seed-1"), f"out={pack}"]) == 0
-    capsys.readouterr()
-    status = main(["verify", str(pack), f"data_dir={place}", f"cache_dir={place / 'cache'}"])
-    out = capsys.readouterr()
-    assert status == 0, out.out + out.err
-    screen(out.out, hide=FIGURES)
 
 
 def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(
