@@ -87,10 +87,10 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     """(rows, targets) of a training file, the same for both sides."""
     import numpy as np
 
+    from clozelab.readers.squad import read_squad
     from clozelab.tasks.classes import Classes
     from clozelab.tasks.passages import WindowSettings, build_features
     from clozelab.tasks.sequences import encode_examples, subset
-    from clozelab.tasks.squad_files import read_squad
     from clozelab.tasks.tables import TableFormat
 
     tokenizer, length = open_tokenizer(vocab), MAX_SEQ_LENGTH[task]

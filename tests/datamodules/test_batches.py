@@ -17,7 +17,8 @@ import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.models.layout import Layout
-from clozelab.tasks.conll import TaggedSentences
+from clozelab.readers.conll import TaggedSentences
+from clozelab.readers.squad import SquadExamples, SquadQuestion
 from clozelab.tasks.passages import WindowSettings, build_features
 from clozelab.tasks.sequences import (
     TokenSequences,
@@ -28,7 +29,6 @@ from clozelab.tasks.sequences import (
     longest_first,
     token_budget_batches,
 )
-from clozelab.tasks.squad_files import SquadExamples, SquadQuestion
 from clozelab.tasks.words import build_sequences
 from clozelab.training.runtime import DEPTH, Prefetched, batch_loader, pinned
 

@@ -20,8 +20,8 @@ from tests.screens import Screens
 
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.launch import sweep
+from clozelab.readers.squad import read_squad
 from clozelab.tasks.choices import ChoiceFormat
-from clozelab.tasks.squad_files import read_squad
 from clozelab.tasks.tables import TableFormat, TextExamples
 
 datasets = pytest.importorskip("datasets")

@@ -24,17 +24,20 @@ from tests.datamodules import (
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.datamodules.files import HubSource, baselines_of, require_file, text_lines
+from clozelab.datamodules.files import HubSource, baselines_of, require_file
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.texts import read_texts
 from clozelab.launch import sweep
+from clozelab.readers.bad_rows import refuse_wrong_file
+from clozelab.readers.conll import ColumnFormat, predicted_lines
+from clozelab.readers.lines import text_lines
+from clozelab.readers.squad import read_squad
 from clozelab.tasks.cache import cached_arrays
-from clozelab.tasks.conll import ColumnFormat, predicted_lines, read_conll
 from clozelab.tasks.labels import ANY, CLASSES, NUMBERS
 from clozelab.tasks.passages import WindowSettings
 from clozelab.tasks.sequences import encode_examples, encode_windows
-from clozelab.tasks.squad_files import read_squad
-from clozelab.tasks.tables import TableFormat, refuse_wrong_file
+from clozelab.tasks.tables import TableFormat
+from clozelab.tasks.words import read_tags
 from clozelab.training.runtime import Prefetched
 
 make_choices = test_choices.make
@@ -276,12 +279,7 @@ def a_torn_row_of_tags(make_tags: Callable[..., FinetuningDataModule], tmp_path:
 
 def what_is_no_tag(tmp_path: Path, content: str, expected: str) -> None:
     (tmp_path / "x.conll").write_text(content)
-    read_conll(
-        tmp_path / "x.conll",
-        ColumnFormat("columns", 0, -1),
-        require_tags=True,
-        expected=expected,
-    )
+    read_tags(tmp_path / "x.conll", ColumnFormat("columns", 0, -1), expected)
 
 
 def a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
@@ -292,7 +290,7 @@ def a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
     path.write_text(
         "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
     )
-    read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=True)
+    read_tags(path, ColumnFormat("conllu", 1, 3))
 
 
 def a_dictionary_of_data_sets() -> None:
@@ -800,10 +798,10 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "is not a JSON file",
     ),
     (
-        "another file: not in the squad format",
+        "another file: a list of objects",
         lambda tmp_path: other_files_are_refused(tmp_path, "[]"),
         ValueError,
-        "not in the SQuAD format",
+        "a list of objects was expected",
     ),
     (
         "another file: expected a list paragraphs",

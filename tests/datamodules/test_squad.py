@@ -20,6 +20,7 @@ from clozelab.datamodules.finetuning import (
     TrainingBatches,
     TrainingPlan,
 )
+from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
 from clozelab.tasks.passages import (
     PassageSplit,
     SquadFeatures,
@@ -29,7 +30,6 @@ from clozelab.tasks.passages import (
     max_context_flags,
 )
 from clozelab.tasks.sequences import window_ranges
-from clozelab.tasks.squad_files import SquadExamples, SquadQuestion, locate_answer, read_squad
 
 CONTEXT = "A cat sat. A cat ran."
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.metrics.squad import score_v1
 from clozelab.modules.finetuning import FineTuning
+from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.passages import PassageSplit, SquadFeatures, WindowSettings, build_features
 from clozelab.tasks.sequences import subset
@@ -26,7 +27,6 @@ from clozelab.tasks.spans import (
     softmax,
     window_candidates,
 )
-from clozelab.tasks.squad_files import SquadExamples, SquadQuestion, read_squad
 
 SENTENCE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
-from clozelab.corpus.tables import csv_line
-from clozelab.files.lines import text_lines as text_lines
+from clozelab.readers.delimited import csv_line
+from clozelab.readers.lines import text_lines as text_lines
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.text.did_you_mean import check_choice

@@ -433,10 +433,7 @@ class FinetuningDataModule(LightningDataModule):
         training_splits = [*self.extra, self.train]
         workshop = self._workshop()
         self.train_sequences = self.unit.batched(training_splits, "training", workshop)
-        self.train_targets = {}
-        for name in self.train.targets:
-            values = [split.targets[name] for split in training_splits]
-            self.train_targets[name] = np.concatenate(values)
+        self.train_targets = self.unit.targets(training_splits)
         validation_splits = [self.validation, *extra_validation.values()]
         self.validation_sequences = self.unit.batched(validation_splits, "validation", workshop)
 
@@ -469,15 +466,15 @@ class FinetuningDataModule(LightningDataModule):
         used = self._used(read, role)
         names = list(self.target.names_of(self.unit.label_pool(examples)))
         arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
-        arrays["ids"] = np.array(used.ids, dtype=np.str_)
+        arrays["ids"] = np.array(self.unit.ids(used), dtype=np.str_)
         arrays["labels"] = self.unit.labels(used, self.target.named(names), path)
         facts: Facts = {
             "names": names,
             "num_available": len(examples),
-            "num_bad_rows": examples.num_bad_rows,
+            "num_bad_rows": self.unit.num_bad_rows(examples),
             "counts": counts,
         }
-        return arrays | examples.row_arrays(), facts
+        return arrays | self.unit.row_arrays(examples), facts
 
     def refuse_outside(self) -> None:
         """ValueError, with file and line, for a label that cannot be."""
@@ -706,6 +703,10 @@ class TrainingBatches(IterableDataset[Batch]):
     ) -> None:
         self.sequences = data.train_sequences
         self.targets = data.train_targets
+        # Examples of one length are not sorted, so that batches are uniform draws.
+        self.sorting_lengths = data.train_sequences.lengths
+        if not data.unit.groups_by_length:
+            self.sorting_lengths = np.zeros_like(self.sorting_lengths)
         self.plan = data.plan
         self.places = [data.loader_position(step) for step in steps]
         self.rank = rank
@@ -726,7 +727,7 @@ class TrainingBatches(IterableDataset[Batch]):
                 # The sequences that come first (epoch -1) share the first epoch's number: they are
                 # other sequences. All are numbered from the slice's beginning.
                 batches = bucketed_batches(
-                    self.sequences.lengths[sequences],
+                    self.sorting_lengths[sequences],
                     batch_size=self.plan.global_batch_size,
                     seed=self.plan.seed,
                     epoch=max(0, epoch),

@@ -180,7 +180,7 @@ class FineTuning(TrainingModule):
     def logits(self, batch: Batch) -> Tensor:
         """The outputs for a batch, in fp32."""
         states = self.unit.states(self, batch)
-        return self.target.logits(self.output_head, states, training=self.training)
+        return self.target.logits(self.output_head, states, batch, training=self.training)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Sum of the losses of all predictions, a scalar in fp32."""

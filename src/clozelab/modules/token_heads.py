@@ -20,7 +20,6 @@ from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
 from clozelab.datamodules import scoring
-from clozelab.files.lines import SURROGATES
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
@@ -28,13 +27,14 @@ from clozelab.modules import answers
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
+from clozelab.readers.conll import TaggedSentences
+from clozelab.readers.lines import SURROGATES
+from clozelab.readers.squad import SquadExamples, SquadQuestion
 from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
-from clozelab.tasks.conll import TaggedSentences
 from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.passages import WindowSettings, build_features, token_logits
 from clozelab.tasks.sequences import Ints, TokenSequences, token_budget_batches
 from clozelab.tasks.spans import NBestSettings, predict_answers
-from clozelab.tasks.squad_files import SquadExamples, SquadQuestion
 from clozelab.tasks.words import TaggedSequences, build_sequences
 
 log = logging.getLogger(__name__)
@@ -248,9 +248,11 @@ def _predict_tags(
     """[W, 2]: of each word of all texts the probability and the number of its best tag."""
     # Each text is a sentence, and a document, of its own: nothing stands around it.
     numbers = list(range(len(words)))
-    sentences = TaggedSentences(words, documents=numbers, first_lines=numbers)
+    sentences = TaggedSentences(words, documents=numbers, lines=numbers)
     # A longer text stands in several rows, as long as those of the fine-tuning.
-    arrays, _ = build_sequences(sentences, runner.tokenizer, runner.model.window_length, False)
+    arrays, _ = build_sequences(
+        sentences, numbers, runner.tokenizer, runner.model.window_length, False
+    )
     num_words = sum(map(len, words))
     sequences = TaggedSequences(
         sequences=TokenSequences.of(arrays),

@@ -18,10 +18,11 @@ from torch.nn import functional as F
 
 from clozelab.metrics import glue
 from clozelab.metrics.metric import Metric
+from clozelab.readers.cells import cell_text
 from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines
-from clozelab.tasks.labels import cell_text, refuse_one_class, warn_of_lacking_classes
+from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
 from clozelab.tasks.numbers import Numbers
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target

@@ -2,9 +2,9 @@
 
 Each is told from all other texts of its batch (van den Oord et al. 2018): every other example's
 text is a negative, as in Sentence-BERT's multiple negatives ranking loss (Henderson et al. 2017),
-and so are all texts of a third column. Where a text belongs to itself, dropout makes two vectors of
-it (SimCSE, Gao et al. 2021). With several devices the negatives are those of one's own part of the
-batch.
+and so are all texts of a third column; copies are not (`copies`). Where a text belongs to itself,
+dropout makes two vectors of it (SimCSE, Gao et al. 2021). With several devices the negatives are
+those of one's own part of the batch.
 
 Letters: B examples of a batch, H hidden size.
 """
@@ -91,14 +91,18 @@ class Contrast(Cosine):
         if self.dropout is not None:
             encoder.set_dropout(self.dropout)
 
-    def logits(self, head: nn.Module, states: Tensor, *, training: bool) -> Tensor:
-        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1]."""
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
+        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1].
+
+        Of texts that are no negatives they are -inf.
+        """
         if not training:
-            return super().logits(head, states, training=training)
+            return super().logits(head, states, batch, training=training)
         vectors = F.normalize(states, dim=2)
         # All texts that belong to one, then all that do not.
         candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
-        return vectors[:, 0] @ candidates.T / self.temperature
+        logits = vectors[:, 0] @ candidates.T / self.temperature
+        return logits.masked_fill(copies(batch["text_numbers"]), -torch.inf)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         own = torch.arange(len(logits), device=logits.device)
@@ -119,3 +123,24 @@ class Contrast(Cosine):
         for metric in ("spearman", "pearson"):
             scores[metric] = glue.SCORERS[metric](np.array(shares), labels)
         return {COMMON: scores}
+
+
+def copies(texts: Tensor) -> Tensor:
+    """Which candidates are no negatives of a text, as they stand for what belongs to it.
+
+    They are the same text as the anchor or as its positive, or the positive of the same anchor. A
+    hard negative of the same anchor remains one.
+
+    Args:
+        texts: int64 [B, 2 or 3], numbers of the anchors, the positives and perhaps the hard
+            negatives; the same number is the same text.
+
+    Returns:
+        bool [B, B or 2 B], False for each anchor's own positive.
+    """
+    anchors = texts[:, :1]
+    positives = texts[:, 1:2]
+    candidates = texts[:, 1:].T.flatten()
+    is_copy = (candidates == anchors) | (candidates == positives)
+    is_copy[:, : len(texts)] |= anchors == anchors.T
+    return is_copy.fill_diagonal_(False)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
 from clozelab.tasks.batches import Batch, BatchValues
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.sequences import (
@@ -38,7 +39,6 @@ from clozelab.tasks.sequences import (
     ragged_positions,
     window_ranges,
 )
-from clozelab.tasks.squad_files import SquadExamples, SquadQuestion, read_squad
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Model, Source, Split, Unit, Workshop
 from clozelab.text.plain import JsonObject
@@ -360,8 +360,29 @@ class Passages(Unit):
                 f" ({dict(examples.counts)}); {advice}"
             )
 
+    def rows(self, examples: SquadExamples) -> Sequence[tuple[str, str]]:
+        return examples.texts()
+
+    def ids(self, examples: SquadExamples) -> Sequence[str]:
+        return [question.id for question in examples.questions]
+
+    def lines(self, examples: SquadExamples) -> Sequence[int]:
+        """The questions' numbers, from 1."""
+        return range(1, len(examples) + 1)
+
+    def num_bad_rows(self, examples: SquadExamples) -> int:
+        """None: a question that cannot be used is counted under its reason."""
+        return 0
+
+    def has_labels(self, examples: SquadExamples) -> bool:
+        """No: answers are none."""
+        return False
+
+    def label_pool(self, examples: SquadExamples) -> Sequence[str]:
+        return ()
+
     def groups(self, examples: SquadExamples) -> Sequence[str]:
-        return [passage for _, passage in examples.rows]
+        return [passage for _, passage in examples.texts()]
 
     def preview_texts(self, examples: SquadExamples) -> Mapping[str, Sequence[str]]:
         questions = [question.text for question in examples.questions]

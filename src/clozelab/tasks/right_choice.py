@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clozelab.metrics import glue
 from clozelab.tasks.baselines import BAG, Scores, guess_choices
-from clozelab.tasks.batches import in_fp32
+from clozelab.tasks.batches import Batch, in_fp32
 from clozelab.tasks.classes import Classes
 from clozelab.tasks.labels import warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
@@ -40,7 +40,7 @@ class RightChoice(Classes):
     def check_training(self, path: Path, split: Split, column_key: str) -> None:
         warn_of_lacking_classes(path, split.labels, self.names)
 
-    def logits(self, head: nn.Module, states: Tensor, *, training: bool) -> Tensor:
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """[B, K], from the states [B * K, H] of the sequences."""
         return in_fp32(head, states).view(-1, len(self.names))
 

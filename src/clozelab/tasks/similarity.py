@@ -49,7 +49,7 @@ class VectorClasses(Classes):
 
     head_kinds = ("siamese",)
 
-    def logits(self, head: nn.Module, states: Tensor, *, training: bool) -> Tensor:
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """[B, number of classes] of vectors [B, 2, H]."""
         u = states[:, 0]
         v = states[:, 1]
@@ -77,7 +77,7 @@ class Cosine(Numbers):
                 f" task.module.number_range=[{low:g},{high:g}], or what they can be"
             )
 
-    def logits(self, head: nn.Module, states: Tensor, *, training: bool) -> Tensor:
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """[B, 1] of vectors [B, 2, H]."""
         return F.cosine_similarity(states[:, 0], states[:, 1])[:, None]
 

@@ -27,10 +27,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import squad
+from clozelab.readers.squad import SquadExamples
 from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
-from clozelab.tasks.squad_files import SquadExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 

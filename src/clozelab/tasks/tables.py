@@ -13,48 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from clozelab.corpus.tables import COLUMNAR, Record, Table, open_table, refuse_twins, table_format
-from clozelab.files.lines import COMPRESSIONS, text_lines
-from clozelab.tasks.cache import Arrays
-from clozelab.tasks.labels import (
-    ANY,
-    NUMBERS,
-    LabelColumn,
-    cell_text,
-    is_missing,
-)
+from clozelab.readers.bad_rows import refuse_wrong_file
+from clozelab.readers.cells import cell_text, is_missing
+from clozelab.readers.records import DamagedRow, Record, Table, check_columns
+from clozelab.readers.tables import open_table
+from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
-from clozelab.tasks.splitting import swapped_hashes, text_hashes
 from clozelab.text.plain import Json
 
 log = logging.getLogger(__name__)
-
-MAX_BAD_FRACTION = 0.01
-
-
-def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
-    """ValueError for a file without rows, or with more damaged ones than are dirt.
-
-    `bad` says of each damaged row where it is and what is wrong ("FILE:LINE: problem").
-    """
-    if num_rows == 0:
-        raise ValueError(f"{path} has no examples")
-    # A file that ends without a line feed, in its last damaged row, was cut off.
-    is_plain_text = path.suffix not in COMPRESSIONS and table_format(path) not in COLUMNAR
-    if bad and is_plain_text and not path.read_bytes().endswith(b"\n"):
-        *_, (number, _) = text_lines(path)
-        if bad[-1].startswith(f"{path}:{number}: "):
-            raise ValueError(
-                f"{bad[-1]}: the file ends in the middle of this line, so it was cut; fetch it"
-                " again"
-            )
-    if len(bad) > MAX_BAD_FRACTION * num_rows:
-        raise ValueError(
-            f"{bad[0]}\n  {len(bad)} of {num_rows} rows do not fit {expected}: another format, or"
-            " damage"
-        )
 
 
 @dataclass
@@ -92,19 +59,6 @@ class TextExamples:
     @property
     def counts(self) -> dict[str, int]:
         return {"damaged rows": self.num_bad_rows}
-
-    def row_arrays(self) -> Arrays:
-        """What the cache holds of each row, used or not: a hash of its texts, and its line.
-
-        Pairs have another hash, of the texts in the other order.
-        """
-        arrays: Arrays = {
-            "row_hashes": text_hashes(self.texts),
-            "row_lines": np.array(self.lines, dtype=np.int64),
-        }
-        if self.texts and len(self.texts[0]) == 2:
-            arrays["swapped_hashes"] = swapped_hashes(self.texts)
-        return arrays
 
 
 @dataclass(frozen=True)
@@ -156,9 +110,9 @@ class TableFormat:
             num_rows += 1
             cells = self._cells_of(record, id_column)
             if isinstance(cells, str):
-                damaged.append(f"{path}:{line}: {cells}")
+                damaged.append(f"{table.place(line)}: {cells}")
                 continue
-            if has_labels and not isinstance(record, str):
+            if has_labels and not isinstance(record, DamagedRow):
                 label = record.get(self.label_column)
                 if named_classes is not None:
                     label = named_classes.read(label)
@@ -198,17 +152,11 @@ class TableFormat:
         ValueError for one that is missing or stands there twice.
         """
         columns = list(self.text_columns)
+        advice = ""
         if has_labels:
             columns.append(self.label_column)
-        missing = [name for name in columns if name not in table.columns]
-        if missing:
-            advice = ""
-            if missing == [self.label_column]:
+            if set(self.text_columns) <= set(table.columns):
                 advice = " (a test file without labels can only be predicted)"
-            listed = ", ".join(map(repr, missing))
-            raise ValueError(
-                f"{table.path} has no column {listed}; its columns are {table.columns}{advice}",
-            )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
             # Ids are worth having, but no reason to refuse a file.
@@ -216,7 +164,7 @@ class TableFormat:
             id_column = None
         if id_column is not None:
             columns.append(id_column)
-        refuse_twins(table.columns, columns, table.path)
+        check_columns(table.columns, columns, table.path, advice)
         return list(dict.fromkeys(columns)), id_column
 
     def _cells_of(
@@ -225,8 +173,8 @@ class TableFormat:
         id_column: str | None,
     ) -> tuple[str | None, tuple[str, ...]] | str:
         """A row's id and texts; of a damaged row, what is wrong with it."""
-        if isinstance(record, str):
-            return record
+        if isinstance(record, DamagedRow):
+            return record.problem
         columns = list(self.text_columns)
         if id_column is not None:
             columns.append(id_column)

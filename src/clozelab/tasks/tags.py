@@ -34,10 +34,10 @@ from clozelab.metrics.entities import (
     to_iob2,
     to_plain,
 )
+from clozelab.readers.conll import predicted_lines
 from clozelab.tasks.baselines import TAGS, Scores, most_frequent_tags
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport
-from clozelab.tasks.conll import predicted_lines
 from clozelab.tasks.labels import ANY, CLASSES, refuse_one_class
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.words import WordSplit

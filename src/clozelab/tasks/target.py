@@ -156,7 +156,7 @@ class Target(ABC):
     def prepare_encoder(self, encoder: Encoder) -> None:
         """Set the encoder up for this training."""
 
-    def logits(self, head: nn.Module, states: Tensor, *, training: bool) -> Tensor:
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """The outputs, in fp32, from what the unit gives for a batch."""
         return in_fp32(head, states)
 

@@ -85,6 +85,7 @@ class Texts(Unit):
     """
 
     aligned = True
+    compares_swapped = True
     pairs_read = "joint"
 
     def __init__(
@@ -268,6 +269,10 @@ class TextVectors(Texts):
                 self.layout, text_columns=list(train_columns), id_column=None
             )
             self.aligned = False
+            # The texts of a batch are each other's negatives, so it is drawn without regard to
+            # length: negatives that are all as long as the text would be told from it by anything
+            # but their length.
+            self.groups_by_length = False
 
     def check_head(self, head: str) -> None:
         if head != "linear":
@@ -320,6 +325,15 @@ class TextVectors(Texts):
         sequences = super().batched(splits, role, workshop)
         assert isinstance(sequences, TokenSequences)
         return GroupedSequences(sequences, group_size)
+
+    def targets(self, splits: Sequence[TextSplit]) -> dict[str, np.ndarray]:
+        """With texts that belong together `text_numbers` [N, 2 or 3]: which texts are the same."""
+        targets = super().targets(splits)
+        if self.train_layout is not None:
+            sequences = join_sequences([split.sequences for split in splits])
+            group_size = len(self.train_layout.text_columns)
+            targets["text_numbers"] = sequences.content_numbers().reshape(-1, group_size)
+        return targets
 
     def states(self, model: Model, batch: Batch) -> Tensor:
         """[B, G, H]: the vectors of the G texts of each example."""

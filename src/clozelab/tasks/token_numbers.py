@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics.glue import OF_NUMBERS
+from clozelab.readers.conll import predicted_lines
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch
-from clozelab.tasks.conll import predicted_lines
 from clozelab.tasks.labels import NUMBERS
 from clozelab.tasks.numbers import are_one_number
 from clozelab.tasks.target import Files, Outcome, Target

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -28,39 +28,11 @@ from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.preview import Preview
 from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.splitting import swapped_hashes, text_hashes
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.tasks.target import Target
-
-
-class Examples(Protocol):
-    """The examples of a file, or some of them, in file order."""
-
-    # one an example, or a list of one a word; None: the file has none
-    labels: Any
-    counts: Mapping[str, int]  # what the reader repaired or skipped
-
-    def __len__(self) -> int: ...
-
-    @property
-    def ids(self) -> Sequence[str]: ...
-
-    @property
-    def num_bad_rows(self) -> int: ...
-
-    @property
-    def lines(self) -> Sequence[int]:
-        """Where each example stands in its file."""
-
-    @property
-    def rows(self) -> Iterable[Sequence[str]]:
-        """The texts of each example."""
-
-    def select(self, index: Sequence[int]) -> Self: ...
-
-    def row_arrays(self) -> Arrays:
-        """A hash of each row's texts, and its line: by them files are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +123,9 @@ class Unit(ABC):
     aligned: bool = False  # text number i of every part, and label i, are of example i
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
     has_folds = False  # it tells training from validation itself
+    # whether a training batch holds examples of similar length
+    groups_by_length = True
+    compares_swapped = False  # whether a pair is the same in swapped order
     max_seq_length: int  # tokens of a sequence, once `fitted`
 
     def fitted(self, max_seq_length: int, task_name: str) -> Self:
@@ -194,6 +169,33 @@ class Unit(ABC):
 
     # Files
 
+    def rows(self, examples: Any) -> Sequence[Sequence[str]]:
+        """The texts of each example: by them files are compared."""
+        return examples.rows
+
+    def ids(self, examples: Any) -> Sequence[str]:
+        """What records and prediction files call each example."""
+        return examples.ids
+
+    def lines(self, examples: Any) -> Sequence[int]:
+        """Where each example stands in its file."""
+        return examples.lines
+
+    def num_bad_rows(self, examples: Any) -> int:
+        """Damaged rows that were left out."""
+        return examples.num_bad_rows
+
+    def row_arrays(self, examples: Any) -> Arrays:
+        """A hash of each row's texts, and its line; of pairs another one, in swapped order."""
+        rows = self.rows(examples)
+        arrays: Arrays = {
+            "row_hashes": text_hashes(rows),
+            "row_lines": np.array(self.lines(examples), dtype=np.int64),
+        }
+        if self.compares_swapped and rows and len(rows[0]) == 2:
+            arrays["swapped_hashes"] = swapped_hashes(rows)
+        return arrays
+
     @abstractmethod
     def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> Any:
         """The examples of a file; without `strict` labels are taken as they are written."""
@@ -213,9 +215,9 @@ class Unit(ABC):
     def preview(self, examples: Any, target: Target) -> Preview:
         """The examples as written."""
         labels = None
-        if examples.labels is not None:
+        if self.has_labels(examples):
             labels = target.shown_labels(self.flat_labels(examples))
-        rows = list(examples.rows)
+        rows = self.rows(examples)
         return Preview(
             self.preview_texts(examples), labels, len(examples), self.preview_counts(examples), rows
         )
@@ -230,13 +232,16 @@ class Unit(ABC):
 
     # Sequences
 
+    def has_labels(self, examples: Any) -> bool:
+        return examples.labels is not None
+
     def flat_labels(self, examples: Any) -> Sequence[Any]:
         """One label for each prediction, in file order."""
         return examples.labels
 
     def line_of(self, examples: Any, place: int) -> int:
         """Where the label stands that is number `place` of `flat_labels`."""
-        return examples.lines[place]
+        return self.lines(examples)[place]
 
     def label_pool(self, examples: Any) -> Sequence[Any]:
         """All labels of the file that the examples are of, among which its classes are."""
@@ -244,7 +249,7 @@ class Unit(ABC):
 
     def labels(self, examples: Any, target: Target, path: Path) -> np.ndarray:
         """The labels as numbers; -1 for examples without labels."""
-        if examples.labels is None:
+        if not self.has_labels(examples):
             return np.full(len(examples), -1, dtype=np.int64)
         return target.encode(self.flat_labels(examples))
 
@@ -263,6 +268,13 @@ class Unit(ABC):
         """What batches of some splits, one behind the other, are made of."""
         (split,) = splits
         return split.sequences
+
+    def targets(self, splits: Sequence[Any]) -> dict[str, np.ndarray]:
+        """What a training batch has of each sequence beside its tokens."""
+        targets = {}
+        for name in splits[0].targets:
+            targets[name] = np.concatenate([split.targets[name] for split in splits])
+        return targets
 
     # The model
 

@@ -22,19 +22,19 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.readers.conll import ColumnFormat, TaggedSentences, read_conll
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
-from clozelab.tasks.conll import ColumnFormat, TaggedSentences, read_conll
-from clozelab.tasks.labels import ANY, NUMBERS
+from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import (
     Int32s,
     Ints,
@@ -52,6 +52,18 @@ from clozelab.text.plain import JsonObject
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def read_tags(
+    path: Path, layout: ColumnFormat, expected: str = ANY, listed: Sequence[str] = ()
+) -> TaggedSentences:
+    """Read a file whose words have tags.
+
+    They are `expected` to be ANY, CLASSES or NUMBERS (labels.py); those that are `listed` are tags
+    whatever they look like.
+    """
+    check = LabelColumn(path, None, expected, listed=listed, is_tag=True)
+    return read_conll(path, layout, check)
 
 
 @dataclass(frozen=True)
@@ -97,13 +109,14 @@ class TaggedSequences(Sequences):
 
 def build_sequences(
     sentences: TaggedSentences,
+    selection: Sequence[int],
     tokenizer: Tokenizer,
     max_seq_length: int,
     document_context: bool,
 ) -> tuple[Arrays, Counter[str]]:
     """The arrays of the selected sentences' sequences, and what was unusual about them.
 
-    Their context comes from all sentences of the file.
+    `selection` are numbers of sentences; their context comes from all.
     """
     budget = max_seq_length - 2
     if budget < 1:
@@ -116,7 +129,7 @@ def build_sequences(
     pieces: list[Int32s] = []
     positions: list[Int32s] = []
     num_words = []
-    for sentence in sentences.selection:
+    for sentence in selection:
         document = int(document_begins[sentence]), int(document_ends[sentence])
         runs = _runs(
             starts, int(sentence_starts[sentence]), int(sentence_starts[sentence + 1]), budget
@@ -135,7 +148,7 @@ def build_sequences(
         if len(runs) > 1:
             counts["split_sentences"] += 1
     word_positions, _ = concatenate(positions)
-    sentence_lengths = [len(words) for words in sentences.rows]
+    sentence_lengths = [len(sentences.words[sentence]) for sentence in selection]
     arrays: Arrays = assemble(tokenizer, pieces).arrays() | {
         "word_offsets": offsets_of(num_words),
         "word_positions": word_positions,
@@ -218,6 +231,51 @@ def _window(
     return first, last
 
 
+@dataclass(frozen=True)
+class Sentences:
+    """Some sentences of a file; the others are there as their context."""
+
+    file: TaggedSentences
+    selection: Sequence[int]  # numbers of sentences
+    # of all sentences of the file, as they are predicted; None: the file has none
+    tags: Sequence[Sequence[Any]] | None
+    tag_facts: JsonObject = field(default_factory=dict)  # how they were written
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def select(self, index: Sequence[int]) -> Sentences:
+        return replace(self, selection=[self.selection[number] for number in index])
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The words of each sentence."""
+        return [self.file.words[number] for number in self.selection]
+
+    @property
+    def labels(self) -> list[Sequence[Any]] | None:
+        """The tags of each sentence."""
+        if self.tags is None:
+            return None
+        return [self.tags[number] for number in self.selection]
+
+    @property
+    def lines(self) -> list[int]:
+        return [self.file.lines[number] for number in self.selection]
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(line) for line in self.lines]
+
+    @property
+    def num_bad_rows(self) -> int:
+        return self.file.counts["damaged_sentences"]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self.file.counts
+
+
 @dataclass(frozen=True, kw_only=True)
 class WordSplit(Split):
     """One split: what is encoded, and the sentences it comes from; `labels` [W]."""
@@ -263,31 +321,28 @@ class Words(Unit):
 
     # Files
 
-    def read(
-        self, path: Path, role: str, target: Target, *, strict: bool = True
-    ) -> TaggedSentences:
+    def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> Sentences:
         """All sentences; the tags of a test file are not read."""
         if role == "test":
-            sentences = read_conll(path, self.layout, require_tags=False)
-            sentences.tags = None
-            return sentences
+            sentences = read_conll(path, self.layout)
+            return Sentences(sentences, range(len(sentences)), None)
         expected = target.expects
         if not strict and expected != NUMBERS:
             expected = ANY
-        sentences = read_conll(
-            path, self.layout, require_tags=True, expected=expected, listed=target.listed
-        )
+        sentences = read_tags(path, self.layout, expected, target.listed)
+        tags: Sequence[Sequence[Any]] = sentences.tags or []
+        facts: JsonObject = {}
         if strict:
-            sentences.tags, sentences.label_facts = target.convert(sentences.tags or [], path)
-        return sentences
+            tags, facts = target.convert(tags, path)
+        return Sentences(sentences, range(len(sentences)), tags, facts)
 
-    def groups(self, examples: TaggedSentences) -> Sequence[str]:
+    def groups(self, examples: Sentences) -> Sequence[str]:
         """Whole documents if there are, else equal sentences."""
-        if examples.has_documents:
-            return [str(examples.documents[number]) for number in examples.selection]
+        if examples.file.has_documents:
+            return [str(examples.file.documents[number]) for number in examples.selection]
         return [" ".join(words) for words in examples.rows]
 
-    def preview_texts(self, examples: TaggedSentences) -> Mapping[str, Sequence[str]]:
+    def preview_texts(self, examples: Sentences) -> Mapping[str, Sequence[str]]:
         return {"sentence": [" ".join(words) for words in examples.rows]}
 
     def check_splits(self, splits: Sequence[tuple[Path, WordSplit]], name: str) -> None:
@@ -297,18 +352,18 @@ class Words(Unit):
 
     # Sequences
 
-    def flat_labels(self, examples: TaggedSentences) -> list[object]:
+    def flat_labels(self, examples: Sentences) -> list[object]:
         return list(itertools.chain.from_iterable(examples.labels or []))
 
-    def line_of(self, examples: TaggedSentences, place: int) -> int:
+    def line_of(self, examples: Sentences, place: int) -> int:
         """Of the first word of its sentence."""
         ends = np.cumsum([len(words) for words in examples.rows])
         return examples.lines[int(np.searchsorted(ends, place, side="right"))]
 
-    def label_pool(self, examples: TaggedSentences) -> list[object]:
+    def label_pool(self, examples: Sentences) -> list[object]:
         return list(itertools.chain.from_iterable(examples.tags or []))
 
-    def labels(self, examples: TaggedSentences, target: Target, path: Path) -> np.ndarray:
+    def labels(self, examples: Sentences, target: Target, path: Path) -> np.ndarray:
         """[W]; ValueError for a tag that is none of the training file's."""
         if examples.labels is None:
             return np.zeros(sum(map(len, examples.rows)), dtype=np.int64)
@@ -321,15 +376,19 @@ class Words(Unit):
             )
         return target.encode(labels)
 
-    def encode(self, examples: TaggedSentences, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: Sentences, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
         arrays, counts = build_sequences(
-            examples, tokenizer, self.max_seq_length, self.document_context
+            examples.file,
+            examples.selection,
+            tokenizer,
+            self.max_seq_length,
+            self.document_context,
         )
         # Words as bytes: an array of strings would be as wide as its longest one.
         words = itertools.chain.from_iterable(examples.rows)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
         counts.update(examples.counts)
-        facts: JsonObject = {"has_documents": examples.has_documents, **examples.label_facts}
+        facts: JsonObject = {"has_documents": examples.file.has_documents, **examples.tag_facts}
         return arrays, facts | {name: int(count) for name, count in counts.items() if count}
 
     def split(self, arrays: Arrays, facts: Facts, source: Source) -> WordSplit:

@@ -1,26 +1,21 @@
-"""Questions on passages with their answers: SQuAD 1.1 and 2.0.
+"""Questions about passages: SQuAD's articles, or a question a row as `datasets` writes them.
 
-Files are the official articles, or rows of the `datasets` library (jsonl, Parquet).
-
-Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where
-the text stands. Where there is none, a training question is skipped and counted; one asked for
-scoring is not, since the scorer compares texts.
+An `answer_start` that does not point at its text is repaired to the nearest place where the text
+stands. Where there is none, a training question is skipped and counted; one asked for scoring is
+not, since the scorer compares texts.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from clozelab.corpus.tables import Table, open_table, table_format
-from clozelab.files.lines import parse_json, text_lines
-from clozelab.tasks.cache import Arrays
-from clozelab.tasks.splitting import text_hashes
+from clozelab.readers.lines import parse_json, text_lines
+from clozelab.readers.objects import is_list, object_of
+from clozelab.readers.records import DamagedRow
+from clozelab.readers.tables import open_table, table_format
 from clozelab.text.plain import Json, JsonObject
 
 
@@ -47,35 +42,16 @@ class SquadExamples:
     questions: list[SquadQuestion] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
-    labels = None  # answers are no labels
-
     def __len__(self) -> int:
         return len(self.questions)
 
-    @property
-    def rows(self) -> list[tuple[str, str]]:
+    def texts(self) -> list[tuple[str, str]]:
         """Each question with its passage."""
         return [(question.text, self.passages[question.passage]) for question in self.questions]
-
-    @property
-    def ids(self) -> list[str]:
-        return [question.id for question in self.questions]
-
-    @property
-    def lines(self) -> list[int]:
-        """The questions' numbers, from 1."""
-        return list(range(1, len(self) + 1))
-
-    @property
-    def num_bad_rows(self) -> int:
-        return 0  # a question that cannot be used is counted under its reason
 
     def select(self, index: Sequence[int]) -> SquadExamples:
         questions = [self.questions[i] for i in index]
         return SquadExamples(self.passages, questions, self.counts)
-
-    def row_arrays(self) -> Arrays:
-        return {"row_hashes": text_hashes(self.rows), "row_lines": np.array(self.lines)}
 
 
 def read_squad(
@@ -187,26 +163,32 @@ def _answer_list(where: str, answers: JsonObject) -> list[JsonObject]:
 
 def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
     """(passage, question) in file order."""
-    # A file of rows by its name, then by its content: articles are one JSON object.
-    rows: Iterable[Json] = ()
-    content: Json = None
-    if table_format(path) is not None:
-        rows = _rows_of(open_table(path))
-    else:
-        try:
-            content = parse_json(path.read_bytes())
-        except ValueError as problem:  # also undecodable bytes
-            if not _is_jsonl(path):
-                raise ValueError(f"{path} is not a JSON file: {problem}") from problem
-            rows = _rows_of(open_table(path, "jsonl"))
-    if isinstance(content, list) and content:
-        rows = content
-    elif isinstance(content, dict) and "data" not in content and "context" in content:
-        rows = [content]  # jsonl of one line
-    elif content is not None:
-        yield from _questions_of_articles(path, _value(path, content, "data", list))
-    for row in rows:
-        yield _value(path, row, "context"), row
+    articles = _articles_of(path)
+    if articles is not None:
+        yield from _questions_of_articles(path, articles)
+        return
+    for record in open_table(path, table_format(path) or "jsonl").whole_rows():
+        yield _value(path, record, "context"), record
+
+
+def _articles_of(path: Path) -> list[Json] | None:
+    """The articles that are one JSON object; None for a file of rows.
+
+    The datasets library gives its jsonl any name, .json most often.
+    """
+    if table_format(path) is not None or is_list(path):
+        return None
+    try:
+        content = parse_json(path.read_bytes())
+    except ValueError as problem:  # also undecodable bytes
+        _, first_line = next(text_lines(path), (0, None))
+        if isinstance(object_of(first_line), DamagedRow):
+            raise ValueError(f"{path} is not a JSON file: {problem}") from problem
+        return None
+    is_one_row = isinstance(content, dict) and "data" not in content and "context" in content
+    if is_one_row:
+        return None
+    return _value(path, content, "data", list)
 
 
 def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tuple[str, Json]]:
@@ -215,27 +197,6 @@ def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tup
             context = _value(path, paragraph, "context")
             for question in _value(path, paragraph, "qas", list):
                 yield context, question
-
-
-def _is_jsonl(path: Path) -> bool:
-    """Whether the first line is an object by itself.
-
-    `datasets` gives its jsonl any name, .json most often.
-    """
-    _, line = next(text_lines(path), (0, None))
-    if line is None:
-        return False
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
-def _rows_of(table: Table) -> Iterator[JsonObject]:
-    for number, record in table.rows():
-        if isinstance(record, str):
-            raise ValueError(f"{table.path}:{number}: {record}")
-        yield record
 
 
 def _value(path: Path, node: Json, key: str, expected: type = str) -> Json:

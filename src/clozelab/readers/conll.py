@@ -1,11 +1,9 @@
-"""Words in columns: CoNLL files, and Universal Dependencies' conllu.
+"""Sentences of tagged words: CoNLL column files, and Universal Dependencies' conllu.
 
 A column file has one word a line. Its columns stand between tabs (then nothing else separates) or
 between blanks. A blank line (or one of blanks, WNUT-17) ends a sentence. A set with documents has a
 `-DOCSTART-` line before each; in conllu `# newdoc` begins a document. A sentence with a damaged
 line is left out and counted.
-
-Letters: S sentences.
 """
 
 from __future__ import annotations
@@ -13,28 +11,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-import numpy as np
-
-from clozelab.files.lines import text_lines
-from clozelab.metrics.entities import OUTSIDE
-from clozelab.tasks.cache import Arrays
-from clozelab.tasks.labels import ANY, LabelColumn
-from clozelab.tasks.splitting import text_hashes
-from clozelab.tasks.tables import refuse_wrong_file
+from clozelab.readers.bad_rows import refuse_wrong_file
+from clozelab.readers.lines import beginning_of, text_lines
+from clozelab.readers.objects import begins_as_json
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
 
 DOCUMENT_START = "-DOCSTART-"
-JSON_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:')
+DOCUMENT_TAG = "O"  # of that line, as conlleval wants it
 CONLLU_COLUMNS = 10
 # UPOS and XPOS, of which every word has one; in others `_` is an answer
 CONLLU_TAG_COLUMNS = (3, 4)
 # one sentence: (line number, columns) of each word; none where it is not UTF-8
 Block = list[tuple[int, list[str]]]
+
+
+class TagCheck(Protocol):
+    """Collects the tags of a file and refuses what is no tag (datamodules/labels.py)."""
+
+    def add(self, line: int, value: object) -> str: ...
+
+    def refuse(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,96 +81,39 @@ class ColumnFormat:
 
 @dataclass
 class TaggedSentences:
-    """Sentences of a file in its order, of which some are `selected`.
-
-    The others are there as context. `tags` is None for a file without them.
-    """
+    """Sentences in file order; `tags` is None for a file without them."""
 
     words: list[list[str]] = field(default_factory=list)
-    tags: Sequence[Sequence[Any]] | None = None
+    tags: list[list[str]] | None = None
     documents: list[int] = field(default_factory=list)  # [S] number of each sentence's document
-    first_lines: list[int] = field(default_factory=list)  # [S] line of each sentence's first word
+    lines: list[int] = field(default_factory=list)  # [S] line of each sentence's first word
     # False: the file marks no documents, and every sentence is one of its own
     has_documents: bool = False
     counts: Counter[str] = field(default_factory=Counter)
-    selected: Sequence[int] | None = None  # numbers of sentences; None: all
-    # how the tags were written, as their target says
-    label_facts: JsonObject = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.selection)
-
-    @property
-    def selection(self) -> Sequence[int]:
-        """The numbers of the selected sentences."""
-        if self.selected is None:
-            return range(len(self.words))
-        return self.selected
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The words of each selected sentence."""
-        return [self.words[number] for number in self.selection]
-
-    @property
-    def labels(self) -> list[Sequence[Any]] | None:
-        """The tags of each selected sentence."""
-        if self.tags is None:
-            return None
-        return [self.tags[number] for number in self.selection]
-
-    @property
-    def lines(self) -> list[int]:
-        return [self.first_lines[number] for number in self.selection]
-
-    @property
-    def ids(self) -> list[str]:
-        return [str(line) for line in self.lines]
-
-    @property
-    def num_bad_rows(self) -> int:
-        return self.counts["damaged_sentences"]
-
-    def select(self, index: Sequence[int]) -> TaggedSentences:
-        selection = self.selection
-        return replace(self, selected=[selection[number] for number in index])
-
-    def row_arrays(self) -> Arrays:
-        return {
-            "row_hashes": text_hashes(self.rows),
-            "row_lines": np.array(self.lines, dtype=np.int64),
-        }
+        return len(self.words)
 
     def add(self, words: list[str], tags: list[str] | None, document: int, line: int) -> None:
         """Add a sentence; one without tags (None) leaves the whole file without them."""
         self.words.append(words)
         self.documents.append(document)
-        self.first_lines.append(line)
+        self.lines.append(line)
         if tags is None:
             self.tags = None
-        elif isinstance(self.tags, list):
+        elif self.tags is not None:
             self.tags.append(tags)
 
 
 def read_conll(
-    path: Path,
-    layout: ColumnFormat,
-    *,
-    require_tags: bool,
-    expected: str = ANY,
-    listed: Sequence[str] = (),
+    path: Path, layout: ColumnFormat, tag_check: TagCheck | None = None
 ) -> TaggedSentences:
-    """Read one file; without `require_tags` its lines may hold only the word.
+    """Read one file, whose tags `tag_check` looks at; None: it may lack them, or have any.
 
-    The tags are `expected` to be ANY, CLASSES or NUMBERS (labels.py); those that are `listed` are
-    tags whatever they look like. ValueError names the file and line for a missing tag column, a tag
-    that is none, no sentences, or too many damaged ones.
+    ValueError names the file and line for a missing tag column, a tag that is none, no sentences,
+    or too many damaged ones.
     """
     sentences = TaggedSentences(tags=[])
-    # Where tags are not required they are taken as they are.
-    tag_labels = None
-    if require_tags:
-        tag_labels = LabelColumn(path, None, expected, listed=listed, is_tag=True)
     # Conllu has ten columns, another file as many as its first undamaged sentence.
     width = None
     if layout.is_conllu:
@@ -188,16 +131,16 @@ def read_conll(
         width = expected_width
         tags = None
         if layout.has_tags(width):
-            tags = _tags_of(block, layout, tag_labels)
-        elif require_tags:
+            tags = _tags_of(block, layout, tag_check)
+        elif tag_check is not None:
             raise ValueError(
                 f"{path}:{first_line}: {width} columns, but the tag is looked for in "
                 f"tag_column={layout.tag_column} (a test file without tags can only be predicted)"
             )
         words = [fields[layout.word_column] for _, fields in block]
         sentences.add(words, tags, document, first_line)
-    if tag_labels is not None:
-        tag_labels.refuse()
+    if tag_check is not None:
+        tag_check.refuse()
     refuse_wrong_file(
         path, damaged, num_sentences, "one word a line with the same number of columns"
     )
@@ -220,11 +163,11 @@ def _numbered_blocks(
             yield document, block
 
 
-def _tags_of(block: Block, layout: ColumnFormat, tag_labels: LabelColumn | None) -> list[str]:
-    """The tags of a sentence as written; checked where there are `tag_labels` to collect them."""
-    if tag_labels is None:
+def _tags_of(block: Block, layout: ColumnFormat, tag_check: TagCheck | None) -> list[str]:
+    """The tags of a sentence as written."""
+    if tag_check is None:
         return [fields[layout.tag_column] for _, fields in block]
-    return [tag_labels.add(line, layout.tag_of(fields)) for line, fields in block]
+    return [tag_check.add(line, layout.tag_of(fields)) for line, fields in block]
 
 
 def _damage(block: Block, expected_width: int) -> str:
@@ -242,14 +185,14 @@ def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
 
     A document mark comes with an empty sentence.
     """
+    if begins_as_json(beginning_of(path)):
+        raise ValueError(
+            f"{path} holds JSON objects: a tagging task reads a word a line, its tag behind a"
+            " blank or a tab, and an empty line behind each sentence; docs/tasks.md turns one"
+            " into the other"
+        )
     block: Block = []
     for number, line in text_lines(path):
-        if number == 1 and JSON_OBJECT.match(line or ""):
-            raise ValueError(
-                f"{path} holds JSON objects: a tagging task reads a word a line, its tag behind a"
-                " blank or a tab, and an empty line behind each sentence; docs/tasks.md turns one"
-                " into the other"
-            )
         if line is None:  # not UTF-8
             block.append((number, []))
             continue
@@ -289,7 +232,7 @@ def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> It
             yield "\t".join(fields)
             continue
         if layout.starts_document(line):
-            tag = OUTSIDE
+            tag = DOCUMENT_TAG
         else:
             tag = next(next_tags)
         if "\t" in line:
