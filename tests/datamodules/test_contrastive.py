@@ -125,7 +125,7 @@ def test_batches_are_drawn_without_regard_to_length(
     assert first == epoch(0) != second
     parts = zip(epoch(0, 0, 2), epoch(0, 1, 2), strict=True)
     assert [sorted(a + b) for a, b in parts] == [sorted(batch) for batch in first]
-    monkeypatch.setattr(ContrastiveDataModule, "groups_by_length", True)
+    monkeypatch.setattr(data.unit, "groups_by_length", True)
     assert share_within(epoch(0)) < 0.1
 
 
