@@ -23,6 +23,7 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 
+from clozelab.assembly import finetuning
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -36,7 +37,6 @@ from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.runs.identity import RESULTS_VERSIONS
-from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
@@ -433,7 +433,7 @@ def test_every_kind_of_task(
         made.append(rounded([found.scores, found.predictions, found.is_collapsed]))
         return write_results(folder, module, task)
 
-    monkeypatch.setattr(stage, "write_results", keep)
+    monkeypatch.setattr(finetuning, "write_results", keep)
     words = [
         "epochs=2",
         "evaluations_per_epoch=1",
