@@ -186,7 +186,7 @@ refused(
     "queries_are_latin",
     "a file of queries in Latin-1",
     [*SEARCH, "queries=latin.txt"],
-    "line 1 is not UTF-8",
+    ":1: not UTF-8 text",
 )
 refused(
     "output_is_the_input",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.corpus.rows import Row, RowFile
 from clozelab.datamodules.columns import (
     choose_columns,
     is_enough,
@@ -24,11 +23,12 @@ from clozelab.datamodules.columns import (
     refuse_unread,
     roles_of,
 )
-from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
-from clozelab.files.lines import whole_characters
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.readers.cells import is_missing
+from clozelab.readers.lines import whole_characters
+from clozelab.readers.rows import Row, RowFile
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
