@@ -24,7 +24,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning import timing
-from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
+from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
     FLOAT_BYTES,
@@ -42,6 +42,7 @@ from clozelab.planning.steps import make_steps
 from clozelab.planning.tables import warnings
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
+from clozelab.runs.time_left import makespan
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
 from clozelab.training import runtime

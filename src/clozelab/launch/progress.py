@@ -9,7 +9,6 @@ Where nobody watches a terminal, a Pulse prints such a line at least every 30 se
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from rich.console import Console
 from clozelab.launch.processes import Job, JobState
 from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import write_json
+from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.text.plain import read_json
@@ -105,16 +105,6 @@ def job_key(overrides: Iterable[str]) -> str:
     return " ".join(overrides)
 
 
-def makespan(durations: Sequence[float], at_once: int) -> float:
-    """Return the wall time of jobs that are started in order, so many at a time."""
-    # When each of the places is free again: the next job takes the one that is free first.
-    # Three jobs of 2 s, two at once: [0, 0], [0, 2], [2, 2], [2, 4], so 4 s in all.
-    free = [0.0] * max(1, at_once)
-    for seconds in durations:
-        heapq.heappush(free, heapq.heappop(free) + seconds)
-    return max(free)
-
-
 def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float | None:
     """Return how long the jobs that are left take, and what comes after them.
 
@@ -133,11 +123,15 @@ def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float |
     pace = _pace(jobs, sizes, is_planned=is_planned)
     # those that run have begun before those that wait
     in_order = sorted(left, key=lambda job: not job.is_working)
-    remaining = [_remaining(job, pace * sizes[job.name]) for job in in_order]
-    if not is_planned and 0.0 in remaining:
-        return None  # without a plan, a job that does not say how far it is may take any time
-    seconds = makespan(remaining, min(at_once, len(left)))
-    if is_planned:
+    forecasts = []
+    for job in in_order:
+        measured = job.progress.seconds_left if job.is_working else None
+        forecast = JobForecast(pace * sizes[job.name], job.work_seconds, measured)
+        if not is_planned and forecast.seconds_left == 0.0:
+            return None  # without a plan, a job that does not say how far it is may take any time
+        forecasts.append(forecast)
+    seconds = wall_seconds_left(forecasts, at_once)
+    if seconds and is_planned:
         seconds += pace * outlook.seconds_after
     return seconds or None
 
@@ -176,16 +170,6 @@ def _pace(jobs: Sequence[Job], sizes: Mapping[str, float], *, is_planned: bool) 
         if job.is_working and job.progress is NO_PROGRESS and sizes[job.name] > 0.0:
             pace = max(pace, job.work_seconds / sizes[job.name])
     return pace
-
-
-def _remaining(job: Job, expected: float) -> float:
-    """Return the seconds that one job still takes.
-
-    0 where it has taken longer than expected and does not say how far it is.
-    """
-    if job.is_working and job.progress.seconds_left is not None:
-        return job.progress.seconds_left
-    return max(0.0, expected - job.work_seconds)
 
 
 def progress_line(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> str:

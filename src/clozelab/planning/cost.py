@@ -21,7 +21,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
-from clozelab.launch.progress import Part, job_key, makespan
+from clozelab.launch.progress import Part, job_key
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.planning.jobs import (
@@ -46,6 +46,7 @@ from clozelab.planning.steps import Step
 from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
+from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
 from clozelab.text.plain import ReadOnlyJson
@@ -189,20 +190,14 @@ class Costing:
 
         It is None where a speed is not known.
         """
-        durations = []
+        jobs: list[JobForecast] = []
         for shape in self.of(verb):
-            count = shape.count
-            if only_left:
-                count = shape.left
-            if not count:
-                continue
-            if shape.seconds is None:
-                return None
-            durations += [shape.seconds] * count
+            count = shape.left if only_left else shape.count
+            jobs += [JobForecast(shape.seconds)] * count
         at_once = 1
         if verb in self.pools:
             at_once = self.pools[verb].at_once
-        return makespan(durations, at_once)
+        return wall_seconds_left(jobs, at_once)
 
     def left(self, verb: str) -> int:
         return sum(shape.left for shape in self.of(verb))
