@@ -29,7 +29,7 @@ from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from clozelab.files.origin import is_given
+from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.schema import (
     CONDITIONAL_KEYS,
     IDENTITY,
@@ -111,7 +111,7 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson])
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
         # What the run was trained for counts, whatever the scale says today.
-        record = read_json(Path(run_dir) / "run.json")
+        record = read_json(Path(run_dir) / RUN_FILE)
         phases = record["config"]["phases"] or phases
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from clozelab.runs.record import KILLED, LOCK_FILE, RUN_FILE, TEMPORARY, Record
+from clozelab.files.origin import RUN_FILE
+from clozelab.runs.record import KILLED, LOCK_FILE, TEMPORARY, Record
 from clozelab.text.formatting import duration
 from clozelab.text.plain import Json, read_json
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
     KILLED,
     LOCK_FILE,
-    RUN_FILE,
     STATUSES,
     Record,
     read_record,

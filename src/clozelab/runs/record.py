@@ -21,13 +21,13 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel, Field, ValidationError
 
 from clozelab.files.atomic import atomic_write_lines
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.identity import identity_of
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import is_of_one_class, with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
-RUN_FILE = "run.json"
 COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clozelab.config import Composed, kept_step, total_steps
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_hash
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
-from clozelab.runs.record import RUN_FILE, Record, read_record
+from clozelab.runs.record import Record, read_record
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.host import host_facts
 

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from clozelab.config import Composed
 from clozelab.files.digests import digest
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_of
 from clozelab.runs.early_log import hand_over
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
@@ -38,7 +39,6 @@ from clozelab.runs.record import (
     CONFIG_FILE,
     LOCK_FILE,
     LOG_FILE,
-    RUN_FILE,
     TEMPORARY,
     Process,
     Record,

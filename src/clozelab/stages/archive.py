@@ -24,13 +24,14 @@ from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
 from clozelab.files.lines import MAX_EXPANSION, MIN_BOMB_BYTES
+from clozelab.files.origin import RUN_FILE
 from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.progress import LAUNCH_FILE
-from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record
+from clozelab.runs.record import CONFIG_FILE, Record
 
 PACKED_STATUSES = ("complete", "failed", "interrupted")
 MANIFEST = "manifest.json"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.analysis.phrases import listed, rough
+from clozelab.files.origin import RUN_FILE
 from clozelab.results.answers import describe, paired_test
 from clozelab.runs.find import open_folder
 from clozelab.runs.outcome import score_in_context
@@ -64,7 +65,7 @@ def main(args: ParsedArgs) -> int:
 def open_run(path: str) -> Record:
     """Read the record of one run folder; ValueError where there is none, or it is damaged."""
     folder = Path(path)
-    if not (folder / "run.json").is_file():
+    if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
     record = open_folder(folder, folder)
     if record.status == DAMAGED:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.models.locate import find_model
 from clozelab.runs.record import Record, read_record
 from clozelab.terminal import SWITCH, ParsedArgs, verb
@@ -175,7 +176,7 @@ def is_unfinished(path: Path, record: Record | None) -> bool:
     """Whether a path is a pre-training run without an encoder's folder."""
     if record is None or record.stage != "pretrain":
         return False
-    return not (record.folder / "encoder").is_dir() and (path / "run.json").is_file()
+    return not (record.folder / "encoder").is_dir() and (path / RUN_FILE).is_file()
 
 
 def refuse_to_replace(to: Path) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from rich import filesize
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.planning.steps import runs_root
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.find import find, select
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.progress import LAUNCH_FILE
-from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record, read_record
+from clozelab.runs.record import CONFIG_FILE, Record, read_record
 from clozelab.stages.archive import (
     EXPERIMENT,
     NOTE_PATTERNS,

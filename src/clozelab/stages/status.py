@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import rough
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import has_learnt_nothing, score_in_context
 from clozelab.runs.progress import (
@@ -21,7 +22,7 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, RUN_FILE, STATUSES, JobName, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, JobName, Record
 from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 from clozelab.training.host import usable_cores

@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.runs.record import LOCK_FILE, RUN_FILE, Record, read_record
+from clozelab.files.origin import RUN_FILE
+from clozelab.runs.record import LOCK_FILE, Record, read_record
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import several
 from clozelab.text.plain import JsonObject, read_json
