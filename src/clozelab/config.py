@@ -270,7 +270,7 @@ class ConfigSource(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Origin:
+class Composition:
     """What Hydra composed a configuration of."""
 
     config_name: str
@@ -376,7 +376,7 @@ class Composed:
         )
 
     @cached_property
-    def origin(self) -> Origin | None:
+    def origin(self) -> Composition | None:
         """What it was composed of; None where Hydra knows nothing of it."""
         if self._hydra is None:
             return None
@@ -388,7 +388,7 @@ class Composed:
         choices = {}
         for group, choice in hydra.runtime.choices.items():
             choices[str(group)] = choice
-        return Origin(
+        return Composition(
             config_name=str(hydra.job.config_name),
             overrides=list(hydra.overrides.task),
             hydra_overrides=list(hydra.overrides.hydra),

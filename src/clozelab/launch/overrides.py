@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clozelab.config import Composed, Origin, scaled_phases
+from clozelab.config import Composed, Composition, scaled_phases
 from clozelab.launch.experiments import MEASURED
 from clozelab.runs.provenance import read_delta
 from clozelab.text.did_you_mean import key_of
@@ -65,7 +65,7 @@ def _refuse_idle_in_finetuning(config: ReadOnlyJson, overrides: Collection[str])
 
 
 def _refuse_idle_in_pretraining(
-    composed: Composed, origin: Origin, overrides: Mapping[str, str]
+    composed: Composed, origin: Composition, overrides: Mapping[str, str]
 ) -> None:
     """`steps_factor=` beside `phases=`, `size.RATIO=` of a model that takes no ratios, and what a
     given encoder brings with it.
@@ -130,7 +130,7 @@ def _refuse_fewer_positions(
 
 
 def _refuse_misfiled_encoder(
-    composed: Composed, origin: Origin, overrides: Collection[str]
+    composed: Composed, origin: Composition, overrides: Collection[str]
 ) -> None:
     """`encoder=FOLDER` in a row that stands for the encoder of an arm."""
     config = composed.values
@@ -158,7 +158,7 @@ def _refuse_misfiled_encoder(
 
 
 def _refuse_undone(
-    composed: Composed, origin: Origin, group: str, overrides: Mapping[str, str]
+    composed: Composed, origin: Composition, group: str, overrides: Mapping[str, str]
 ) -> None:
     """Whatever undoes the delta of the run's arm or row; `overrides` are by their key."""
     name = str(composed.values[group])
@@ -183,7 +183,7 @@ def _refuse_undone(
     )
 
 
-def _fixed_delta(config: ReadOnlyJson, origin: Origin, group: str, choice: str) -> JsonObject:
+def _fixed_delta(config: ReadOnlyJson, origin: Composition, group: str, choice: str) -> JsonObject:
     """What an arm or a row fixes: dotted key -> value, "/group" -> choice.
 
     Not what it leaves open. A row's encoder is that of the whole run unless it says a fraction.

@@ -21,7 +21,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
-from clozelab.launch.progress import Part, job_key
+from clozelab.launch.progress import PlanPart, job_key
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.planning.jobs import (
@@ -560,7 +560,7 @@ def parts_of(
     steps: Sequence[Step],
     opening: float,
     preparing: float,
-) -> list[Part] | None:
+) -> list[PlanPart] | None:
     """The parts of a reproduction, or of one sweep, with what each takes by the clock.
 
     It is None where a speed is unknown.
@@ -578,20 +578,20 @@ def parts_of(
     plan = []
     for step in steps:
         if not step.is_sweep:
-            plan.append(Part("prepare", preparing))
+            plan.append(PlanPart("prepare", preparing))
             continue
         # The pre-flight is before the first sweep.
         if is_reproduction and not any(part.name == "doctor" for part in plan):
-            plan.append(Part("doctor", times["doctor"] * opening))
+            plan.append(PlanPart("doctor", times["doctor"] * opening))
         seconds = costing.wall(step.verb, only_left=True)
         if seconds is None:
             return None
         start = times[step.verb] * opening
         if costing.pools[step.verb].forks and costing.left(step.verb):
             start = max(start, start_seconds("server", forks=True))
-        plan.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
+        plan.append(PlanPart(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
     if is_reproduction:
-        plan.append(Part("report", times["report"] * opening))
+        plan.append(PlanPart("report", times["report"] * opening))
     return plan
 
 
@@ -603,7 +603,7 @@ def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:
     return seconds_of
 
 
-def sizes(costing: Costing, verb: str) -> Part:
+def sizes(costing: Costing, verb: str) -> PlanPart:
     """How long the jobs of one stage take.
 
     Where no speed is known: how large they are beside each other.
@@ -611,10 +611,10 @@ def sizes(costing: Costing, verb: str) -> Part:
     shapes = costing.of(verb)
     seconds = costing.wall(verb, only_left=True)
     if seconds is not None:
-        return Part(verb, seconds, job_seconds(shapes))
+        return PlanPart(verb, seconds, job_seconds(shapes))
     work: dict[str, float] = {}
     for shape in shapes:
         if shape.flops is None:
-            return Part(verb, 0.0)
+            return PlanPart(verb, 0.0)
         work |= dict.fromkeys(map(job_key, shape.jobs), shape.flops)
-    return Part(verb, 0.0, work, is_relative=True)
+    return PlanPart(verb, 0.0, work, is_relative=True)

@@ -72,7 +72,7 @@ QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTAL
 
 
 @dataclass(frozen=True)
-class Heading:
+class ColumnHeading:
     """What stands over a data set."""
 
     name: str
@@ -134,7 +134,7 @@ class ColumnGroup:
     """Data sets that stand together under a title."""
 
     title: str
-    headings: list[Heading]
+    headings: list[ColumnHeading]
     rows: list[RowView]
     # what needs no encoder; None where no data set knows it
     majority: RowView | None
@@ -553,7 +553,7 @@ def _column_group(title: str, columns: Sequence[DataColumn], table: ResultTable)
 # -- headings --------------------------------------------------------------------------------------
 
 
-def _heading(column: DataColumn, table: ResultTable) -> Heading:
+def _heading(column: DataColumn, table: ResultTable) -> ColumnHeading:
     has_results = table.has_results(column)
     has_numbers = table.experiment.has_numbers
     # Without a paper the group's title says already that the data are generated.
@@ -577,7 +577,7 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     if column.held_out is not None:
         examples += f", {100 * column.held_out:g} % of the training file"
     has_ours = has_results or not column.is_paper or not has_numbers
-    return Heading(
+    return ColumnHeading(
         name=name,
         note=_heading_note(column, table),
         metric=metric,

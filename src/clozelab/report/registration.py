@@ -30,7 +30,7 @@ NAMES = ("experiment", "arm", "row", "seed", "pretrain_seed", "encoder", "runs_d
 """Of a configuration, what names a run and is registered apart, or is a place."""
 
 
-class Entry(NamedTuple):
+class Registration(NamedTuple):
     """One registration: when, the hash of its content, the content."""
 
     date: str
@@ -128,7 +128,7 @@ def _named_seeds(stage: str, seeds: Sequence[int]) -> str:
 # -- the file --------------------------------------------------------------------------------------
 
 
-def read_registration(root: Path) -> list[Entry]:
+def read_registration(root: Path) -> list[Registration]:
     """The registrations of an experiment's runs, the first one first; none where there is no file.
 
     ValueError: it cannot be read, or does not say what its hash is of.
@@ -138,7 +138,7 @@ def read_registration(root: Path) -> list[Entry]:
         return []
     try:
         content = read_json(path)
-        entries = [Entry(**entry) for entry in content["registrations"]]
+        entries = [Registration(**entry) for entry in content["registrations"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is no registration that can be read ({error}); bring the file back"
@@ -152,7 +152,7 @@ def read_registration(root: Path) -> list[Entry]:
     return entries
 
 
-def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Entry, bool]:
+def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Registration, bool]:
     """Write a registration below `root`.
 
     Returns it, or the last one if that says the same, and whether it is new. ValueError: one with
@@ -169,7 +169,7 @@ def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Entry, bo
             " keeps it and adds what is declared now"
         )
     date = now()
-    entry = Entry(date, digest([date, content]), content)
+    entry = Registration(date, digest([date, content]), content)
     root.mkdir(parents=True, exist_ok=True)
     registrations = [known._asdict() for known in (*entries, entry)]
     write_json(root / REGISTRATION_FILE, {"registrations": registrations})
@@ -199,7 +199,7 @@ def registration_summary(experiment: Experiment, runs: Runs) -> str:
     return "; ".join(phrases)
 
 
-def _when_registered(entry: Entry, started: Sequence[str]) -> str:
+def _when_registered(entry: Registration, started: Sequence[str]) -> str:
     """`started`: when the runs made here began, the first one first."""
     text = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
     num_early = sum(time < entry.date for time in started)
@@ -211,7 +211,7 @@ def _when_registered(entry: Entry, started: Sequence[str]) -> str:
     )
 
 
-def _held_against(entry: Entry, experiment: Experiment, runs: Runs) -> Iterator[str]:
+def _held_against(entry: Registration, experiment: Experiment, runs: Runs) -> Iterator[str]:
     """What is declared or run now and was not registered so, and what has no run yet."""
     seeds = {
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
@@ -255,7 +255,7 @@ def _finished_settings(runs: Iterable[Record]) -> dict[str, set[str]]:
 
 
 def _changes_since(
-    entry: Entry,
+    entry: Registration,
     experiment: Experiment,
     seeds: Mapping[str, Set[int]],
     settings: Mapping[str, Set[str]],
@@ -268,7 +268,7 @@ def _changes_since(
 
 
 def _missing_seeds(
-    entry: Entry, experiment: Experiment, seeds: Mapping[str, Set[int]]
+    entry: Registration, experiment: Experiment, seeds: Mapping[str, Set[int]]
 ) -> dict[str, list[int]]:
     """Stage -> registered seeds that no run has."""
     missing: dict[str, list[int]] = {}

@@ -27,7 +27,7 @@ from clozelab.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.report.claims import ClaimView
 from clozelab.report.page import (
     ColumnGroup,
-    Heading,
+    ColumnHeading,
     Page,
     RowView,
     build_page,
@@ -399,7 +399,7 @@ class LatexTable:
     """Rows by a few data sets; beside the paper's number stands ours on the same data alone."""
 
     caption: str
-    headings: list[Heading]
+    headings: list[ColumnHeading]
     # with a cell for each of the headings
     rows: list[RowView]
     # sentences below the table
@@ -444,6 +444,6 @@ def _narrow(row: RowView, indices: Sequence[int]) -> RowView:
     return replace(row, cells=[row.cells[index] for index in indices])
 
 
-def _has_scores(row: RowView, headings: Sequence[Heading]) -> bool:
+def _has_scores(row: RowView, headings: Sequence[ColumnHeading]) -> bool:
     pairs = zip(row.cells, headings, strict=True)
     return any(cell.ours != DASH and heading.has_ours for cell, heading in pairs)

@@ -11,7 +11,7 @@ from pathlib import Path
 from hydra.core.default_element import ConfigDefault, GroupDefault
 from omegaconf import OmegaConf
 
-from clozelab.config import Origin
+from clozelab.config import Composition
 from clozelab.hydra_compat import ConfigRepository, config_repository
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 from clozelab.text.redaction import redacted, redacted_words
@@ -20,7 +20,7 @@ DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
 
 
-def provenance_of(origin: Origin | None) -> JsonObject:
+def provenance_of(origin: Composition | None) -> JsonObject:
     """Return the fields of a record that say what a configuration is composed of.
 
     There are none without Hydra.
@@ -49,7 +49,9 @@ def provenance_of(origin: Origin | None) -> JsonObject:
     }
 
 
-def read_delta(origin: Origin, group: str, choice: str, *, with_parts: bool = True) -> JsonObject:
+def read_delta(
+    origin: Composition, group: str, choice: str, *, with_parts: bool = True
+) -> JsonObject:
     """Return what the node of one group's choice itself says: key -> value, "/group" -> choice.
 
     Keys are dotted. What a file chooses in its defaults list counts, and what it lays over a part

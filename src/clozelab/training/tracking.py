@@ -28,7 +28,7 @@ from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import Numbers, Recorded, read_wandb_history
 from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
-from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
+from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricRow, parse_row
 from clozelab.training.mlflow_tracker import MlflowTracker
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MetricsCsv(Logger):
         with self.path.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             if is_new:
-                writer.writerow(Row._fields)
+                writer.writerow(MetricRow._fields)
             writer.writerows(rows)
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
@@ -90,7 +90,7 @@ class MetricsCsv(Logger):
         if not self.path.exists():
             return
         *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
-        kept = [",".join(Row._fields)]
+        kept = [",".join(MetricRow._fields)]
         for line in lines:
             row = parse_row(line)
             if row is not None and row.step <= step:
