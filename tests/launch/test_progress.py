@@ -172,6 +172,11 @@ def test_nothing_is_said_of_time_before_anything_is_known() -> None:
     assert left([ended(1.0, 1.0)], seconds_after=7.0) == 7.0
 
 
+def test_a_late_job_leaves_what_comes_after_it() -> None:
+    late = job("running", 30.0, 10.0)
+    assert left([ended(10.0, 10.0), late], seconds_after=100.0) == pytest.approx(300.0)
+
+
 def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
     parts = [
         PlanPart("prepare", 5.0),

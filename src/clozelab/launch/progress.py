@@ -123,17 +123,25 @@ def seconds_left(jobs: Sequence[Job], at_once: int, estimate: SweepEstimate) -> 
     pace = _pace(jobs, sizes, is_planned=is_planned)
     # those that run have begun before those that wait
     in_order = sorted(left, key=lambda job: not job.is_working)
-    forecasts = []
-    for job in in_order:
-        measured = job.progress.seconds_left if job.is_working else None
-        forecast = JobForecast(pace * sizes[job.name], job.work_seconds, measured)
-        if not is_planned and forecast.seconds_left == 0.0:
-            return None  # without a plan, a job that does not say how far it is may take any time
-        forecasts.append(forecast)
+    forecasts = [_forecast(job, pace * sizes[job.name], is_planned=is_planned) for job in in_order]
     seconds = wall_seconds_left(forecasts, at_once)
-    if seconds and is_planned:
+    if seconds is None:
+        return None
+    if is_planned:
         seconds += pace * estimate.seconds_after
     return seconds or None
+
+
+def _forecast(job: Job, seconds: float, *, is_planned: bool) -> JobForecast:
+    """Return what is known of one job that is left, of which so many seconds are expected.
+
+    Without a plan, one that has taken longer and does not say how far it is may take any time.
+    """
+    expected: float | None = seconds
+    if not is_planned and seconds <= job.work_seconds:
+        expected = None
+    measured = job.progress.seconds_left if job.is_working else None
+    return JobForecast(expected, job.work_seconds, measured)
 
 
 def _sizes(jobs: Sequence[Job]) -> dict[str, float] | None:
