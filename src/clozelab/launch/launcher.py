@@ -141,7 +141,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         command = sync_command([self.sweep_dir, *(Path(job.folder) for job in jobs)])
         if command:
             say(f"W&B offline; to upload all: {command}", console=console)
-        self._count_failed(jobs)
+        # A grid fails with its jobs; a search gets them as failed trials.
+        num_failed = sum(job.state == JobState.FAILED for job in jobs)
+        if num_failed and is_grid(self.master):
+            raise SystemExit(1)
+        self.failed += num_failed
         return [_job_return(job, scores.get(job.name)) for job in jobs]
 
     def _compose_jobs(
@@ -289,13 +293,6 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         if self.verb == "pretrain" and not is_judged:
             lines += _best_pretraining(records)
         return lines
-
-    def _count_failed(self, jobs: Sequence[Job]) -> None:
-        """Raise SystemExit for a grid with failed jobs; a search gets them as failed trials."""
-        num_failed = sum(job.state == JobState.FAILED for job in jobs)
-        if num_failed and is_grid(self.master):
-            raise SystemExit(1)
-        self.failed += num_failed
 
 
 def run_preflight(

@@ -225,7 +225,10 @@ def _held_against(entry: Registration, experiment: Experiment, runs: Runs) -> It
     settings = dict(registered)
     for name, hashes in finished.items():
         settings[name] = hashes | registered.get(name, set())
-    changes = _changes_since(entry, experiment, seeds, settings)
+    present = declared(experiment, seeds, settings)
+    # A stopping rule declares its seeds, but only those of runs can have been added.
+    present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
+    changes = changed(entry.content, present)
     yield f"since then {listed(changes)}" if changes else "nothing of it was changed"
     for stage, missing_seeds in _missing_seeds(entry, experiment, seeds).items():
         if missing_seeds:
@@ -252,19 +255,6 @@ def _finished_settings(runs: Iterable[Record]) -> dict[str, set[str]]:
             name, settings_hash = settings_of(run.config)
             settings.setdefault(name, set()).add(settings_hash)
     return settings
-
-
-def _changes_since(
-    entry: Registration,
-    experiment: Experiment,
-    seeds: Mapping[str, Set[int]],
-    settings: Mapping[str, Set[str]],
-) -> list[str]:
-    """What was changed since a registration, in paper.yaml or in what was run."""
-    present = declared(experiment, seeds, settings)
-    # A stopping rule declares its seeds, but only those of runs can have been added.
-    present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
-    return changed(entry.content, present)
 
 
 def _missing_seeds(
