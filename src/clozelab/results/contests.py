@@ -98,12 +98,14 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
     require_own_encoders(pretrained, scored)
     minutes = longest_of(pretrained.values(), budget)
     origin = origin_of(next(iter(pretrained.values())), row)
-    facts: JsonObject = {
-        "score": column.heading,
-        "asked": question_of(column, scored),
-        "values": values,
-    }
-    return Attempt(budget=budget.device_minutes, device_minutes=minutes, **facts, **origin)
+    return Attempt(
+        budget=budget.device_minutes,
+        device_minutes=minutes,
+        score=column.heading,
+        asked=question_of(column, scored),
+        values=values,
+        **origin,
+    )
 
 
 def longest_of(runs: Iterable[Record], budget: Budget) -> float:
