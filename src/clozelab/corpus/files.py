@@ -40,7 +40,7 @@ from clozelab.files.lines import (
     lines_of,
 )
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Shard(ABC):
     def num_bytes(self) -> int:
         return self.path.stat().st_size
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         """What decides the texts, as a manifest names it."""
         return {"name": self.name, **file_facts(self.path), "format": self.format}
 
@@ -234,7 +234,7 @@ class JsonLinesFile(TextFile):
 class TableFile(Shard):
     """A row of a table is a document; an empty cell is an empty one."""
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         return {**super().identity(), "column": self.text_field}
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:

@@ -43,7 +43,7 @@ from clozelab.files.lines import (
     refuse_carriage_returns,
     text_lines,
 )
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import Json, PlainDict
 
 FORMATS = ("lines", "jsonl", "csv", "tsv", "parquet", "arrow")
 TAB = "\t"
@@ -59,7 +59,7 @@ class Row:
     """`problem`: why nothing can be read of it; it goes on where the place ends."""
 
     place: str
-    record: JsonObject
+    record: PlainDict
     problem: str | None = None
     number: int = 1  # of the line, or the row of a table without lines
 

@@ -41,7 +41,7 @@ from clozelab.files.lines import (
     text_lines,
 )
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 if TYPE_CHECKING:
     import pyarrow
@@ -94,7 +94,7 @@ Fields = Iterator[tuple[int, list[str] | None]]
 class DamagedRow(str):
     """What is wrong with a row, and the `cells` that stand there all the same, by column."""
 
-    cells: JsonObject
+    cells: PlainDict
 
     @classmethod
     def of(cls, problem: str, cells: JsonObject) -> DamagedRow:

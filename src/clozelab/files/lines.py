@@ -19,8 +19,6 @@ from typing import Any, Protocol
 
 import zstandard
 
-from clozelab.text.plain import Json
-
 log = logging.getLogger(__name__)
 
 COMPRESSIONS = (".gz", ".zst", ".xz", ".bz2")
@@ -137,7 +135,7 @@ def is_decoded(text: str) -> bool:
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
-def parse_json(text: str | bytes) -> Json:
+def parse_json(text: str | bytes) -> object:
     """As json.loads, with whole characters: an escape such as `\\ud800` may stand alone in JSON."""
     content = json.loads(text)
     if isinstance(text, bytes):
@@ -149,7 +147,7 @@ def parse_json(text: str | bytes) -> Json:
     return content
 
 
-def whole_characters(value: Json) -> Json:
+def whole_characters(value: object) -> object:
     """The same with U+FFFD for each half of a character, in lists and dictionaries too.
 
     Nobody could write such a text down again: not to a file, a terminal or a network.

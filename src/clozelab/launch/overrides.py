@@ -15,7 +15,7 @@ from clozelab.config import Composed, Composition, scaled_phases
 from clozelab.launch.experiments import MEASURED
 from clozelab.runs.provenance import read_delta
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
@@ -94,7 +94,7 @@ def _refuse_idle_in_pretraining(
 
 def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -> None:
     """`model.KEY=` beside `encoder=FOLDER`; a longer encoder of it has positions of its own."""
-    given: JsonObject = {}
+    given: PlainDict = {}
     with suppress(OSError, ValueError):  # the stage says what is wrong with the folder
         given = read_json(Path(config["encoder"]).expanduser() / "config.json")
     given_type = str(given.get("model_type")).removeprefix("clozelab_")
@@ -183,7 +183,7 @@ def _refuse_undone(
     )
 
 
-def _fixed_delta(config: ReadOnlyJson, origin: Composition, group: str, choice: str) -> JsonObject:
+def _fixed_delta(config: PlainMapping, origin: Composition, group: str, choice: str) -> JsonObject:
     """What an arm or a row fixes: dotted key -> value, "/group" -> choice.
 
     Not what it leaves open. A row's encoder is that of the whole run unless it says a fraction.
@@ -203,8 +203,8 @@ def _fixed_delta(config: ReadOnlyJson, origin: Composition, group: str, choice: 
 
 def _undone(
     composed: Composed,
-    choices: ReadOnlyJson,
-    delta: ReadOnlyJson,
+    choices: PlainMapping,
+    delta: PlainMapping,
     overrides: Mapping[str, str],
 ) -> Iterator[str]:
     """`key=value` of each setting and choice of a delta that the run has otherwise."""

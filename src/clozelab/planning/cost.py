@@ -49,7 +49,7 @@ from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
@@ -114,7 +114,7 @@ class TaskFiles:
         read: reads them, by the settings of a stage.
     """
 
-    def __init__(self, read: Callable[[ReadOnlyJson], TaskPreview]) -> None:
+    def __init__(self, read: Callable[[PlainMapping], TaskPreview]) -> None:
         self.read = read
         self._samples: dict[str, Samples] = {}
 
@@ -134,7 +134,7 @@ class TaskFiles:
         self._samples[key] = samples
         return samples
 
-    def _preview(self, settings: ReadOnlyJson) -> TaskPreview | None:
+    def _preview(self, settings: PlainMapping) -> TaskPreview | None:
         if settings.get("hub"):  # an evaluation has none
             return None
         try:

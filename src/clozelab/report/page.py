@@ -51,7 +51,6 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, in_units, with_direction
-from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 
 DATA_SETS = "Data sets"
@@ -307,7 +306,7 @@ def templates(*, is_markdown: bool = False) -> Environment:
     return environment
 
 
-def _without_html(value: Json) -> Json:
+def _without_html(value: object) -> object:
     """A text with every "<" escaped that begins HTML, unless a template says that it is safe."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value

@@ -19,7 +19,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, Record, now, write_json
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 # of settings that were registered and are not run
 MOST_SHOWN = 3
@@ -43,7 +43,7 @@ class Registration(NamedTuple):
 
 def declared(
     experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: ReadOnlyJson
-) -> JsonObject:
+) -> PlainDict:
     """The content of a registration: kind -> name -> what is declared of it.
 
     Args:
@@ -59,7 +59,7 @@ def declared(
     for name, entry in claims.items():
         if entry.get("primary"):
             primary.append(name)
-    content: JsonObject = {"claim": claims, "order of primary claims": {"": primary}}
+    content: PlainDict = {"claim": claims, "order of primary claims": {"": primary}}
     content["row"] = {entry["row"]: entry for entry in file.pop("rows", [])}
     content["column"] = {entry["name"]: entry for entry in file.pop("columns", [])}
     content["arm"] = file.pop("arms", {})
@@ -74,7 +74,7 @@ def declared(
     return json.loads(json.dumps(content))
 
 
-def settings_of(config: ReadOnlyJson) -> tuple[str, str]:
+def settings_of(config: PlainMapping) -> tuple[str, str]:
     """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names
     and places).
     """
@@ -105,7 +105,7 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
     return changes
 
 
-def _changed_entries(kind: str, before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
+def _changed_entries(kind: str, before: PlainMapping, after: PlainMapping) -> list[str]:
     changes = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
@@ -152,7 +152,7 @@ def read_registration(root: Path) -> list[Registration]:
     return entries
 
 
-def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Registration, bool]:
+def register(root: Path, content: PlainDict, *, again: bool) -> tuple[Registration, bool]:
     """Write a registration below `root`.
 
     Returns it, or the last one if that says the same, and whether it is new. ValueError: one with

@@ -50,7 +50,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, Record, Score
 from clozelab.text.formatting import DASH, in_units
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 CLAIM_FIELDS = (
     "text",
@@ -234,7 +234,7 @@ def _counted_folders(table: ResultTable) -> set[Path]:
     return folders
 
 
-def _about_run(run: Record) -> JsonObject:
+def _about_run(run: Record) -> PlainDict:
     """The fields of a run that are its record's, or one of its facts."""
     about = {name: run.facts.get(name) for name in ("tokens", "tokens_per_second")}
     for name in ("stage", "status", "seconds", "machine", "fingerprint", "synthetic"):
@@ -269,7 +269,7 @@ def _is_number(text: str) -> bool:
     return False
 
 
-def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
+def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
     """The facts of a run that are held-out figures, or that a column of the table shows."""
     # fact -> the column of the table that shows it
     ours = [column for column in table.columns if column.is_pretraining and not column.is_paper]
@@ -287,7 +287,7 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
         yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
 
 
-def _task_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
+def _task_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
     """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
     arms = {row.name: row.arm for row in table.experiment.rows}
     # score -> the column of the table that shows it; a row of nobody is in no column

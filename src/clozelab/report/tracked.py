@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
 from clozelab.targets import build
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import DIGEST, redacted, redacted_words
 from clozelab.training.jobs import TrackedJob
 
@@ -81,7 +81,7 @@ def tags_of(cfg: StageConfig) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def tracked_config(recorded: ReadOnlyJson) -> JsonObject:
+def tracked_config(recorded: PlainMapping) -> PlainDict:
     """A record's configuration by dotted keys, without the hashes of secrets."""
     config = flatten(dict(recorded))
     for key, value in config.items():
@@ -90,7 +90,7 @@ def tracked_config(recorded: ReadOnlyJson) -> JsonObject:
     return config
 
 
-def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[ReadOnlyJson]) -> None:
+def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMapping]) -> None:
     """Send one table of a sweep's jobs to a W&B run of its own, where the jobs have W&B.
 
     Args:
@@ -103,7 +103,7 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[ReadOnly
     if tracker is None:
         return
     columns = list(dict.fromkeys(chain.from_iterable(rows)))
-    values: list[list[Json]] = []
+    values: list[list[object]] = []
     for row in rows:
         values.append([redacted(row.get(key), key) for key in columns])
     tracker.call("log_table", "jobs", columns, values)
@@ -148,7 +148,7 @@ def _wandb(
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
-    config: JsonObject = {}
+    config: PlainDict = {}
     for key, value in flatten(composed.unresolved).items():
         config[key] = redacted(value, key)
     job = TrackedJob(

@@ -23,7 +23,7 @@ from clozelab.files.digests import digest
 from clozelab.results.table import ResultTable
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import JsonObject
 
 LEAST_SEEDS = 5
 SIGNIFICANCE = 0.01
@@ -214,7 +214,7 @@ def require_own_encoders(
 
 def question_of(column: DataColumn, scored: Mapping[str, Sequence[Record]]) -> str:
     """Digest of what a score is over: its metric, and the files and the scoring of each task."""
-    tasks: dict[str, list[Json]] = {}
+    tasks: dict[str, list[object]] = {}
     for task, runs in scored.items():
         tasks[task] = []
         for run in runs:

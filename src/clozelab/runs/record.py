@@ -25,7 +25,7 @@ from clozelab.files.origin import RUN_FILE
 from clozelab.runs.identity import identity_of
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import is_of_one_class, with_class
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
 COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
@@ -130,7 +130,7 @@ class JobName(NamedTuple):
     seeds: str  # "1"; of two stages "1/2"
 
     @classmethod
-    def of(cls, config: ReadOnlyJson) -> JobName:
+    def of(cls, config: PlainMapping) -> JobName:
         """Make the name of a resolved configuration; empty where that does not say."""
         if "row" not in config:
             return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
@@ -150,8 +150,8 @@ class Record(BaseModel, extra="forbid"):
     overrides: list[str] = []
     choices: dict[str, str] = {}  # group of conf/ -> choice
     # what the arm's own node says: dotted key -> value, "/group" -> choice
-    arm_delta: JsonObject = {}
-    row_delta: JsonObject = {}
+    arm_delta: PlainDict = {}
+    row_delta: PlainDict = {}
 
     # What the run is, and what it is scored by.
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
@@ -257,14 +257,14 @@ class Record(BaseModel, extra="forbid"):
 
         Empty for a record that says nothing of it.
         """
-        begun_with: ReadOnlyJson = self.facts.get("encoder", {})
+        begun_with: PlainMapping = self.facts.get("encoder", {})
         if begun_with or self.stage != "pretrain":
             return begun_with
         if "encoder" not in self.inputs:
             return self.config.get("model", {})
         # An older record: its configuration has the scale's shape, and its folder the true one.
         with suppress(OSError, ValueError):
-            saved: ReadOnlyJson = read_json(self.folder / "encoder" / "config.json")
+            saved: PlainMapping = read_json(self.folder / "encoder" / "config.json")
             if "num_hidden_layers" in saved:
                 return saved
         return {}
@@ -380,8 +380,8 @@ class Record(BaseModel, extra="forbid"):
         return [*arguments, "--config-name", self.config_name, *self.overrides, "hydra.mode=RUN"]
 
 
-def _task_or_measure(config: ReadOnlyJson) -> ReadOnlyJson:
-    node: ReadOnlyJson = config.get("task") or config.get("measure") or {}
+def _task_or_measure(config: ReadOnlyJson) -> PlainMapping:
+    node: PlainMapping = config.get("task") or config.get("measure") or {}
     return node
 
 
@@ -450,7 +450,7 @@ def changes(old: Record, new: Record) -> str:
     return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"
 
 
-def _fingerprinted(record: Record) -> JsonObject:
+def _fingerprinted(record: Record) -> PlainDict:
     """Return what a record's fingerprint is of (store.new_record), by names for people."""
     inputs = {f"input {name}": checksum for name, checksum in record.inputs.items()}
     return {**identity_of(record.config), **inputs, "results_version": record.results_version}

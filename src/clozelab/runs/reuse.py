@@ -12,7 +12,7 @@ from clozelab.runs.code import code_hash
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
 from clozelab.runs.record import Record, read_record
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.host import host_facts
 
 NAMES = frozenset({"experiment", "arm"})
@@ -132,7 +132,7 @@ def require_kept_encoders(config: Composed) -> None:
         )
 
 
-def trained_by(config: ReadOnlyJson) -> JsonObject:
+def trained_by(config: PlainMapping) -> PlainDict:
     """Return what was trained: a record's configuration without its names and layout."""
     return {key: value for key, value in identity_of(config).items() if key not in NAMES}
 

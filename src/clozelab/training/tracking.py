@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.files.atomic import atomic_write_lines
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import Numbers, Recorded, read_wandb_history
 from clozelab.training.host import require_package
@@ -111,7 +111,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         with suppress(OSError, netrc.NetrcParseError):
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
-    settings: JsonObject = {
+    settings: PlainDict = {
         "project": project,
         "entity": entity,
         "mode": os.environ.get("WANDB_MODE") or mode,
@@ -164,7 +164,7 @@ class WandbTracker(Logger):
         return recorded
 
     @rank_zero_only
-    def summarise(self, scores: ReadOnlyJson) -> None:
+    def summarise(self, scores: PlainMapping) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(
@@ -324,7 +324,7 @@ class TensorBoardTracker(TensorBoardLogger):
         self.experiment.file_writer.add_event(restart, step)
 
 
-def summarise(loggers: Sequence[Logger], scores: ReadOnlyJson) -> None:
+def summarise(loggers: Sequence[Logger], scores: PlainMapping) -> None:
     """Gives the final numbers to every tracker."""
     for logger in loggers:
         if isinstance(logger, BackgroundLogger):
