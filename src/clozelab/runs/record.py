@@ -114,6 +114,25 @@ class Git(BaseModel):
     dirty: bool
 
 
+class Host(BaseModel):
+    """The machine of a session."""
+
+    cpu: str = "unknown"
+    cores: int | None = None
+    gpus: list[str] = []  # their names
+
+
+class Session(BaseModel):
+    """What computed a run from one start to its end."""
+
+    code: str = ""
+    modules: dict[str, str] = {}
+    git: Git | None = None
+    versions: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    host: Host = Host()
+
+
 class Shared(BaseModel):
     """The equal run that a record speaks for."""
 
@@ -195,6 +214,14 @@ class Record(BaseModel, extra="forbid"):
     @property
     def is_complete(self) -> bool:
         return self.status == "complete"
+
+    @property
+    def last_session(self) -> Session:
+        return Session.model_validate(self.model_dump(include=set(Session.model_fields)))
+
+    @property
+    def sessions_before(self) -> list[Session]:
+        return [Session.model_validate(session) for session in self.earlier_sessions]
 
     @property
     def predicts(self) -> str:
