@@ -186,7 +186,7 @@ refused(
     "queries_are_latin",
     "a file of queries in Latin-1",
     [*SEARCH, "queries=latin.txt"],
-    "line 1 is not UTF-8",
+    ":1: not UTF-8 text",
 )
 refused(
     "output_is_the_input",
@@ -208,8 +208,8 @@ refused(
 )
 refused(
     "pack_that_is_not_there",
-    "verify of a pack that is not there, with a key of packs",
-    ["verify", "monday.zip", "data_dir=data"],
+    "verify of a pack that is not there",
+    ["verify", "monday.zip"],
     "monday.zip does not exist",
 )
 refused(

@@ -200,15 +200,15 @@ def test_few_bad_rows_are_skipped_counted_and_named(tmp_path: Path) -> None:
     documents, counts = read(tmp_path, "a.jsonl")
     assert len(documents) == 500
     assert counts.rows == 504
-    assert counts.bad == {"undecodable bytes": 1, "no text in field 'text'": 2, "invalid JSON": 1}
-    assert counts.first_bad[0] == "a.jsonl:100: undecodable bytes"
+    assert counts.bad == {"not UTF-8 text": 1, "no text in field 'text'": 1, "no JSON object": 2}
+    assert counts.first_bad[0] == "a.jsonl:100: not UTF-8 text"
 
 
 def test_undecodable_lines_of_plain_text_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"Good.\nBad \xe9\xe8.\nGood again.\n")
     documents, counts = read(tmp_path, "a.txt")
     assert documents == [["Good.", "Good again."]]
-    assert counts.first_bad == ["a.txt:2: undecodable bytes"]
+    assert counts.first_bad == ["a.txt:2: not UTF-8 text"]
 
 
 @pytest.mark.parametrize(

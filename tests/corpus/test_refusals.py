@@ -30,9 +30,9 @@ from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.random import instance_indices
-from clozelab.corpus.rows import open_rows
 from clozelab.corpus.shards import PreparedCorpus, ShardWriter, TokenShards
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.readers.rows import open_rows
 
 data = test_prepare.data
 documents = test_shards.documents
@@ -302,7 +302,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "many bad rows",
         many_bad_rows,
         ValueError,
-        r"2 of 52 rows cannot be read(?s:.*)a.jsonl:51: invalid JSON(?s:.*)text_field",
+        r"2 of 52 rows cannot be read(?s:.*)a.jsonl:51: no JSON object(?s:.*)text_field",
     ),
     (
         "rows without the field",
@@ -366,7 +366,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             tmp_path, "a.txt", b"caf\xe9 latin\n" * 40
         ),
         ValueError,
-        r"a.txt: 40 of its first 40 rows .*40 x undecodable bytes; first: a.txt:1",
+        r"a.txt: 40 of its first 40 rows .*40 x not UTF-8 text; first: a.txt:1",
     ),
     (
         "a wrong file is known by its beginning: 40 x no text in",
@@ -382,7 +382,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             tmp_path, "a.jsonl", b"plain text\n" * 40
         ),
         ValueError,
-        "40 x invalid JSON",
+        "40 x no JSON object",
     ),
     (
         "a wrong file is known by its beginning: damaged or incomplete",
@@ -712,7 +712,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             tmp_path, "a.jsonl", "[1]\n", "auto"
         ),
         ValueError,
-        "a.jsonl:1 is no JSON object",
+        "a.jsonl:1 begins a JSON array",
     ),
     (
         "what spoils a whole file is said first: a list of objects was",
@@ -840,7 +840,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "an array called lines",
         an_array_called_lines,
         ValueError,
-        r"b\.jsonl is one JSON array",
+        r"b\.jsonl:1 begins a JSON array",
     ),
     (
         "a vocabulary smaller than the alphabet is refused",

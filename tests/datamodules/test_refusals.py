@@ -26,20 +26,17 @@ from clozelab.datamodules.choices import ChoiceDataModule
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.examples import encode_examples, encode_windows
-from clozelab.datamodules.files import (
-    HubSource,
-    baselines_of,
-    cached_arrays,
-    refuse_wrong_file,
-    require_file,
-    text_lines,
-)
+from clozelab.datamodules.files import HubSource, baselines_of, cached_arrays, require_file
 from clozelab.datamodules.labelled import LabelledDataModule, TableFormat
 from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
-from clozelab.datamodules.squad import WindowSettings, read_squad
-from clozelab.datamodules.tags import ColumnFormat, TagDataModule, predicted_lines, read_conll
+from clozelab.datamodules.squad import WindowSettings
+from clozelab.datamodules.tags import TagDataModule, read_tags
 from clozelab.datamodules.texts import read_texts
 from clozelab.launch import sweep
+from clozelab.readers.bad_rows import refuse_wrong_file
+from clozelab.readers.conll import ColumnFormat, predicted_lines
+from clozelab.readers.lines import text_lines
+from clozelab.readers.squad import read_squad
 from clozelab.training.runtime import Prefetched
 
 make_choices = test_choices.make
@@ -279,12 +276,7 @@ def a_torn_row_of_tags(make_tags: Callable[..., TagDataModule], tmp_path: Path) 
 
 def what_is_no_tag(tmp_path: Path, content: str, expected: str) -> None:
     (tmp_path / "x.conll").write_text(content)
-    read_conll(
-        tmp_path / "x.conll",
-        ColumnFormat("columns", 0, -1),
-        require_tags=True,
-        expected=expected,
-    )
+    read_tags(tmp_path / "x.conll", ColumnFormat("columns", 0, -1), expected)
 
 
 def a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
@@ -295,7 +287,7 @@ def a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
     path.write_text(
         "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
     )
-    read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=True)
+    read_tags(path, ColumnFormat("conllu", 1, 3))
 
 
 def a_dictionary_of_data_sets() -> None:
@@ -803,10 +795,10 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "is not a JSON file",
     ),
     (
-        "another file: not in the squad format",
+        "another file: a list of objects",
         lambda tmp_path: other_files_are_refused(tmp_path, "[]"),
         ValueError,
-        "not in the SQuAD format",
+        "a list of objects was expected",
     ),
     (
         "another file: expected a list paragraphs",

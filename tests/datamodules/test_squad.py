@@ -17,17 +17,14 @@ from clozelab.datamodules.examples import window_ranges
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.squad import (
     SquadDataModule,
-    SquadExamples,
     SquadFeatures,
-    SquadQuestion,
     SquadSplit,
     WindowSettings,
     answer_tokens,
     build_features,
-    locate_answer,
     max_context_flags,
-    read_squad,
 )
+from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
 
 CONTEXT = "A cat sat. A cat ran."
 
