@@ -29,15 +29,15 @@ SAMPLE = [
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import odd_lab
+    import lab
 
-    return odd_lab
+    return lab
 
 
 def disagrees(_: Path) -> None:
-    import odd_lab
+    import lab
 
-    odd_lab.equal([1], [2], "ids")
+    lab.equal([1], [2], "ids")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_an_error_of_the_trial_itself_is_no_verdict(lab: Any, tmp_path: Path) ->
 
 def run_only(*names: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "benchmarks/odd_inputs.py", "--only", *names]
+    command = [sys.executable, "benchmarks/the package", "--only", *names]
     done = forked.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -88,5 +88,5 @@ def test_a_sample() -> None:
 
 
 def test_words_at_wrong_places_are_refused_by_what_to_write_instead() -> None:
-    """All of benchmarks/odd_words.py: what each case must say stands there."""
+    """All of benchmarks/words.py: what each case must say stands there."""
     assert "29 right" in run_only("words at wrong places/")

@@ -16,8 +16,8 @@ import transformers
 from safetensors.torch import load_file
 
 from clozelab.stages.export import main as export
-from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
-from odd_models import (
+from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
+from tests.fuzz.making import (
     JSON,
     LINES,
     RULES_FILE,
@@ -62,7 +62,7 @@ def vocabulary_alone(place: Path, config: Config, more: tuple[str, ...] = ()) ->
 
 
 def vocabulary_case(
-    name: str, oddity: str, config: Config, more: tuple[str, ...] = (), mask: str = "[MASK]"
+    oddity: str, config: Config, more: tuple[str, ...] = (), mask: str = "[MASK]"
 ) -> None:
     """Read as transformers reads it."""
 
@@ -74,46 +74,36 @@ def vocabulary_case(
         if mask:
             same_masks(predictor, folder, text=f"the {mask} cat on the mat .")
 
-    CASES.add("load", READ, name=name, oddity=oddity)(act)
+    CASES.add("load", READ, oddity=oddity)(act)
 
 
-def refused_case(name: str, config: Config, *names: str, oddity: str = "") -> None:
+def refused_case(config: Config, *names: str, oddity: str = "") -> None:
     """A class whose rules vocab.txt does not hold."""
     said = oddity or f"vocab.txt of the class {config.get('tokenizer_class')}"
 
     def act(place: Path) -> None:
         load(vocabulary_alone(place, config))
 
-    CASES.add("load", REFUSED, *names, name=name, oddity=said)(act)
+    CASES.add("load", REFUSED, "|".join(names), oddity=said)(act)
 
 
 for class_name in ("DistilBertTokenizer", "ElectraTokenizerFast", "ConvBertTokenizer"):
-    vocabulary_case(
-        f"class_{class_name}",
-        f"vocab.txt of the class {class_name}",
-        {"tokenizer_class": class_name},
-    )
-vocabulary_case("no_class", "vocab.txt, and no file names a class", {})
+    vocabulary_case(f"vocab.txt of the class {class_name}", {"tokenizer_class": class_name})
+vocabulary_case("vocab.txt, and no file names a class", {})
 vocabulary_case(
-    "slow_settings",
     "settings of slow tokenizers beside vocab.txt",
     {"do_basic_tokenize": False, "never_split": ["cat"], "wordpieces_prefix": "@@"},
 )
-vocabulary_case("other_ends", "cls_token and sep_token are <s> and </s>", ENDS, ("<s>", "</s>"))
-vocabulary_case("other_unknown", "unk_token is a word of the vocabulary", {"unk_token": "the"})
+vocabulary_case("cls_token and sep_token are <s> and </s>", ENDS, ("<s>", "</s>"))
+vocabulary_case("unk_token is a word of the vocabulary", {"unk_token": "the"})
+vocabulary_case("mask_token is a word of the vocabulary", {"mask_token": "on"}, mask="on")
+vocabulary_case("pad_token is another entry", {"pad_token": "cat"})
 vocabulary_case(
-    "other_mask", "mask_token is a word of the vocabulary", {"mask_token": "on"}, mask="on"
-)
-vocabulary_case("other_padding", "pad_token is another entry", {"pad_token": "cat"})
-vocabulary_case(
-    "two_kinds_of_special",
     "extra_special_tokens and additional_special_tokens differ",
     {"extra_special_tokens": ["ada"], "additional_special_tokens": ["bob"]},
 )
-vocabulary_case(
-    "split_special", "split_special_tokens is true", {"split_special_tokens": True}, mask=""
-)
-vocabulary_case("strips_no_accents", "strip_accents is false", {"strip_accents": False})
+vocabulary_case("split_special_tokens is true", {"split_special_tokens": True}, mask="")
+vocabulary_case("strip_accents is false", {"strip_accents": False})
 
 for class_name in (
     "BertJapaneseTokenizer",
@@ -176,7 +166,7 @@ def added_beside_a_vocabulary(place: Path) -> None:
 # byte-level BPE, and vocabularies that look like one
 
 
-def merges_case(name: str, oddity: str, expected: str, change: Callable[[Path], object]) -> None:
+def merges_case(oddity: str, expected: str, change: Callable[[Path], object]) -> None:
     """RoBERTa's vocab.json and merges.txt alone."""
 
     def act(place: Path) -> None:
@@ -192,7 +182,7 @@ def merges_case(name: str, oddity: str, expected: str, change: Callable[[Path], 
         same_ids(predictor, folder, ["the cat sat", "a <mask> ran </s> on", "wörld"])
         same_masks(predictor, folder, text="the<mask> sat")
 
-    CASES.add("load", expected, "Tokenizer", name=name, oddity=oddity)(act)
+    CASES.add("load", expected, "Tokenizer", oddity=oddity)(act)
 
 
 def named(class_name: str) -> Callable[[Path], object]:
@@ -201,14 +191,11 @@ def named(class_name: str) -> Callable[[Path], object]:
     )
 
 
-merges_case("merges_alone", "vocab.json with merges.txt, no class named", READ, lambda _: None)
-merges_case(
-    "merges_of_longformer", "the class LongformerTokenizer", READ, named("LongformerTokenizer")
-)
+merges_case("vocab.json with merges.txt, no class named", READ, lambda _: None)
+merges_case("the class LongformerTokenizer", READ, named("LongformerTokenizer"))
 for class_name in ("HerbertTokenizer", "CLIPTokenizer", "GPT2Tokenizer", "XLMTokenizer"):
-    merges_case(f"merges_{class_name}", f"the class {class_name}", REFUSED, named(class_name))
+    merges_case(f"the class {class_name}", REFUSED, named(class_name))
 merges_case(
-    "merges_of_a_bert",
     "vocab.json with merges.txt in the folder of a BERT",
     REFUSED,
     lambda folder: configure(folder, model_type="bert", architectures=["BertForMaskedLM"]),
@@ -218,9 +205,7 @@ merges_case(
 # tokenizer.json, and what stands beside it
 
 
-def beside_case(
-    name: str, oddity: str, expected: str, config: Mapping[str, Any], *names: str
-) -> None:
+def beside_case(oddity: str, expected: str, config: Mapping[str, Any], *names: str) -> None:
     def act(place: Path) -> None:
         folder = bert(place)
         edit(folder / RULES_FILE, lambda values: values.update(config))
@@ -228,29 +213,23 @@ def beside_case(
         same_ids(predictor, folder)
         same_states(predictor, folder)
 
-    CASES.add("load", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
 
 
-beside_case("json_other_ends", "tokenizer.json has another cls_token", EITHER, {"cls_token": "the"})
+beside_case("tokenizer.json has another cls_token", EITHER, {"cls_token": "the"})
+beside_case("tokenizer.json has another unk_token", EITHER, {"unk_token": "a"})
 beside_case(
-    "json_other_unknown", "tokenizer.json has another unk_token", EITHER, {"unk_token": "a"}
-)
-beside_case(
-    "json_own_code",
     "auto_map names own code beside tokenizer.json",
     READ,
     {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}},
 )
 beside_case(
-    "json_python_class",
     "a class of Python code beside tokenizer.json",
     REFUSED,
     {"tokenizer_class": "BertweetTokenizer"},
     "BertweetTokenizer",
 )
-beside_case(
-    "json_unknown_class", "a class of nobody's", READ, {"tokenizer_class": "MyTokenizerFast"}
-)
+beside_case("a class of nobody's", READ, {"tokenizer_class": "MyTokenizerFast"})
 
 
 @CASES.add("load", READ)
@@ -337,9 +316,7 @@ def crf_exports_its_encoder(place: Path) -> None:
     same_states(load(place / "out"), folder)
 
 
-def head_case(
-    name: str, oddity: str, expected: str, change: Callable[..., Any], *names: str
-) -> None:
+def head_case(oddity: str, expected: str, change: Callable[..., Any], *names: str) -> None:
     """A classifier whose tensors are changed; answers are those of the clean one."""
 
     def act(place: Path) -> None:
@@ -348,19 +325,17 @@ def head_case(
         reweight(folder, change)
         same_classes(load(folder), twin)
 
-    CASES.add("predict", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("predict", expected, "|".join(names), oddity=oddity)(act)
 
 
 SECOND = "classifier.modules_to_save.default.weight"
 head_case(
-    "second_head",
     "a head that an adapter's training has left beside the first",
     REFUSED,
     lambda stored: {**stored, SECOND: torch.ones(3, 16)},
     SECOND,
 )
 head_case(
-    "wrapped_head",
     "a head inside an adapter's wrapper alone",
     REFUSED,
     lambda stored: {
@@ -370,21 +345,18 @@ head_case(
     "classifier.original_module",
 )
 head_case(
-    "two_layers",
     "a head of two layers in sequence",
     REFUSED,
     lambda stored: {**stored, "classifier.2.weight": torch.ones(3, 3)},
     "classifier.2.weight",
 )
 head_case(
-    "adapter_on_the_head",
     "an adapter on the head that was not merged",
     REFUSED,
     lambda stored: {**stored, "classifier.lora_A.weight": torch.ones(2, 16)},
     "classifier.lora_A.weight",
 )
 head_case(
-    "adapter_in_the_encoder",
     "an adapter in the encoder that was not merged",
     REFUSED,
     lambda stored: {
@@ -394,13 +366,11 @@ head_case(
     "lora_A",
 )
 head_case(
-    "loss_weights",
     "the weights of classes in a loss were saved",
     READ,
     lambda stored: {**stored, "loss_fct.weight": torch.ones(3)},
 )
 head_case(
-    "position_numbers",
     "a buffer of position numbers was saved",
     READ,
     lambda stored: {**stored, "bert.embeddings.position_ids": torch.arange(64)[None]},
