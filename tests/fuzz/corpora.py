@@ -7,49 +7,30 @@ leaves it.
 
 from __future__ import annotations
 
-import bz2
-import codecs
-import gzip
 import io
 import itertools
 import json
 import lzma
-import os
 import random
-import socket
-import tarfile
-import tempfile
 import unicodedata
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import tokenizers
-import zstandard
 from pyarrow import feather
+from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check
+from tests.fuzz.labels import parquet
+from tests.fuzz.layouts import in_every_layout
 
 import clozelab
-from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 
 CASES = Cases("corpora")
 
 ADJECTIVES = ("old", "red", "quiet", "small", "warm", "early", "narrow", "plain")
-NOUNS = (
-    "teacher",
-    "garden",
-    "river",
-    "letter",
-    "window",
-    "farmer",
-    "market",
-    "bridge",
-    "winter",
-    "doctor",
-)
+NOUNS = ("teacher", "garden", "river", "letter", "farmer", "market", "bridge", "winter", "doctor")
 VERBS = ("praised", "found", "crossed", "painted", "remembered", "closed", "watched")
 
 
@@ -77,18 +58,18 @@ DOCUMENTS = [make_document(number) for number in range(40)]
 SENTENCES = [*itertools.chain.from_iterable(DOCUMENTS)]
 
 
-def text_of(documents: Sequence[Sequence[str]], line_end: str = "\n", between: str = "") -> str:
+def text_of(documents: Sequence[Sequence[str]], between: str = "") -> str:
     """One sentence a line; `between` is the line between two documents."""
-    parts = [line_end.join(document) for document in documents]
-    return f"{line_end}{between}{line_end}".join(parts) + line_end
+    parts = ["\n".join(document) for document in documents]
+    return f"\n{between}\n".join(parts) + "\n"
 
 
 TEXT = text_of(DOCUMENTS)
 ROWS = [{"text": " ".join(document)} for document in DOCUMENTS]
 
 
-def jsonl(rows: Sequence[Any], line_end: str = "\n", **options: Any) -> bytes:
-    return "".join(json.dumps(row, **options) + line_end for row in rows).encode()
+def jsonl(rows: Sequence[Any], **options: Any) -> str:
+    return "".join(json.dumps(row, **options) + "\n" for row in rows)
 
 
 def write(place: Path, files: Mapping[str, bytes | str]) -> None:
@@ -195,643 +176,228 @@ def files_case(
     path: str = "text",
     **source: Any,
 ) -> None:
+    """Files below the folder `text`, unless `path` names another."""
+
     def act(place: Path) -> None:
         write(place, files)
-        folder = prepare(place, path, **source)
-        holds(folder, documents)
+        holds(prepare(place, path, **source), documents)
 
     CASES.add("prepare", expected, names, oddity=oddity)(act)
 
 
-def one(content: bytes | str, name: str = "a.txt") -> dict[str, bytes | str]:
-    return {f"text/{name}": content}
+def file_case(
+    oddity: str,
+    expected: str,
+    content: bytes | str,
+    suffix: str = ".txt",
+    documents: Sequence[Sequence[str]] = DOCUMENTS,
+    names: str = "text",
+    **source: Any,
+) -> None:
+    """A folder with one file."""
+    files_case(oddity, expected, {f"text/text{suffix}": content}, documents, names, **source)
 
 
-half = len(DOCUMENTS) // 2
-FIRST, SECOND = DOCUMENTS[:half], DOCUMENTS[half:]
+HALF = len(DOCUMENTS) // 2
+FIRST, SECOND = DOCUMENTS[:HALF], DOCUMENTS[HALF:]
+FRAME = pandas.DataFrame(ROWS).assign(number=range(len(ROWS)))
+PACKED = ("packed by gzip", "two gzip files put together by cat", "packed by zstd")
+for _suffix, _content in {
+    ".txt": TEXT,
+    ".jsonl": jsonl(ROWS),
+    ".csv": FRAME.to_csv(index=False),
+    ".tsv": FRAME.to_csv(index=False, sep="\t"),
+}.items():
+    must_read = PACKED if _suffix in (".txt", ".jsonl") else ()
+    in_every_layout(file_case, _suffix, _content, _suffix, must_read)
 
-files_case("nothing: the control of all others", READ, one(TEXT))
-files_case("a byte order mark at the beginning", READ, one(codecs.BOM_UTF8 + TEXT.encode()))
-files_case(
-    "two files with byte order marks, put together by cat",
-    READ,
-    one(
-        codecs.BOM_UTF8
-        + text_of(FIRST).encode()
-        + b"\n"
-        + codecs.BOM_UTF8
-        + text_of(SECOND).encode()
-    ),
+
+# Lines of text
+
+BOM = "\ufeff"
+CRLF = text_of(FIRST).replace("\n", "\r\n") + "\r\n" + text_of(SECOND)
+ACCENTS = unicodedata.normalize("NFD", TEXT.replace("winter", "wintér"))
+marked_files = f"{BOM}{text_of(FIRST)}\n{BOM}{text_of(SECOND)}"
+LINES_READ = {
+    "two files with byte order marks, put together by cat": marked_files,
+    "Windows line ends in half of a file": CRLF,
+    "blanks and tabs in the lines between documents": text_of(DOCUMENTS, " \t "),
+    "five blank lines between documents": text_of(DOCUMENTS, "\n\n\n\n"),
+    "tabs before and blanks after each line": TEXT.replace("The", "\t  The").replace(".\n", ". \n"),
+    "a form feed after each sentence instead of a line end": TEXT.replace(".\nThe", ".\fThe"),
+    "U+2028 as line ends": TEXT.replace(".\nThe", ".\u2028The", 20),
+    "U+0085 as line ends": TEXT.replace(".\nThe", ".\x85The", 20),
+    "zero-width characters inside words": TEXT.replace("teacher", "tea\u200bch\u200der"),
+    "soft hyphens inside words": TEXT.replace("remembered", "re\u00admem\u00adbered"),
+    "no-break and thin spaces between words": TEXT.replace(" the ", "\u00a0the\u2009"),
+    "accents as characters of their own": ACCENTS,
+    "HTML tags in the text": TEXT.replace("old", "<b>old</b>"),
+    "HTML entities in the text": TEXT.replace("red", "re&#100;"),
+    "one NUL in the first line": TEXT.replace("teacher", "tea\0cher", 1),
+    "one NUL in the last line": f"{TEXT[:-4]}\0{TEXT[-4:]}",
+}
+for _oddity, _content in LINES_READ.items():
+    file_case(_oddity, READ, _content)
+spaced = "\n\n".join(SENTENCES)
+alone = [[text] for text in SENTENCES]
+file_case("a blank line after every line", READ, spaced, documents=alone)
+no_text = "usable documents|no text|empty"
+file_case("lines of punctuation alone", REFUSED, "... !!! ???\n\n" * 40, names=no_text)
+latin_1 = TEXT.replace("The", "Thé").encode("latin-1")
+file_case("Latin-1, with an accent in every line", REFUSED, latin_1)
+file_case("a text of one sentence", REFUSED, SENTENCES[0], names="document|small|short")
+draw = random.Random(1)
+dna = ["".join(draw.choices("ACGT", k=5000)) for _ in range(40)]
+oddity = "DNA: lines of 5,000 letters without a space"
+file_case(oddity, REFUSED, "\n\n".join(dna), names="space")
+signs = "老师花园小河信件窗户农夫市场大桥冬天医生红色安静温暖早晨狭窄普通表扬发现"
+chinese = ["".join(random.Random(seed).choices(signs, k=20)) + "。" for seed in range(120)]
+in_chinese = "Chinese, which has no spaces"
+file_case(in_chinese, READ, "\n\n".join(chinese), documents=[[line] for line in chinese])
+words = ["ครู", "สวน", "แม่น้ำ", "จดหมาย", "หน้าต่าง", "ชาวนา", "ตลาด", "สะพาน", "ฤดูหนาว", "หมอ"]
+thai = ["".join(random.Random(seed).choices(words, k=12)) for seed in range(200)]
+in_thai = "Thai, which has no spaces between words"
+file_case(
+    in_thai, EITHER, "\n\n".join(thai), documents=[[line] for line in thai], names="space|unk"
 )
-files_case("Windows line ends", READ, one(text_of(DOCUMENTS, "\r\n")))
-files_case("line ends of old Macintoshes (CR alone)", EITHER, one(text_of(DOCUMENTS, "\r")))
-files_case(
-    "Windows line ends in half of a file",
-    READ,
-    one(text_of(FIRST, "\r\n") + "\r\n" + text_of(SECOND)),
-)
-files_case("UTF-16 with its mark", EITHER, one(TEXT.encode("utf-16")), names="a.txt")
-files_case(
-    "UTF-16, big end first, without a mark", REFUSED, one(TEXT.encode("utf-16-be")), names="a.txt"
-)
-files_case("UTF-32 with its mark", EITHER, one(TEXT.encode("utf-32")), names="a.txt")
-files_case("no line end after the last line", READ, one(TEXT.rstrip("\n")))
-files_case(
-    "blanks and tabs in the lines between documents", READ, one(text_of(DOCUMENTS, "\n", " \t "))
-)
-files_case("five blank lines between documents", READ, one(text_of(DOCUMENTS, "\n", "\n\n\n\n")))
-files_case(
-    "a blank line after every line", READ, one("\n\n".join(SENTENCES)), [[one] for one in SENTENCES]
-)
-files_case(
-    "tabs before and blanks after each line",
-    READ,
-    one(TEXT.replace("The", "\t  The").replace(".\n", ".  \n")),
-)
-files_case(
-    "a form feed after each sentence instead of a line end",
-    READ,
-    one(TEXT.replace(".\nThe", ".\fThe")),
-)
-files_case(
-    "U+2028 and U+0085 as line ends",
-    READ,
-    one(TEXT.replace(".\nThe", ".\u2028The", 20).replace(".\nThe", ".\x85The", 20)),
-)
-files_case(
-    "zero-width characters inside words", READ, one(TEXT.replace("teacher", "tea\u200bch\u200der"))
-)
-files_case(
-    "soft hyphens inside words", READ, one(TEXT.replace("remembered", "re\u00admem\u00adbered"))
-)
-files_case(
-    "no-break and thin spaces between words", READ, one(TEXT.replace(" the ", "\u00a0the\u2009"))
-)
-files_case(
-    "accents as characters of their own",
-    READ,
-    one(unicodedata.normalize("NFD", TEXT.replace("winter", "wintér"))),
-)
-files_case(
-    "HTML tags and entities in the text",
-    READ,
-    one(TEXT.replace("old", "<b>old</b>").replace("red", "re&#100;")),
-)
-files_case("one NUL in the first line", READ, one(TEXT.replace("teacher", "tea\0cher", 1)))
-files_case(
-    "one NUL in the last line", READ, one(TEXT.rstrip("\n")[:-3] + "\0" + TEXT.rstrip("\n")[-3:])
-)
-files_case("packed by gzip", READ, one(gzip.compress(TEXT.encode()), "a.txt.gz"))
-files_case(
-    "two gzip files put together by cat",
-    READ,
-    one(
-        gzip.compress(text_of(FIRST).encode() + b"\n") + gzip.compress(text_of(SECOND).encode()),
-        "a.txt.gz",
-    ),
-)
-files_case("packed by zstd", READ, one(zstandard.compress(TEXT.encode()), "a.txt.zst"))
-files_case("packed by xz", EITHER, one(lzma.compress(TEXT.encode()), "a.txt.xz"))
-files_case("packed by bzip2", EITHER, one(bz2.compress(TEXT.encode()), "a.txt.bz2"))
-files_case(
-    "packed by xz, and named itself",
-    EITHER,
-    one(lzma.compress(TEXT.encode()), "a.txt.xz"),
-    path="text/a.txt.xz",
-)
-files_case(
-    "a gzip file cut in half",
-    REFUSED,
-    one(gzip.compress(TEXT.encode())[:-200], "a.txt.gz"),
-    names="a.txt.gz",
-)
-files_case(
-    "a zstd file cut in half",
-    REFUSED,
-    one(zstandard.compress(TEXT.encode())[:-100], "a.txt.zst"),
-    names="a.txt.zst",
-)
-files_case("gzip inside, .txt outside", EITHER, one(gzip.compress(TEXT.encode())), names="a.txt")
-files_case("text inside, .gz outside", EITHER, one(TEXT, "a.txt.gz"), names="a.txt.gz")
-files_case(
-    "nothing but blank lines",
-    REFUSED,
-    one("\n \n\t\n" * 50),
-    names="0 usable documents|empty|no text",
-)
-files_case("an empty file and no other", REFUSED, one(""), names="0 usable documents|empty|no text")
+
+
+def bytes_case(oddity: str, lines: Sequence[str]) -> None:
+    def act(place: Path) -> None:
+        write(place, {"text/a.txt": "\n\n".join(lines)})
+        holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
+
+    CASES.add("prepare", READ, oddity=f"{oddity} with tokenizer=byte_bpe: nothing is lost")(act)
+
+
+bytes_case("DNA", [line[:1500] for line in dna])
+bytes_case("Thai", thai)
+
+
+# Names and folders
+
 files_case(
     "an empty file among others", READ, {"text/a.txt": TEXT, "text/b.txt": "", "text/c.jsonl": ""}
 )
-files_case(
-    "lines of punctuation alone",
-    REFUSED,
-    one("... !!! ???\n\n" * 40),
-    names="usable documents|no text|empty",
-)
-files_case(
-    "random bytes called .txt", REFUSED, one(random.Random(1).randbytes(5000)), names="a.txt"
-)
-files_case(
-    "pictures and notes beside the texts",
-    READ,
-    {"text/a.txt": TEXT, "text/b.png": b"\x89PNG\r\n\x1a\n\0\0", "text/notes.pdf": b"%PDF-1.4 \0"},
-)
-files_case(
-    "hidden files and folders beside the texts",
-    READ,
-    {
-        "text/a.txt": TEXT,
-        "text/.DS_Store": b"\0\1",
-        "text/.hidden.txt": "other text\n",
-        "text/.git/x.txt": "more\n",
-    },
-)
-files_case(
-    "the same file three times",
-    READ,
-    {"text/a.txt": TEXT, "text/b.txt": TEXT, "text/c/d.txt": TEXT},
-)
-files_case(
-    "folders four deep",
-    READ,
-    {"text/1/2/3/4/a.txt": text_of(FIRST), "text/1/b.txt": text_of(SECOND)},
-)
-files_case(
-    "suffixes in capitals", READ, {"text/A.TXT": text_of(FIRST), "text/B.JSONL": jsonl(ROWS[half:])}
-)
-files_case(
-    "names with blanks, brackets, commas and a line break",
-    READ,
-    {"text/a [1], b=c.txt": text_of(FIRST), "text/é\n中.txt": text_of(SECOND)},
-)
+picture = b"\x89PNG\r\n\x1a\n\0\0"
+others = {"text/a.txt": TEXT, "text/b.png": picture, "text/notes.pdf": b"%PDF-1.4 \0"}
+files_case("pictures and notes beside the texts", READ, others)
+hidden: dict[str, bytes | str] = {
+    "text/a.txt": TEXT,
+    "text/.DS_Store": b"\0\1",
+    "text/.hidden.txt": "other text\n",
+    "text/.git/x.txt": "more\n",
+}
+files_case("hidden files and folders beside the texts", READ, hidden)
+copies = {"text/a.txt": TEXT, "text/b.txt": TEXT, "text/c/d.txt": TEXT}
+files_case("the same file three times", READ, copies)
+for _oddity, _names in {
+    "folders four deep": ("1/2/3/4/a.txt", "1/b.txt"),
+    "names with blanks, brackets, commas and a line break": ("a [1], b=c.txt", "é\n中.txt"),
+}.items():
+    halves = {f"text/{_names[0]}": text_of(FIRST), f"text/{_names[1]}": text_of(SECOND)}
+    files_case(_oddity, READ, halves)
+capitals = {"text/A.TXT": text_of(FIRST), "text/B.JSONL": jsonl(ROWS[HALF:])}
+files_case("suffixes in capitals", READ, capitals)
+odd_folder = "my 'text' [v=1], é"
 files_case(
     "a path with blanks, quotes, brackets and an equals sign",
     READ,
-    {"my 'text' [v=1], é/a.txt": TEXT},
-    path="my 'text' [v=1], é",
+    {f"{odd_folder}/a.txt": TEXT},
+    path=odd_folder,
 )
-files_case(
-    "a file that is itself called like a glob",
-    READ,
-    {"a[1].txt": TEXT, "a1.txt": "other words here\n"},
-    path="a[1].txt",
-)
+like_a_glob = {"a[1].txt": TEXT, "a1.txt": "other words here\n"}
+files_case("a file that is itself called like a glob", READ, like_a_glob, path="a[1].txt")
 files_case(
     "a glob that also meets a folder",
     READ,
     {"text/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND), "text/c.txt/d.pdf": b"\0"},
     path="text/*.txt",
 )
-files_case(
-    "a folder of .html files alone",
-    EITHER,
-    one("<html><body><p>The old teacher.</p></body></html>", "a.html"),
-    names="text",
-)
-files_case("a text of one sentence", REFUSED, one(SENTENCES[0]), names="document|small|short")
+packed = {"text/a.txt.xz": lzma.compress(TEXT.encode())}
+files_case("packed by xz, and named itself", EITHER, packed, path="text/a.txt.xz")
+page = "<html><body><p>The old teacher.</p></body></html>"
+file_case("a folder of .html files alone", EITHER, page, ".html")
+files_case("a path that is not there", REFUSED, {}, path="nowhere", names="nowhere")
+
 
 # Rows of JSON
 
-JSONL_NAMES = ("a.jsonl",)
-files_case("nothing: the control of the JSON lines", READ, one(jsonl(ROWS), "a.jsonl"))
-files_case(
-    "JSON lines of Windows, with a byte order mark",
-    READ,
-    one(codecs.BOM_UTF8 + jsonl(ROWS, "\r\n"), "a.jsonl"),
-)
-files_case("blank lines between JSON lines", READ, one(jsonl(ROWS, "\n\n  \n"), "a.jsonl"))
-files_case(
-    "line breaks inside the texts of JSON lines",
-    READ,
-    one(jsonl([{"text": "\r\n".join(d)} for d in DOCUMENTS]), "a.jsonl"),
-)
-files_case(
-    "nested objects and lists beside the text",
-    READ,
-    one(jsonl([{"meta": {"text": "no"}, "ids": [1], **row} for row in ROWS]), "a.jsonl"),
-)
-files_case(
-    "the text under another key, which is named",
-    READ,
-    one(jsonl([{"body": row["text"]} for row in ROWS]), "a.jsonl"),
-    text_field="body",
-)
-files_case(
-    "no key `text`, and none named",
-    REFUSED,
-    one(jsonl([{"body": row["text"]} for row in ROWS]), "a.jsonl"),
-    names="body",
-)
-ESCAPED_DOCUMENTS = replaced(DOCUMENTS, " on day", " 𐐷𐐷 on day")
-files_case(
+
+def rows_case(
+    oddity: str,
+    expected: str,
+    rows: Sequence[Any],
+    documents: Sequence[Sequence[str]] = DOCUMENTS,
+    **more: Any,
+) -> None:
+    file_case(oddity, expected, jsonl(rows), ".jsonl", documents, **more)
+
+
+breaks = [{"text": "\r\n".join(document)} for document in DOCUMENTS]
+rows_case("line breaks inside the texts of JSON lines", READ, breaks)
+nested = [{"meta": {"text": "no"}, "ids": [1], **row} for row in ROWS]
+rows_case("nested objects and lists beside the text", READ, nested)
+bodies = [{"body": row["text"]} for row in ROWS]
+rows_case("the text under another key, which is named", READ, bodies, text_field="body")
+rows_case("no key `text`, and none named", REFUSED, bodies, names="body")
+beyond = replaced(DOCUMENTS, " on day", " 𐐷𐐷 on day")
+rows_case(
     "letters beyond U+FFFF, written as pairs of \\u escapes",
     READ,
-    one(jsonl([{"text": " ".join(document)} for document in ESCAPED_DOCUMENTS]), "a.jsonl"),
-    ESCAPED_DOCUMENTS,
+    [{"text": " ".join(document)} for document in beyond],
+    beyond,
 )
-files_case(
-    "half a surrogate pair in every text",
-    READ,
-    one(jsonl([{"text": row["text"].replace("the", "the\ud800")} for row in ROWS]), "a.jsonl"),
-)
-files_case(
-    "one text of 200 is null",
-    READ,
-    one(jsonl([*ROWS, *ROWS, *ROWS, *ROWS, {"text": None}, *ROWS]), "a.jsonl"),
-)
-files_case(
-    "numbers, lists and null as every other text",
-    REFUSED,
-    one(
-        jsonl(
-            [{"text": (row["text"], 7, None, [row["text"]])[i % 4]} for i, row in enumerate(ROWS)]
-        ),
-        "a.jsonl",
-    ),
-    names=JSONL_NAMES,
-)
-files_case(
-    "one JSON array called .jsonl", EITHER, one(json.dumps(ROWS), "a.jsonl"), names=JSONL_NAMES
-)
-files_case(
-    "JSON objects over several lines each",
-    EITHER,
-    one(jsonl(ROWS, indent=1), "a.jsonl"),
-    names=JSONL_NAMES,
-)
-files_case("a JSON array called .json", EITHER, one(json.dumps(ROWS), "a.json"), names="json")
-files_case("JSON lines called .txt", EITHER, one(jsonl(ROWS)), names="a.txt")
-files_case("the last JSON line cut off", READ, one(jsonl(ROWS)[:-20], "a.jsonl"), DOCUMENTS[:-1])
-files_case(
-    "one line of JSON nested ten thousand deep",
-    READ,
-    one(jsonl(ROWS) + b'{"text": ' + b"[" * 10000 + b"]" * 10000 + b"}\n", "a.jsonl"),
-)
-files_case(
-    "every other text empty",
-    READ,
-    one(jsonl([*itertools.chain.from_iterable((row, {"text": ""}) for row in ROWS)]), "a.jsonl"),
-)
+half_pairs = [{"text": row["text"].replace("the", "the\ud800")} for row in ROWS]
+rows_case("half a surrogate pair in every text", READ, half_pairs)
+rows_case("one text of 200 is null", READ, [*ROWS * 4, {"text": None}, *ROWS])
+mixed = []
+for _number, _row in enumerate(ROWS):
+    mixed.append({"text": (_row["text"], 7, None, [_row["text"]])[_number % 4]})
+rows_case("numbers, lists and null as every other text", REFUSED, mixed)
+with_empty = [*itertools.chain.from_iterable((row, {"text": ""}) for row in ROWS)]
+rows_case("every other text empty", READ, with_empty)
+for _oddity, _suffix, _content in (
+    ("one JSON array called .jsonl", ".jsonl", json.dumps(ROWS)),
+    ("JSON objects over several lines each", ".jsonl", jsonl(ROWS, indent=1)),
+    ("a JSON array called .json", ".json", json.dumps(ROWS)),
+    ("JSON lines called .txt", ".txt", jsonl(ROWS)),
+):
+    file_case(_oddity, EITHER, _content, _suffix)
+between = jsonl(ROWS).replace("\n", "\n\n  \n")
+file_case("blank lines between JSON lines", READ, between, ".jsonl")
+file_case("the last JSON line cut off", READ, jsonl(ROWS)[:-20], ".jsonl", DOCUMENTS[:-1])
+deep = jsonl(ROWS) + '{"text": ' + "[" * 10000 + "]" * 10000 + "}\n"
+file_case("one line of JSON nested ten thousand deep", READ, deep, ".jsonl")
+
 
 # Tables
 
-
-def table(suffix: str, frame: pandas.DataFrame | None = None) -> bytes:
-    made = pandas.DataFrame(ROWS).assign(number=range(len(ROWS))) if frame is None else frame
-    buffer = io.BytesIO()
-    if suffix == ".parquet":
-        made.to_parquet(buffer)
-    elif suffix == ".arrow":
-        feather.write_feather(made, buffer)
-    else:
-        made.to_csv(buffer, index=False, sep="\t" if suffix == ".tsv" else ",")
-    return buffer.getvalue()
-
-
-quoted = pandas.DataFrame(
-    {
-        "id": range(len(DOCUMENTS)),
-        "text": ["\n".join(d).replace("the", '"the",') for d in DOCUMENTS],
-    }
-)
-QUOTED_DOCUMENTS = replaced(DOCUMENTS, "the", '"the",')
-unnamed = pandas.DataFrame(
-    {"alpha": [row["text"] for row in reversed(ROWS)], "omega": [row["text"] for row in ROWS]}
-)
-for suffix in (".parquet", ".arrow", ".csv", ".tsv"):
-    files_case(f"a {suffix} file with a column `text`", READ, one(table(suffix), f"a{suffix}"))
-files_case(
+quoted_documents = replaced(DOCUMENTS, "the", '"the",')
+quoted = pandas.DataFrame({"text": ["\n".join(document) for document in quoted_documents]})
+file_case(
     "a .csv file with commas, quotes and line breaks inside its texts",
     READ,
-    one(table(".csv", quoted), "a.csv"),
-    QUOTED_DOCUMENTS,
+    quoted.to_csv(),
+    ".csv",
+    quoted_documents,
 )
-files_case(
-    "a .csv file without a column `text`",
-    REFUSED,
-    one(table(".csv", unnamed), "a.csv"),
-    names="omega",
-)
-files_case(
-    "a .parquet file without a column `text`",
-    REFUSED,
-    one(table(".parquet", unnamed), "a.parquet"),
-    names="omega",
-)
-files_case(
-    "a .parquet file whose column is named",
-    EITHER,
-    one(table(".parquet", unnamed), "a.parquet"),
-    text_field="omega",
-)
-files_case(
-    "a .parquet file with numbers in the column `text`",
-    REFUSED,
-    one(table(".parquet", pandas.DataFrame({"text": range(40)})), "a.parquet"),
-    names="a.parquet|text",
-)
-files_case(
-    "a .parquet file cut in half",
-    REFUSED,
-    one(table(".parquet")[:1000], "a.parquet"),
-    names="a.parquet",
-)
-files_case(
-    "a .csv file of texts without a header",
-    EITHER,
-    one("\n".join(f'{n},"{row["text"]}"' for n, row in enumerate(ROWS)), "a.csv"),
-    names="a.csv",
-)
-
-
-# Cases that need more than files
-
-
-@CASES.add("prepare", READ)
-def one_document(place: Path) -> None:
-    """One long document: no blank line in 60 kB"""
-    sentences = [sentence(number) for number in range(1000)]
-    write(place, one("\n".join(sentences)))
-    holds_text(prepare(place), sentences)
-
-
-@CASES.add("prepare", EITHER, "document")
-def small_document(place: Path) -> None:
-    """One document: no blank line in 7 kB"""
-    write(place, one("\n".join(SENTENCES)))
-    holds_text(prepare(place), SENTENCES)
-
-
-@CASES.add("prepare", READ)
-def huge_line(place: Path) -> None:
-    """One line of 300,000 characters among documents"""
-    long = " ".join(sentence(number) for number in range(1000, 6500))
-    write(place, one(f"{TEXT}\n{long}\n"))
-    folder = prepare(place)
-    got = "".join(sorted(stored(folder)[1], key=len))
-    check(
-        plain(long) in "".join(stored(folder)[0])
-        or len(got) == len(plain(TEXT)) + len(plain(long)),
-        "text is lost",
-    )
-
-
-@CASES.add("prepare", EITHER)
-def huge_word(place: Path) -> None:
-    """One word of 100,000 characters among documents"""
-    write(place, one(f"{TEXT}\n{'a' * 100_000}\n"))
-    documents = stored(prepare(place))[1]
-    missing = {plain("".join(document)) for document in DOCUMENTS} - set(documents)
-    check(not missing, f"{len(missing)} other documents are lost")
-
-
-@CASES.add("prepare", REFUSED, "a.txt")
-def latin_1(place: Path) -> None:
-    """Latin-1, with an accent in every line"""
-    write(place, one(TEXT.replace("The", "Thé").encode("latin-1")))
-    prepare(place)
-
-
-@CASES.add("prepare", READ)
-def latin_1_line(place: Path) -> None:
-    """One line of 1,000 in Latin-1: left out, counted and named"""
-    documents = [make_document(number) for number in range(400)]
-    content = text_of(documents).encode()
-    odd = documents[7][1]
-    content = content.replace(odd.encode(), odd.encode() + b" caf\xe9", 1)
-    write(place, one(content))
-    folder = prepare(place)
-    kept = []
-    for sentences in documents:
-        kept.append([text for text in sentences if text != odd])
-    holds(folder, kept)
-    check(sum(skipped(folder).values()) == 1, f"skipped: {skipped(folder)}")
-    check(heard("a.txt:30"), "the line is not named")
-
-
-@CASES.add("prepare", READ)
-def copies_are_counted(place: Path) -> None:
-    """Every document twice: the second one is left out and counted"""
-    write(place, one(TEXT + "\n" + TEXT))
-    folder = prepare(place)
-    holds(folder, DOCUMENTS)
-    equal(skipped(folder).get("duplicate document"), len(DOCUMENTS), "counted duplicates")
-
-
-@CASES.add("prepare", READ)
-def linked_file(place: Path) -> None:
-    """A symbolic link to a file elsewhere"""
-    write(place, {"elsewhere/a.txt": TEXT})
-    (place / "text").mkdir()
-    (place / "text" / "b.txt").symlink_to(place / "elsewhere" / "a.txt")
-    holds(prepare(place), DOCUMENTS)
-
-
-@CASES.add("prepare", READ)
-def linked_folder(place: Path) -> None:
-    """The folder is a symbolic link"""
-    write(place, {"elsewhere/a.txt": TEXT})
-    (place / "text").symlink_to(place / "elsewhere")
-    holds(prepare(place), DOCUMENTS)
-
-
-@CASES.add("prepare", EITHER, "inner")
-def linked_inner_folder(place: Path) -> None:
-    """A folder inside the folder is a symbolic link, with half of the text"""
-    write(place, {"elsewhere/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND)})
-    (place / "text" / "inner").symlink_to(place / "elsewhere")
-    folder = prepare(place)
-    if not heard("inner"):
-        holds(folder, DOCUMENTS)
-
-
-@CASES.add("prepare", READ)
-def link_in_a_circle(place: Path) -> None:
-    """A symbolic link from the folder to itself"""
-    write(place, one(TEXT))
-    (place / "text" / "again").symlink_to(place / "text")
-    holds(prepare(place), DOCUMENTS)
-
-
-@CASES.add("prepare", EITHER, "b.txt")
-def broken_link(place: Path) -> None:
-    """A symbolic link to nothing beside the texts: said, whether read or refused"""
-    write(place, one(TEXT))
-    (place / "text" / "b.txt").symlink_to(place / "nowhere.txt")
-    holds(prepare(place), DOCUMENTS)
-    check(heard("b.txt"), "the missing file is not named")
-
-
-@CASES.add("prepare", READ)
-def named_pipe(place: Path) -> None:
-    """A named pipe and a socket called .txt beside the texts: not waited for"""
-    write(place, one(TEXT))
-    os.mkfifo(place / "text" / "b.txt")
-    here = Path.cwd()
-    os.chdir(place / "text")
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind("c.txt")
-            holds(prepare(place), DOCUMENTS)
-    finally:
-        os.chdir(here)
-
-
-@cache
-def warm_up() -> None:
-    with tempfile.TemporaryDirectory(prefix="clozelab-odd-warm-") as folder:
-        write(Path(folder), one(TEXT))
-        prepare(Path(folder))
-
-
-@CASES.add("prepare", REFUSED, "b.txt")
-def unreadable_file(place: Path) -> None:
-    """A file that one may not read"""
-    write(place, {"text/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND)})
-    (place / "text" / "b.txt").chmod(0)
-    (place / "cache").mkdir()
-    (place / "cache").chmod(0o777)
-    warm_up()
-    with as_nobody():
-        prepare(place)
-
-
-@CASES.add("prepare", REFUSED, "inner")
-def unreadable_folder(place: Path) -> None:
-    """A folder inside the folder that one may not look into"""
-    write(place, {"text/a.txt": text_of(FIRST), "text/inner/b.txt": text_of(SECOND)})
-    (place / "text" / "inner").chmod(0)
-    (place / "cache").mkdir()
-    (place / "cache").chmod(0o777)
-    try:
-        warm_up()
-        with as_nobody():
-            prepare(place)
-        check(heard("inner"), "half of the text is left out without a word")
-    finally:
-        (place / "text" / "inner").chmod(0o755)
-
-
-@CASES.add("prepare", EITHER, "tar")
-def tar_file(place: Path) -> None:
-    """A .tar.gz of texts"""
-    write(place, {"a.txt": TEXT})
-    (place / "text").mkdir()
-    with tarfile.open(place / "text" / "a.tar.gz", "w:gz") as archive:
-        archive.add(place / "a.txt", "a.txt")
-    holds(prepare(place), DOCUMENTS)
-
-
-@CASES.add("prepare", EITHER, "zip")
-def zip_file(place: Path) -> None:
-    """A .zip of texts, named itself"""
-    with zipfile.ZipFile(place / "a.zip", "w") as archive:
-        archive.writestr("a.txt", TEXT)
-    holds(prepare(place, "a.zip"), DOCUMENTS)
-
-
-@CASES.add("prepare", REFUSED, "space")
-def dna(place: Path) -> None:
-    """DNA: lines of 5,000 letters without a space"""
-    draw = random.Random(1)
-    lines = ["".join(draw.choices("ACGT", k=5000)) for _ in range(40)]
-    write(place, one("\n\n".join(lines)))
-    prepare(place)
-
-
-@CASES.add("prepare", READ)
-def dna_by_bytes(place: Path) -> None:
-    """DNA with tokenizer=byte_bpe: nothing is lost"""
-    draw = random.Random(1)
-    lines = ["".join(draw.choices("ACGT", k=1500)) for _ in range(40)]
-    write(place, one("\n\n".join(lines)))
-    holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
-
-
-@CASES.add("prepare", READ)
-def chinese(place: Path) -> None:
-    """Chinese, which has no spaces"""
-    signs = "老师花园小河信件窗户农夫市场大桥冬天医生红色安静温暖早晨狭窄普通表扬发现"
-    lines = ["".join(random.Random(number).choices(signs, k=20)) + "。" for number in range(120)]
-    write(place, one("\n\n".join(lines)))
-    holds(prepare(place), [[line] for line in lines])
-
-
-@CASES.add("prepare", EITHER, "space|unk")
-def thai(place: Path) -> None:
-    """Thai, which has no spaces between words, in lines of 60 characters"""
-    words = ("ครู", "สวน", "แม่น้ำ", "จดหมาย", "หน้าต่าง", "ชาวนา", "ตลาด", "สะพาน", "ฤดูหนาว", "หมอ")
-    lines = ["".join(random.Random(number).choices(words, k=12)) for number in range(200)]
-    write(place, one("\n\n".join(lines)))
-    holds(prepare(place), [[line] for line in lines])
-
-
-@CASES.add("prepare", READ)
-def thai_by_bytes(place: Path) -> None:
-    """Thai with tokenizer=byte_bpe: nothing is lost"""
-    words = ("ครู", "สวน", "แม่น้ำ", "จดหมาย", "หน้าต่าง", "ชาวนา", "ตลาด", "สะพาน", "ฤดูหนาว", "หมอ")
-    lines = ["".join(random.Random(number).choices(words, k=12)) for number in range(200)]
-    write(place, one("\n\n".join(lines)))
-    holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
-
-
-@CASES.add("prepare", READ)
-def two_sources(place: Path) -> None:
-    """Two sources, one a file and one a glob, with the same text in both: each text once"""
-    write(
-        place,
-        {
-            "a.txt": TEXT,
-            "b/a.txt": TEXT,
-            "b/c.txt": text_of([["Other words stand here."], ["More of them too."]]),
-        },
-    )
-    folder = clozelab.prepare(
-        corpus="text",
-        data_dir=place,
-        cache_dir=place / "cache",
-        tokenizer={"vocab_size": 600},
-        **{
-            "corpus.sources": [{"name": "one", "path": "a.txt"}, {"name": "two", "path": "b/*.txt"}]
-        },
-    )
-    holds(folder, [*DOCUMENTS, ["Other words stand here."], ["More of them too."]])
-
-
-@CASES.add("prepare", READ)
-def changed_file(place: Path) -> None:
-    """A file that is changed after it was prepared, in its last byte: prepared again"""
-    write(place, one(TEXT))
-    first = prepare(place)
-    changed = TEXT.replace("day 119", "day 118")
-    write(place, one(changed))
-    second = prepare(place)
-    check(first != second, "the old corpus is taken for the new one")
-    holds(second, replaced(DOCUMENTS, "day 119", "day 118"))
-
-
-@CASES.add("prepare", REFUSED, "nowhere")
-def no_such_path(place: Path) -> None:
-    """A path that is not there"""
-    prepare(place, "nowhere")
-
-
-@CASES.add("prepare", REFUSED, "empty")
-def empty_folder(place: Path) -> None:
-    """An empty folder"""
-    (place / "empty").mkdir()
-    prepare(place, "empty")
-
-
-@CASES.add("prepare", REFUSED, "text")
-def vocabulary_too_small(place: Path) -> None:
-    """A vocabulary of 20 entries, fewer than the letters of the text"""
-    write(place, one(TEXT))
-    clozelab.prepare(
-        corpus="text",
-        data_dir=place,
-        cache_dir=place / "cache",
-        tokenizer={"vocab_size": 20},
-        **{"corpus.sources.0.path": "text"},
-    )
+UNNAMED = pandas.DataFrame({"omega": [row["text"] for row in ROWS]})
+UNNAMED.insert(0, "alpha", UNNAMED["omega"][::-1].to_list())
+arrow = io.BytesIO()
+feather.write_feather(FRAME, arrow)
+file_case("a .parquet file with a column `text`", READ, parquet(FRAME), ".parquet")
+file_case("a .arrow file with a column `text`", READ, arrow.getvalue(), ".arrow")
+for _suffix, _content in {
+    ".csv": UNNAMED.to_csv(index=False),
+    ".parquet": parquet(UNNAMED),
+}.items():
+    oddity = f"a {_suffix} file without a column `text`"
+    file_case(oddity, REFUSED, _content, _suffix, names="omega")
+column = parquet(UNNAMED)
+file_case("a .parquet file whose column is named", EITHER, column, ".parquet", text_field="omega")
+numbers = parquet(pandas.DataFrame({"text": range(40)}))
+file_case("a .parquet file with numbers in the column `text`", REFUSED, numbers, ".parquet")
+file_case("a .parquet file cut in half", REFUSED, parquet(FRAME)[:1000], ".parquet")
+no_header = "\n".join(f'{number},"{row["text"]}"' for number, row in enumerate(ROWS))
+file_case("a .csv file of texts without a header", EITHER, no_header, ".csv")

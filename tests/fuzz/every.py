@@ -7,10 +7,12 @@ from itertools import chain
 
 from tests.fuzz import (
     corpora,
+    corpus_places,
     folders,
     given,
     labels,
     models,
+    predicted_files,
     predictions,
     scores,
     tasks,
@@ -23,11 +25,13 @@ from tests.fuzz.lab import Case
 MODULES = (
     models,
     weights,
+    predicted_files,
     predictions,
     labels,
     tasks,
     given,
     corpora,
+    corpus_places,
     scores,
     folders,
     tokenizers,

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, close, heard
 from tests.fuzz.making import (
     SIZES,
@@ -132,7 +131,6 @@ def family_case(
         configure(folder, **{key: value})
         load(folder).embed(TEXTS)
 
-    name = f"{class_name}_{key}_{value}".replace(" ", "")[:60]
     oddity = f"a {class_name} whose {key} is {value}"
     CASES.add("load", REFUSED, key, oddity=oddity)(act)
 

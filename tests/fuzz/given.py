@@ -18,11 +18,11 @@ from typing import Any
 import scipy.stats
 import torch
 import transformers
-
-import clozelab
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 from tests.fuzz.labels import TRAIN, VALIDATION, jsonl, labelled_words
 from tests.fuzz.making import SIZES, VOCABULARY, WORDS, plain_encoder, wordpiece
+
+import clozelab
 
 CASES = Cases("given encoders")
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-
-import clozelab
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 from tests.fuzz.layouts import in_every_layout
 from tests.fuzz.making import plain_encoder
+
+import clozelab
 
 CASES = Cases("label files")
 Row = tuple[str, str]  # text and label
@@ -267,6 +267,13 @@ labelled_case(
     rows=retexted(lambda _, text: f'"{text}'),
 )
 labelled_case("semicolons between the columns of a .csv", EITHER, table(TRAIN, ";"))
+commas_inside = retexted(lambda _, text: f"{text}, a dog")
+labelled_case(
+    "semicolons between the columns of a .csv, and commas in its texts",
+    READ,
+    table(commas_inside, ";"),
+    rows=commas_inside,
+)
 labelled_case("tabs between the columns of a .csv", EITHER, table(TRAIN, "\t"))
 labelled_case("Excel's line sep=, before the header", EITHER, "sep=,\n" + CLEAN)
 swapped = table([(label, text) for text, label in TRAIN], header="label,text")
@@ -456,7 +463,8 @@ json_case(
 json_case("every text is a list of words", REFUSED, retexted(lambda _, text: text.split()))
 OBJECTS = [{"text": text, "label": label} for text, label in TRAIN]
 labelled_case("one JSON array called .jsonl", EITHER, json.dumps(OBJECTS), ".jsonl")
-labelled_case("one JSON array called .json", EITHER, json.dumps(OBJECTS, indent=1), ".json")
+as_array = json.dumps(OBJECTS, indent=1)
+labelled_case("one JSON array called .json", EITHER, as_array, ".json", names="an object a line")
 labelled_case(
     "the first row has another order and a key less than the others",
     EITHER,

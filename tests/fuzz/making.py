@@ -19,10 +19,10 @@ import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.fuzz.lab import close, equal
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 import clozelab
-from tests.fuzz.lab import close, equal
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -1,5 +1,5 @@
-"""Odd tokenizers, configurations and labels in model folders for `load`: ids, states and answers are
-those of transformers.
+"""Odd tokenizers, configurations and labels in model folders for `load`: ids, states and answers
+are those of transformers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, close, equal
 from tests.fuzz.making import (
     CASED,

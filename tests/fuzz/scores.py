@@ -16,9 +16,7 @@ from typing import Any
 
 import pandas
 from sklearn import metrics
-
-import clozelab
-from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
+from tests.fuzz.lab import READ, REFUSED, Cases, check, equal, heard
 from tests.fuzz.labels import (
     COLOURS,
     TRAIN,
@@ -32,6 +30,8 @@ from tests.fuzz.labels import (
     predictions,
 )
 from tests.fuzz.making import WORDS
+
+import clozelab
 
 CASES = Cases("scores")
 F1 = ["task.module.metrics=[f1,accuracy,macro_f1,weighted_f1]", "task.metric=validation/f1"]
@@ -471,23 +471,3 @@ def tagger_case(oddity: str, labels: Sequence[str], is_grouped: bool) -> None:
 tagger_case("a tagger with O, PER and LOC", ("O", "PER", "LOC"), True)
 tagger_case("a tagger with B- and I-", ("O", "B-PER", "I-PER"), True)
 tagger_case("a tagger of parts of speech", NOUNS, False)
-
-
-# Files
-
-
-@CASES.add("finetune", EITHER, "an object a line")
-def json_array(place: Path) -> None:
-    """A .json array as the training file."""
-    rows = [{"text": text, "label": label} for text, label in TRAIN]
-    files = {"t.json": json.dumps(rows), "v.jsonl": jsonl(VALIDATION)}
-    finetune(place, files, labelled_words("t.json", "v.jsonl"))
-
-
-@CASES.add("finetune", READ)
-def csv_semicolons(place: Path) -> None:
-    """A csv with semicolons, and commas in its texts."""
-    lines = ["text;label", *(f"{text}, a dog;{label}" for text, label in TRAIN)]
-    files = {"t.csv": "\n".join(lines) + "\n", "v.jsonl": jsonl(VALIDATION)}
-    run = finetune(place, files, labelled_words("t.csv", "v.jsonl"))
-    equal(facts(run)["data"]["train_examples"], len(TRAIN), "rows")

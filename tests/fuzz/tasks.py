@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 from tests.fuzz.labels import (
     COLOURS,

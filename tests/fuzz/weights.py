@@ -1,4 +1,4 @@
-"""Odd weights and places of model folders for `load`: states and answers are those of transformers."""
+"""Odd weights and places of model folders for `load`: answers are those of transformers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertForMaskedLM
-
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, as_nobody
 from tests.fuzz.making import (
     WEIGHTS,
@@ -21,6 +19,7 @@ from tests.fuzz.making import (
     agrees,
     bert,
     classifier,
+    copy_of,
     edit,
     load,
     put,
@@ -29,8 +28,8 @@ from tests.fuzz.making import (
     same_ids,
     same_masks,
     same_states,
-    copy_of,
 )
+from transformers import BertForMaskedLM
 
 CASES = Cases("weights and places")
 WORD_ROWS = "bert.embeddings.word_embeddings.weight"

@@ -15,9 +15,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab import cli
+from tests.fuzz.answering import masked
 from tests.fuzz.lab import READ, Cases, check, equal
-from tests.fuzz.predictions import masked
+
+from clozelab import cli
 
 CASES = Cases("words at wrong places")
 FINETUNE = ["finetune", "task=sst2", "encoder=bert", "row=x"]
