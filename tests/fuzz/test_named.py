@@ -1,5 +1,8 @@
-"""`make odd` on five of its cases, and its judge: what is wrong in silence, and what nobody raised,
-is called so.
+"""The inputs of `make odd` in pytest, and their judge: does it see what is wrong in silence, and what
+nobody raised on purpose?
+
+A kind is a test, because the cases are built from models that are made once. All of them run with
+`pytest -m odd tests/fuzz`; every fiftieth, and all words at wrong places, run in the suite.
 """
 
 from __future__ import annotations
@@ -8,85 +11,100 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import forked
+from tests.fuzz import lab
 
 from clozelab.files.digests import file_sha256
 from clozelab.models.folders import read_config
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = [
-    "model folders/gamma_beta",
-    "prediction inputs/lines_bom_crlf",
-    "label files/csv_bom",
-    "label files/csv_no_label",
-    "corpora/zero_width",
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users and signals")
+ALWAYS = "words at wrong places"
+KINDS = (
+    "model folders",
+    "weights and places",
+    "prediction inputs",
+    "files to predict",
+    "label files",
+    "files of tasks",
+    "given encoders",
+    "corpora",
+    "places of corpora",
+    "scores",
+    "folder settings",
+    "tokenizers and tensors of others",
+    ALWAYS,
+)
 
 
-@pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import lab
+def assert_end_well(cases: list[lab.Case], tmp_path: Path) -> None:
+    """Each case that does not end well is a line of the failure."""
+    lab.quieten()
+    tmp_path.chmod(0o755)
+    ends = [lab.run_case(case, tmp_path / str(number)) for number, case in enumerate(cases)]
+    bad = [end for end in ends if not end.is_good]
+    lines = [f"{end.verdict} {end.case.kind}/{end.case.oddity}: {end.sentence}" for end in bad]
+    assert not lines, "\n".join(lines)
 
-    return lab
+
+@pytest.mark.odd
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_input_of_a_kind(kind: str, tmp_path: Path) -> None:
+    from tests.fuzz.every import chosen
+
+    cases = [case for case in chosen() if case.kind == kind]
+    assert cases
+    assert_end_well(cases, tmp_path)
+
+
+def test_a_sample(tmp_path: Path) -> None:
+    from tests.fuzz.every import chosen
+
+    cases = chosen()
+    assert {case.kind for case in cases} == set(KINDS)
+    assert len(cases) >= 1000
+    always = [case for case in cases if case.kind == ALWAYS]
+    assert_end_well([*cases[::50], *always], tmp_path)
 
 
 def disagrees(_: Path) -> None:
-    import lab
-
     lab.equal([1], [2], "ids")
 
 
 @pytest.mark.parametrize(
     ("act", "expected", "names", "verdict"),
     [
-        (lambda _: None, "read", (), "right"),
-        (lambda _: None, "refused", (), "WRONG"),
-        (disagrees, "read or refused", (), "WRONG"),
-        (read_config, "refused", ("config.json",), "refused"),
-        (read_config, "refused", ("vocab.txt",), "VAGUE"),
-        (read_config, "read", (), "REFUSED"),
-        (lambda _: read_config(None), "refused", (), "TRACEBACK"),  # type: ignore[arg-type]
-        (lambda place: file_sha256(place / "nowhere"), "refused", ("nowhere",), "refused"),
+        (lambda _: None, lab.READ, "", "right"),
+        (lambda _: None, lab.REFUSED, "", "WRONG"),
+        (disagrees, lab.EITHER, "", "WRONG"),
+        (read_config, lab.REFUSED, "config.json", "refused"),
+        (read_config, lab.REFUSED, "vocab.txt", "VAGUE"),
+        (read_config, lab.READ, "", "REFUSED"),
+        (lambda _: read_config(None), lab.REFUSED, "", "TRACEBACK"),  # type: ignore[arg-type]
+        (lambda place: file_sha256(place / "nowhere"), lab.REFUSED, "nowhere", "refused"),
     ],
 )
 def test_the_judge(
-    lab: Any,
     tmp_path: Path,
     act: Callable[[Path], object],
     expected: str,
-    names: tuple[str, ...],
+    names: str,
     verdict: str,
 ) -> None:
-    case = lab.Case("kind", "name", "what is odd", "load", expected, act, names)
+    case = lab.Case("kind", "what is odd", "load", expected, act, names)
     assert lab.run_case(case, tmp_path / "place").verdict == verdict
 
 
-def test_an_error_of_the_trial_itself_is_no_verdict(lab: Any, tmp_path: Path) -> None:
-    case = lab.Case("kind", "name", "what is odd", "load", "read", lambda _: int("x"))
-    with pytest.raises(RuntimeError, match="the trial name itself is broken"):
+def test_an_error_of_the_trial_itself_is_no_verdict(tmp_path: Path) -> None:
+    case = lab.Case("kind", "what is odd", "load", lab.READ, lambda _: int("x"))
+    with pytest.raises(RuntimeError, match="the trial 'what is odd' itself is broken"):
         lab.run_case(case, tmp_path / "place")
 
 
-def run_only(*names: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "benchmarks/the package", "--only", *names]
-    done = forked.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return str(done.stdout)
+def test_the_command_lists_every_input(capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.fuzz.__main__ import main
 
-
-@pytest.mark.skipif(sys.platform != "linux", reason="users and signals")
-def test_a_sample() -> None:
-    output = run_only(*SAMPLE)
-    assert "5 cases" in output and "4 right, 1 refused" in output
-
-
-def test_words_at_wrong_places_are_refused_by_what_to_write_instead() -> None:
-    """All of benchmarks/words.py: what each case must say stands there."""
-    assert "29 right" in run_only("words at wrong places/")
+    threads = os.environ.get("OMP_NUM_THREADS")
+    assert main(["--list", "--only", "label files"]) == 0
+    assert "label files/.csv: a byte order mark" in capsys.readouterr().out
+    assert os.environ.get("OMP_NUM_THREADS") == "1" or threads is None
