@@ -268,12 +268,12 @@ class Member:
         import numpy as np
         import torch
 
+        from clozelab.assembly.encoders import build_objectives, encoder_config
         from clozelab.corpus.packing import SpecialIds
         from clozelab.launch.sweep import compose
         from clozelab.models.encoder import Encoder
         from clozelab.modules.pretraining import PretrainingModel
         from clozelab.objectives.objective import to_torch
-        from clozelab.stages.pretrain import build_objectives, encoder_config
 
         torch.manual_seed(0)
         if shards is None:

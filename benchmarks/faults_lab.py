@@ -31,8 +31,8 @@ from tests.runs.test_pretrain_run import overrides, rows, state, tensors, write_
 
 from clozelab import cli
 from clozelab.config import Composed
+from clozelab.results.rerun import is_same_state
 from clozelab.runs.code import code_of_results
-from clozelab.stages.rerun import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import (

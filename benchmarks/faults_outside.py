@@ -32,8 +32,8 @@ from tests.runs import test_killed_trackers as killed_trackers
 from tests.runs.test_pretrain_run import overrides, state
 from tests.runs.test_stops import children
 
+from clozelab.assembly import factory
 from clozelab.modules.pretraining import PretrainingModule
-from clozelab.stages import factory
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import unsent
 from clozelab.training.stopping import HUNG, NOTICE_SECONDS, die_with_parent

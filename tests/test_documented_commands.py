@@ -21,10 +21,12 @@ import pandas
 import pytest
 
 from clozelab import cli, hydra_compat
+from clozelab.assembly import corpora, evaluation, factory, finetuning, pretraining
 from clozelab.config import Composed
 from clozelab.launch.launcher import SweepLauncher
+from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
-from clozelab.stages import doctor, evaluate, factory, finetune, prepare, pretrain, reproduce
+from clozelab.stages import doctor
 from clozelab.targets import check_targets
 
 ROOT = Path(__file__).parents[1]
@@ -188,7 +190,7 @@ def reproduce_first_and_last(*arguments: Any, **_: Any) -> None:
             if step.verb == "pretrain":
                 go_to_first_step(composed)
             if step.verb == "finetune":
-                finetune.check_finetuning(composed.config)
+                finetuning.check_finetuning(composed.config)
     raise Reached
 
 
@@ -199,17 +201,17 @@ def stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("CLOZELAB_CACHE", str(place / "cache"))
     monkeypatch.setattr("sys.stdin", io.StringIO("a film\n"))
-    monkeypatch.setattr(pretrain, "prepared_corpus", stop)
-    monkeypatch.setattr(prepare, "prepared_corpus", stop)
-    monkeypatch.setattr(finetune, "claim_run", stop)
-    monkeypatch.setattr(evaluate, "EvaluationJob", stop)
+    monkeypatch.setattr(pretraining, "prepared_corpus", stop)
+    monkeypatch.setattr(corpora, "prepared_corpus", stop)
+    monkeypatch.setattr(finetuning, "claim_run", stop)
+    monkeypatch.setattr(evaluation, "EvaluationJob", stop)
     monkeypatch.setattr(doctor, "_examine_machine", stop)
     monkeypatch.setattr("clozelab.checks.doctor.examine", stop)
-    monkeypatch.setattr("clozelab.stages.subject.analyse", stop)
+    monkeypatch.setattr("clozelab.planning.sweeps.analyse", stop)
     monkeypatch.setattr("uvicorn.run", stop)
     monkeypatch.setattr(SweepLauncher, "launch", launch_first_and_last)
-    monkeypatch.setattr(reproduce, "run_round", reproduce_first_and_last)
-    monkeypatch.setattr(reproduce, "dry_run", reproduce_first_and_last)
+    monkeypatch.setattr(reproduction, "run_round", reproduce_first_and_last)
+    monkeypatch.setattr(reproduction, "dry_run", reproduce_first_and_last)
     # A machine with as many GPUs as a page speaks of.
     choose = factory.choose_hardware
     here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
@@ -256,11 +258,11 @@ def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) ->
     built = []
 
     def keep(job: Any, *_: Any) -> None:
-        built.append(finetune.build_module(job.cfg, job.encoder_folder, job.encoder, job.data))
+        built.append(finetuning.build_module(job.cfg, job.encoder_folder, job.encoder, job.data))
         raise Reached
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Reached):
-        patch.setattr(finetune, "claim_run", keep)
+        patch.setattr(finetuning, "claim_run", keep)
         cli.main(words_of(command))
     trained = [name for name, value in built[0].named_parameters() if value.requires_grad]
     layers = {match[1] for name in trained if (match := re.search(r"layer\.(\d+)\.", name))}

@@ -491,7 +491,7 @@ def test_the_canary_sings(
     monkeypatch.setattr(experiments, "check_values", lambda *_: None)
     monkeypatch.setattr(sweep, "validate_config_security", lambda *_: None)
     monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
-    monkeypatch.setattr("clozelab.stages.subject.check_targets", lambda *_, **__: None)
+    monkeypatch.setattr("clozelab.checks.gathering.check_targets", lambda *_, **__: None)
     monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
     main([*VERBS[verb](place), *(["hydra.mode=RUN", "seed=-1"] if verb == "sweep" else [])])
     assert (place.parent / "canary").exists(), capsys.readouterr().err

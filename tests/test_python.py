@@ -158,7 +158,7 @@ def test_a_run_leaves_torch_as_it_was(
         during.append((torch.get_num_threads(), torch.get_deterministic_debug_mode()))
         check_lengths(*args)
 
-    monkeypatch.setattr("clozelab.stages.pretrain.check_lengths", check)
+    monkeypatch.setattr("clozelab.assembly.pretraining.check_lengths", check)
     # The page's own Trainer has left what `compose` set.
     torch.backends.mkldnn.matmul.fp32_precision = "none"
     torch.set_num_threads(2)
@@ -328,8 +328,8 @@ def test_a_task_is_predicted_as_it_was_trained_alone(
 
 
 def test_a_line_of_text_is_one_line() -> None:
+    from clozelab.modules.answer_files import text_line
     from clozelab.modules.answers import Answer
-    from clozelab.stages.outputs import text_line
 
     assert text_line(Answer("New\nYork\tCity", 0.5, 0, 3, 16)) == "New York City\t0.5000"
 

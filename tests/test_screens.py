@@ -16,12 +16,12 @@ from tests.screens import read_sections
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
 from clozelab.report.claims import DifferenceView
+from clozelab.report.screen import print_differences
 from clozelab.runs.find import find
 from clozelab.runs.outcome import ending
 from clozelab.runs.record import Record
 from clozelab.stages import compare, list_experiments, plan, runs, status
 from clozelab.stages.report import main as report
-from clozelab.stages.report import print_differences
 from clozelab.terminal import make_console
 
 WIDTHS = 80, 100, 160

@@ -354,9 +354,9 @@ def test_compiling_and_recomputing_are_the_modules_own(
     places: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[Any] = []
-    for stage in ("pretrain", "finetune"):
+    for stage in ("pretraining", "finetuning"):
         noted = lambda encoder, dynamic: compiled.append((encoder, dynamic))  # noqa: E731
-        monkeypatch.setattr(f"clozelab.stages.{stage}.compile_encoder", noted)
+        monkeypatch.setattr(f"clozelab.assembly.{stage}.compile_encoder", noted)
     common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
     words = ["trainer.compile=true", "trainer.gradient_checkpointing=true"]
     module, _, _ = clozelab.compose("pretrain", ["objective=mlm", *words], **common)

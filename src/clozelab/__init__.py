@@ -68,8 +68,8 @@ def __getattr__(name: str) -> object:
 
 def prepare(*words: str, **overrides: object) -> Path:
     """Prepare a corpus; return its folder in the cache."""
+    from clozelab.assembly.corpora import find_corpus
     from clozelab.cli import job
-    from clozelab.stages.prepare import find_corpus
 
     composed = _composed("prepare", words, overrides)
     job(composed)
@@ -103,7 +103,7 @@ def make_report(
 
     Returns the report (`page`, `folder`).
     """
-    from clozelab.stages.report import make
+    from clozelab.report.judging import make
 
     return make(str(name), [*words, *_words(overrides)], report_dir)
 
@@ -124,8 +124,9 @@ def compose(
 
     composed = _composed(verb, words, overrides)
     check_targets(composed.values)
-    stage = import_module(f"clozelab.stages.{verb}")
-    return stage.training_objects(composed.config)
+    room = {"pretrain": "pretraining", "finetune": "finetuning"}[verb]
+    assembly = import_module(f"clozelab.assembly.{room}")
+    return assembly.training_objects(composed.config)
 
 
 def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Record:

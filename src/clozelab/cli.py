@@ -156,7 +156,7 @@ def job(composed: Composed) -> int:
     if "encoder_arm" in composed.values:
         require_encoder(composed.values["encoder"])
     if verb in ("prepare", "pretrain"):
-        from clozelab.stages.prepare import require_sources
+        from clozelab.assembly.corpora import require_sources
 
         require_sources(composed.config)
     tune_allocator()  # before torch and lightning are imported

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.text.did_you_mean import hint
+from clozelab.text.did_you_mean import hint, require_choice
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
 
@@ -94,12 +94,6 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
             )
     _check_number(verb, args.names, grammar.names)
     return args
-
-
-def require_choice(key: str, value: object, choices: Sequence[str]) -> None:
-    """ValueError for a value of a key that is none of its choices."""
-    if value not in choices:
-        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")
 
 
 def _add_option(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from clozelab.assembly.passes import passes
 from clozelab.corpus.files import Source
 from clozelab.launch.sweep import compose
-from clozelab.planning.passes import passes
 
 
 def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

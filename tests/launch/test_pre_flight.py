@@ -15,8 +15,8 @@ from clozelab.config import Composed
 from clozelab.launch import launcher
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, run_preflight
 from clozelab.launch.sweep import compose
+from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
-from clozelab.stages import reproduce
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 JOB = ("objective=mlm", "seed=1")
@@ -142,9 +142,11 @@ def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> N
     environments: list[dict[str, str]] = []
     monkeypatch.delenv(SKIP_DOCTOR)
     monkeypatch.setattr(
-        reproduce, "run_verb", lambda words, **said: environments.append(said["environment"]) or 0
+        reproduction,
+        "run_verb",
+        lambda words, **said: environments.append(said["environment"]) or 0,
     )
-    assert reproduce.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (
+    assert reproduction.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (
         0,
         False,
     )
@@ -160,9 +162,9 @@ def test_which_ends_of_a_sweep_end_the_reproduction(
     """A job that failed does not; a stop does, also one by trainer.max_time, and a sweep that was
     killed.
     """
-    monkeypatch.setattr(reproduce, "run_verb", lambda words, **_: status)
+    monkeypatch.setattr(reproduction, "run_verb", lambda words, **_: status)
     steps = [
         Step("pretrain", "sweep_pretrain", None, ()),
         Step("finetune", "sweep_finetune", None, ()),
     ]
-    assert reproduce.run_steps(steps, Console(quiet=True)) == (status, not goes_on)
+    assert reproduction.run_steps(steps, Console(quiet=True)) == (status, not goes_on)

@@ -18,8 +18,8 @@ from clozelab.datamodules.examples import GroupedSequences, encode_examples
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.embeddings import SiameseEncoder
+from clozelab.modules.exporting import model_to_export, write
 from clozelab.modules.model import read_model, sentence_vectors, write_model
-from clozelab.stages.export import write
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "m n o")]
@@ -90,7 +90,7 @@ def test_loss_and_gradients_are_sentence_transformers(
         "BertModel",
     )
     words = {"form": "sentence_transformers", "pooling": "auto", "dtype": "float32"}
-    write(tmp_path / "st", model, None, {}, has_head=False, **words)
+    write(tmp_path / "st", model_to_export(model, has_head=False), {}, has_head=False, **words)
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
     features = []
     for side in (0, 1):
@@ -152,8 +152,7 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
     )
     write(
         tmp_path / "st",
-        read_model(tmp_path / "m"),
-        None,
+        model_to_export(read_model(tmp_path / "m"), has_head=False),
         {},
         form="sentence_transformers",
         pooling="mean",

@@ -23,13 +23,13 @@ from tests.modules.test_pretraining import (
 )
 from torch import Tensor, nn
 
+from clozelab.assembly.encoders import build_objectives, encoder_config
 from clozelab.corpus.packing import SpecialIds
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs, pretraining
 from clozelab.modules.graphs import LateNumber, StepGraphs, shapes_of
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
-from clozelab.stages.pretrain import build_objectives, encoder_config
 from clozelab.targets import build
 from clozelab.training import guards, trainer
 from clozelab.training.callbacks import TrainingInterruptedError

@@ -17,12 +17,12 @@ import safetensors.torch
 import torch
 
 import clozelab
+from clozelab.assembly.pretraining import require_same_vocabulary
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import Tokenizer, WordPieceTokenizer
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.stages.pretrain import require_same_vocabulary
 
 transformers = pytest.importorskip("transformers")
 

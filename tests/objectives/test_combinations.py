@@ -15,6 +15,7 @@ from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
 from tests.screens import Screens
 from torch import Tensor
 
+from clozelab.assembly.encoders import _load_heads
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.datamodules.examples import TokenSequences
 from clozelab.models import folders
@@ -32,7 +33,6 @@ from clozelab.objectives.objective import Objective, TokenObjective, build_model
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.objectives.spans import SpanBoundary
-from clozelab.stages.pretrain import _load_heads
 
 MASKING = {
     "predict_prob": 0.15,

@@ -10,8 +10,8 @@ import pytest
 from clozelab.models.cost import training_flops_per_token
 from clozelab.planning.jobs import FORWARD_SHARE, Request, Speed, TaskJob
 from clozelab.planning.steps import make_steps
+from clozelab.planning.sweeps import Corpora, analyse
 from clozelab.results.experiment import find_experiment
-from clozelab.stages.subject import Corpora, analyse
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from tests.screens import Screens
 from clozelab.config import canonical
 from clozelab.planning.cost import Costing
 from clozelab.planning.steps import Step, make_steps
+from clozelab.planning.sweeps import Corpora, analyse
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
-from clozelab.stages.subject import Corpora, analyse
 from clozelab.training.host import host_facts
 
 FOLDER = find_experiment("table5_pretraining_tasks")

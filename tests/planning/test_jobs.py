@@ -16,6 +16,7 @@ from tests.objectives.test_permuted import MASKING
 from tests.planning.workers import OF_THIS_MACHINE, Worker
 from tests.screens import Screens
 
+from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
 from clozelab.datamodules.files import Preview
 from clozelab.models.config import EncoderConfig
@@ -24,6 +25,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning import timing
+from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
@@ -37,13 +39,12 @@ from clozelab.planning.jobs import (
     Speed,
     made_up_corpus,
 )
-from clozelab.planning.passes import MOST_PASSES
 from clozelab.planning.steps import make_steps
+from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
-from clozelab.stages.plan import main, parse_budget
-from clozelab.stages.subject import Corpora, analyse, read_preview
+from clozelab.stages.plan import main
 from clozelab.training import runtime
 from clozelab.training.trainer import choose_hardware
 

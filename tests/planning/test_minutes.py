@@ -15,12 +15,12 @@ from clozelab.planning import starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
 from clozelab.planning.jobs import Shape, Speed, rounded_length
 from clozelab.planning.measures import Reading
+from clozelab.planning.plan import keep_plan
 from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import make_steps
+from clozelab.planning.sweeps import Corpora, analyse, text_bytes
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
-from clozelab.stages.plan import keep_plan
-from clozelab.stages.subject import Corpora, analyse, text_bytes
 from clozelab.text.formatting import duration
 
 FOLDER = find_experiment("two_sides")

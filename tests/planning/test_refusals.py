@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.planning.workers import Worker
 
+from clozelab.planning.budget import parse_budget
 from clozelab.planning.steps import make_steps
 from clozelab.stages.plan import main as plan
-from clozelab.stages.plan import parse_budget
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 # A name -> the experiment, the words that no steps are made of, and a part of the sentence.

@@ -8,7 +8,7 @@ import pytest
 
 from clozelab.planning import timing
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
-from clozelab.stages.subject import Corpora
+from clozelab.planning.sweeps import Corpora
 
 OF_THIS_MACHINE = {
     r"together\s+about\s+[\d.]+\s+\w+(,\s+with\s(.|\n)*?report\s+[\d.]+\s+\w+)?": (

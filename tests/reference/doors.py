@@ -1,5 +1,5 @@
-"""The only file of the frozen reference that knows the project: its verbs, its settings, its files
-and its judging.
+"""With task_doors.py the only file of the frozen reference that knows the project: its verbs, its
+settings, its files and its judging.
 
 A refactor that renames a setting, a file or a function changes it here, and nothing else in this
 folder.
@@ -120,19 +120,20 @@ def pretrain(root: Path, name: str) -> Path:
     """Pre-train PRETRAININGS[name] below `root`, where the world and its cache lie too; returns the
     run folder.
     """
-    return _verb("pretrain", root, f"pretrain/{name}", WORLD | PRETRAIN, PRETRAININGS[name])
+    return run_verb("pretrain", root, f"pretrain/{name}", WORLD | PRETRAIN, PRETRAININGS[name])
 
 
 def finetune(root: Path, name: str) -> Path:
     """Fine-tune FINETUNINGS[name] below `root`, after its pre-training; returns the run folder."""
     encoder, words = FINETUNINGS[name]
     begin = {"encoder": root / "pretrain" / encoder / "encoder"}
-    return _verb("finetune", root, f"finetune/{name}", FINETUNE | begin, words)
+    return run_verb("finetune", root, f"finetune/{name}", FINETUNE | begin, words)
 
 
-def _verb(
+def run_verb(
     verb: str, root: Path, name: str, settings: Mapping[str, Any], words: Iterable[str]
 ) -> Path:
+    """Run a verb below `root`; returns the run folder, which is root/name."""
     places = {"data_dir": root / "data", "cache_dir": root / "cache", "run_dir": root / name}
     status = main([verb, *(f"{key}={value}" for key, value in (settings | places).items()), *words])
     if status != 0:
@@ -205,7 +206,7 @@ def finetuning(folder: Path) -> dict[str, Any]:
             values
             | found
             | {"collapsed": scores["collapsed"], "baselines": scores["baselines"]}
-            | {"model": _weights(folder / "model"), "predictions": _predictions(folder)}
+            | {"model": _weights(folder / "model"), "predictions": predictions(folder)}
         ),
     }
 
@@ -235,7 +236,7 @@ def _weights(folder: Path) -> str:
     return found.hexdigest()
 
 
-def _predictions(folder: Path) -> dict[str, str]:
+def predictions(folder: Path) -> dict[str, str]:
     """sha256 of every column of each file of predictions: a column that is added later changes no
     other.
     """

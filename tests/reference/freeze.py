@@ -1,11 +1,13 @@
 """Computes what the frozen reference is about, in one process on one thread.
 
-    python -m tests.reference.freeze                  writes tests/reference/frozen.json anew
-    python -m tests.reference.freeze FILE CASE ...    writes FILE with these cases alone (the test
-    does, and compares)
+    python -m tests.reference.freeze                  writes both files of FROZEN anew
+    python -m tests.reference.freeze CASE ...         freezes these cases anew in frozen_tasks.json,
+    on a machine like the one that froze it
+    python -m tests.reference.freeze FILE.json CASE ...    writes FILE with these cases alone (the
+    test does, and compares)
 
-Freeze anew only where other numbers are meant, and write the reason down in docs/decisions: a
-refactor never does.
+Freeze anew only where other numbers are meant, and write the reason down in README.md beside this
+file: a refactor never does.
 """
 
 from __future__ import annotations
@@ -22,9 +24,15 @@ from typing import Any
 
 import numpy
 import torch
-from tests.reference import doors, rejudge
+from tests.reference import doors, rejudge, task_doors
 
 FROZEN = Path(__file__).with_name("frozen.json")
+FROZEN_TASKS = Path(__file__).with_name("frozen_tasks.json")
+"""The second file has the cases of task_doors.py, and of the first one's the digests that another
+machine makes.
+"""
+BEGUN_FROM = ("pretrain mlm_nsp", "pretrain ltr")
+"""Cases that others begin from."""
 
 
 def cases(root: Path) -> dict[str, Callable[[], Any]]:
@@ -37,6 +45,22 @@ def cases(root: Path) -> dict[str, Callable[[], Any]]:
         found[f"finetune {name}"] = lambda name=name: doors.finetuning(doors.finetune(root, name))
     for name in rejudge.REPORTS:
         found[f"verdicts {name}"] = lambda name=name: {"verdicts": rejudge.rejudge(name)}
+    return found | task_cases(root)
+
+
+def task_cases(root: Path) -> dict[str, Callable[[], Any]]:
+    """The cases of task_doors.py."""
+    found: dict[str, Callable[[], Any]] = {}
+    for name in task_doors.FINETUNINGS:
+        found[f"finetune {name}"] = lambda name=name: doors.finetuning(
+            task_doors.finetune(root, name)
+        )
+    for name in task_doors.EVALUATIONS:
+        found[f"evaluate {name}"] = lambda name=name: task_doors.evaluation(root, name)
+    found["batches"] = lambda: task_doors.batches(root)
+    found["formats"] = lambda: task_doors.formats(root)
+    found["fingerprints of data"] = lambda: task_doors.data_fingerprints(root)
+    found["fingerprints of runs"] = lambda: task_doors.run_fingerprints(root)
     return found
 
 
@@ -46,8 +70,7 @@ def compute(root: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"machine": machine()}
     for case, give in cases(root).items():
-        # which others begin from
-        if not wanted or case in wanted or case in ("pretrain mlm_nsp", "pretrain ltr"):
+        if not wanted or case in wanted or case in BEGUN_FROM:
             try:
                 found[case] = give()
             except Exception:
@@ -96,13 +119,51 @@ def text(value: Any, depth: int = 0) -> str:
     return json.dumps(value)
 
 
+def digests_alone(value: Any) -> Any:
+    """What a case has of texts: the digests of weights and predictions."""
+    if not isinstance(value, dict):
+        return value
+    texts = {key: digests_alone(one) for key, one in value.items() if isinstance(one, str | dict)}
+    return {key: one for key, one in texts.items() if one}
+
+
+def in_two_files(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What frozen.json and frozen_tasks.json have."""
+    of_tasks = task_cases(FROZEN)
+    first = {case: one for case, one in found.items() if case not in of_tasks}
+    second = {"machine": found["machine"]}
+    for case, one in found.items():
+        if case in of_tasks:
+            second[case] = one
+        elif "one_machine" in one:
+            second[case] = {"one_machine": digests_alone(one["one_machine"])}
+    return first, second
+
+
+def renew(found: dict[str, Any], wanted: Collection[str]) -> None:
+    """Freeze some cases anew, beside all others."""
+    frozen = json.loads(FROZEN_TASKS.read_text(encoding="utf-8"))
+    if frozen["machine"] != found["machine"]:
+        raise SystemExit(f"{FROZEN_TASKS} is of another machine, so freeze all anew")
+    _, now = in_two_files(found)
+    save(FROZEN_TASKS, frozen | {case: now[case] for case in wanted})
+
+
+def save(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(text(found) + "\n", encoding="utf-8")
+
+
 def main() -> int:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else FROZEN
+    words = sys.argv[1:]
+    is_for_test = bool(words) and words[0].endswith(".json")
+    wanted = words[1:] if is_for_test else words
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        found = compute(Path(folder), sys.argv[2:])
+        found = compute(Path(folder), wanted)
     failed = {case: one["error"] for case, one in found.items() if "error" in one}
-    if failed and path == FROZEN:
+    if is_for_test:
+        save(Path(words[0]), found)
+    elif failed:
         print(
             *failed.values(),
             f"nothing frozen: {', '.join(failed)} failed",
@@ -110,7 +171,12 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    path.write_text(text(found) + "\n", encoding="utf-8")
+    elif wanted:
+        renew(found, wanted)
+    else:
+        first, second = in_two_files(found)
+        save(FROZEN, first)
+        save(FROZEN_TASKS, second)
     return 0
 
 

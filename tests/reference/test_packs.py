@@ -24,7 +24,7 @@ from clozelab.analysis.verdict_codes import read_verdict
 from clozelab.cli import main
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
-from clozelab.stages.archive import unpack
+from clozelab.runs.archive import unpack
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 FROZEN = sorted(Path(__file__).with_name("packs").glob("*.csv"))

@@ -24,10 +24,10 @@ from clozelab.report import verdict_looks
 from clozelab.report.page import CellView
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
+from clozelab.report.screen import print_page, verdict_table
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
-from clozelab.stages.report import print_page, verdict_table
 from clozelab.text.formatting import duration, signed
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")

@@ -19,8 +19,9 @@ from tests.composing import given
 from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
-from clozelab.report.tracked import tags_of, track_report, track_sweep, tracked_config, tracked_job
+from clozelab.report.tracked import track_report, track_sweep
 from clozelab.runs.store import Run
+from clozelab.runs.tracked import tags_of, tracked_config, tracked_job
 
 
 def test_no_secret_is_shown_nor_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ from clozelab.analysis.history import ANALYSIS_LOG, Breach, BreachKind
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.report.render import Report, write_latex, write_report
+from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
-from clozelab.stages.report import print_page
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"

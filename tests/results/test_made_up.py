@@ -22,12 +22,12 @@ from clozelab.analysis.verdicts import (
     run_interim_analysis,
 )
 from clozelab.planning.choice import power_study
+from clozelab.planning.next_seed import nearest
 from clozelab.report.wording import breach_text
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.stages.reproduce import nearest
 
 METRIC = "validation/accuracy"
 BITS = "validation/bits_per_character"

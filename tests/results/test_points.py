@@ -16,11 +16,11 @@ from rich.console import Console
 from tests.screens import Screens
 
 from clozelab.report.render import DRAWINGS, Report, write_latex, write_report
+from clozelab.report.screen import print_page
 from clozelab.report.summaries import arm_labels
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table, find_series
 from clozelab.runs.find import find
-from clozelab.stages.report import print_page
 
 FIGURE_5 = "figure5_training_steps"
 PERCENTS = (5, 10, 25, 50, 75, 100)

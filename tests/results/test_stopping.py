@@ -16,10 +16,10 @@ from tests.results.words import judgement_note, verdict_label
 from clozelab.analysis.statistics import sequential_p
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Forecast, Judgement, run_interim_analysis
+from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
-from clozelab.stages.reproduce import nearest
 
 FILE = importlib.util.spec_from_file_location(
     "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"

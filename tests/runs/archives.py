@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.cli import main
-from clozelab.stages.archive import MANIFEST
+from clozelab.runs.archive import MANIFEST
 
 NAME = "table5_pretraining_tasks"
 MEANS = {

@@ -21,9 +21,9 @@ from tests.screens import Screens
 from clozelab.files.digests import digest
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
+from clozelab.runs.archive import MANIFEST, RUNS
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
-from clozelab.stages.archive import MANIFEST, RUNS
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -21,9 +21,9 @@ from tests.screens import Screens
 from clozelab.files.digests import digest
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
+from clozelab.runs.archive import RUNS
 from clozelab.runs.identity import identity_of
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.stages.archive import RUNS
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

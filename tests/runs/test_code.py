@@ -21,6 +21,7 @@ from tests.composing import Given, given
 from tests.screens import Screens
 
 from clozelab.launch.jobs import job_status
+from clozelab.planning import reproduction
 from clozelab.runs import code as code_module
 from clozelab.runs.code import code_hash, code_of, code_of_results
 from clozelab.runs.record import read_record
@@ -89,7 +90,9 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("models.layers", True, True),
         ("optim.adamw", True, True),
         ("training.checkpoints", True, True),
-        ("stages.factory", True, True),
+        ("assembly.factory", True, True),
+        ("assembly.pretraining", True, False),
+        ("assembly.finetuning", False, True),
         ("stages.pretrain", True, False),
         ("metrics.glue", False, True),
         ("training.tracking", False, False),
@@ -341,9 +344,12 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
         "load_experiment": Path,
         "make_steps": lambda *_: [step],
         "all_complete": lambda _: True,
+        "judge": lambda *_: None,
     }
-    for name, stand_in in (nothing | {"judge": lambda *_: None}).items():
-        monkeypatch.setattr(reproduce, name, stand_in)
+    for name in ("open_experiment", "make_steps"):
+        monkeypatch.setattr(reproduce, name, nothing[name])
+    for name in ("load_experiment", "all_complete", "judge"):
+        monkeypatch.setattr(reproduction, name, nothing[name])
     assert reproduce.main(["first"]) == 0
     screen.log(caplog, hide=COMMITS)
     other_mlm()

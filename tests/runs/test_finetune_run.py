@@ -31,9 +31,9 @@ from clozelab.files.digests import file_sha256
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs import code, inputs
+from clozelab.runs.archive import run_files
 from clozelab.runs.code import code_of_results
 from clozelab.runs.store import RunConflictError
-from clozelab.stages.archive import run_files
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
 
@@ -306,8 +306,8 @@ def test_killed_run_goes_on_from_its_last_checkpoint(
     finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = whole()
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 4)
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.training_step
 
     def dies(self: FineTuning, *rest: Any) -> Any:
@@ -335,8 +335,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
 ) -> None:
     caplog.set_level(logging.INFO)
     undisturbed = whole()
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 4)
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_SECONDS", 1e-9)
     with pytest.raises(TrainingInterruptedError):
         finetune("stop_after_step=22", name="stopped")
     last = tmp_path / "stopped" / "checkpoints" / "last.ckpt"
@@ -357,8 +357,8 @@ def test_weights_that_are_no_numbers_are_not_saved(
 ) -> None:
     """Between two log points no loss would have told it, and the saved run would never recover."""
     undisturbed = whole()
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 2)
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_INTERVAL_STEPS", 2)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.on_train_batch_end
 
     def poisoned(self: FineTuning, *rest: Any) -> None:
@@ -378,7 +378,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
 
 
 def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 1)
+    monkeypatch.setattr("clozelab.assembly.finetuning.CHECKPOINT_INTERVAL_STEPS", 1)
     monkeypatch.setattr("lightning.pytorch.Trainer.save_checkpoint", None)  # would fail
     finetune()
 

@@ -15,12 +15,13 @@ from tests.screens import Screens
 
 from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
+from clozelab.planning import reproduction
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
 from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch
 from clozelab.runs.record import JobName
+from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.stages import reproduce
-from clozelab.stages.status import ExperimentStatus, experiment_statuses
 from clozelab.stages.status import main as status_verb
 
 EXPERIMENT = "table5_pretraining_tasks"
@@ -222,8 +223,8 @@ def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> No
 
 
 def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "all_complete", lambda steps: False)
-    monkeypatch.setattr(reproduce, "run_steps", lambda steps, console: (130, True))
+    monkeypatch.setattr(reproduction, "all_complete", lambda steps: False)
+    monkeypatch.setattr(reproduction, "run_steps", lambda steps, console: (130, True))
     words = [
         EXPERIMENT,
         "scale=demo",

@@ -29,6 +29,7 @@ from tests import forked
 from tests.composing import composed, run_stage
 from tests.screens import Screens
 
+from clozelab.assembly.encoders import build_objectives
 from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
@@ -36,7 +37,6 @@ from clozelab.datamodules.corpus import VALIDATION_SEED, contents_of
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer, read_model
 from clozelab.stages import pretrain
-from clozelab.stages.pretrain import build_objectives
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 

@@ -13,9 +13,9 @@ from tests.composing import given
 from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.launch.experiments import sweeps_in
-from clozelab.report.tracked import tracked_config
 from clozelab.runs.inputs import watched_files
 from clozelab.runs.store import Run
+from clozelab.runs.tracked import tracked_config
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import flatten
 from clozelab.text.redaction import HIDDEN, redacted, redacted_words

@@ -16,9 +16,9 @@ from tests.runs.test_pretrain_run import command, environment, workplace  # noqa
 from tests.screens import Screens
 
 from clozelab.cli import main
-from clozelab.stages import rerun
-from clozelab.stages.compare import open_run
-from clozelab.stages.rerun import TIMED, run_differences
+from clozelab.results import rerun
+from clozelab.results.rerun import TIMED, run_differences
+from clozelab.runs.find import open_run
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
 from clozelab.training.measuring import read_rows

@@ -15,10 +15,10 @@ from tests.runs.test_labelled_scores import rows, write
 from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
 
 from clozelab.cli import main
+from clozelab.results import rerun
 from clozelab.results.answers import unnamed_positive_label
 from clozelab.runs.record import read_record
 from clozelab.runs.store import fingerprint_of
-from clozelab.stages import rerun
 
 RECIPE = ("learning_rate=0.001", "epochs=2", "global_batch_size=16")
 CLASS = "task.data.positive_label"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.stages.factory import check_fraction
+from clozelab.assembly.factory import check_fraction
 
 PHASES = [{"steps": 100}, {"steps": 300}]
 

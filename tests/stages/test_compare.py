@@ -15,7 +15,9 @@ import pytest
 from tests.screens import Screens
 
 from clozelab.results.answers import paired_test
-from clozelab.stages.compare import differences, final_scores, held_out_figures, main, open_run
+from clozelab.results.comparison import differences, final_scores, held_out_figures
+from clozelab.runs.find import open_run
+from clozelab.stages.compare import main
 
 
 @pytest.fixture

@@ -12,16 +12,17 @@ import pytest
 import torch
 from tests.screens import Screens
 
+from clozelab.assembly.corpora import find_corpus, prepared_corpus
+from clozelab.checks.gathering import gather, gather_sweep
 from clozelab.checks.subject import ERROR, WARNING, Subject
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.planning import reproduction
 from clozelab.planning.jobs import Request, Speed
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
 from clozelab.stages.doctor import main as doctor
-from clozelab.stages.prepare import find_corpus, prepared_corpus
-from clozelab.stages.subject import gather, gather_sweep
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 EXPERIMENT = EXPERIMENTS_DIR / "table5_pretraining_tasks"
@@ -75,7 +76,7 @@ def test_the_pre_flight_of_a_prepared_world(
     gathered: list[Subject] = []
     with monkeypatch.context() as patch:  # what the verb looks at
         patch.setattr(
-            "clozelab.stages.subject.gather",
+            "clozelab.checks.gathering.gather",
             lambda *given: gathered.append(gather(*given)) or gathered[0],
         )
         assert doctor([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
@@ -417,7 +418,7 @@ def test_reproduce_stops_at_an_error(
             assert words[1] == str(EXPERIMENT) and words[-1] == "--brief"
         return ends.get(words[0], 0)
 
-    monkeypatch.setattr(reproduce, "run_verb", run)
+    monkeypatch.setattr(reproduction, "run_verb", run)
     words = [
         str(EXPERIMENT),
         "scale=demo",

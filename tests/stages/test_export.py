@@ -23,7 +23,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import Model, read_model, write_model
-from clozelab.stages.model_card import without_path
+from clozelab.report.model_card import without_path
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 LABELS = ("no", "perhaps", "yes")

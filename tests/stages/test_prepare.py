@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tests.screens import Screens
 
+from clozelab.assembly.corpora import prepared_corpus
 from clozelab.config import typed
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 from clozelab.schema import PrepareConfig
-from clozelab.stages.prepare import main, prepared_corpus
+from clozelab.stages.prepare import main
 
 NUM_DOCUMENTS = 30
 

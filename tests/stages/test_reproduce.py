@@ -19,6 +19,7 @@ from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Judgement
 from clozelab.cli import main
 from clozelab.launch.jobs import PlannedJob
+from clozelab.planning import next_seed, reproduction
 from clozelab.planning.steps import Step
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
@@ -40,13 +41,13 @@ def plan(monkeypatch: pytest.MonkeyPatch, **statuses: list[str]) -> list[str]:
             yield PlannedJob((), name, status)
 
     monkeypatch.setattr(Step, "sweep", property(lambda step: step.config_name))
-    monkeypatch.setattr(reproduce, "planned_jobs", planned)
+    monkeypatch.setattr(reproduction, "planned_jobs", planned)
     return seen
 
 
 def test_complete_runs_leave_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, sweep_pretrain=["complete"] * 2, sweep_finetune=["complete"] * 3)
-    assert reproduce.all_complete(STEPS)
+    assert reproduction.all_complete(STEPS)
 
 
 @pytest.mark.parametrize("status", ["new", "failed", "interrupted", "running", "check", "shared"])
@@ -56,13 +57,13 @@ def test_the_first_open_job_is_enough(monkeypatch: pytest.MonkeyPatch, status: s
         sweep_pretrain=["complete", status, "complete"],
         sweep_finetune=["complete"] * 50,
     )
-    assert not reproduce.all_complete(STEPS)
+    assert not reproduction.all_complete(STEPS)
     assert seen == ["complete", status]
 
 
 def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, sweep_pretrain=["complete"], sweep_finetune=["complete", "new"])
-    assert not reproduce.all_complete(STEPS)
+    assert not reproduction.all_complete(STEPS)
 
 
 def ruled(folder: Path, **more: Any) -> Path:
@@ -133,9 +134,9 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
             judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]], table=None
         )
 
-    monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(reproduce, "seed_seconds", lambda *_: None)
-    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduction, "run_round", run_round)
+    monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
     assert rounds == [
@@ -179,9 +180,9 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
             judgements=[judgement(experiment, 0, 2 + len(rounds), Verdict.INCONCLUSIVE)], table=None
         )
 
-    monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(reproduction, "run_round", run_round)
+    monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduction.time, "monotonic", lambda: clock[0])
     # Runs that were there already take no time in this round: what a seed took then counts.
     for budget, before, wanted in (
         ("390s", 0.0, 1),
@@ -190,7 +191,7 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         ("2h", 7000.0, 1),
     ):
         rounds.clear()
-        monkeypatch.setattr(reproduce, "seed_seconds", lambda *_, before=before: before or None)
+        monkeypatch.setattr(reproduction, "seed_seconds", lambda *_, before=before: before or None)
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
@@ -198,8 +199,8 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
 def test_a_round_that_was_stopped_is_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduce, "run_round", lambda *_, **__: (130, None))
-    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduction, "run_round", lambda *_, **__: (130, None))
+    monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(ruled(tmp_path / "mine")), "until=decided"]) == 130
 
 
@@ -239,15 +240,15 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
     folder = ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     experiment = load_experiment(folder)
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
-    assert reproduce.next_seed(found, experiment) == ["seeds=4", "pretrain.arm=b,a", "row=b,a"]
+    assert next_seed.next_seed(found, experiment) == ["seeds=4", "pretrain.arm=b,a", "row=b,a"]
     stages = []
 
     def run_round(_: Path, __: Any, ___: Any, steps: list[Any], **____: Any) -> tuple[int, Any]:
         stages.append([step.verb for step in steps])
         return 0, SimpleNamespace(judgements=[found], table=None)
 
-    monkeypatch.setattr(reproduce, "run_round", run_round)
-    monkeypatch.setattr(reproduce, "seed_seconds", lambda *_: None)
+    monkeypatch.setattr(reproduction, "run_round", run_round)
+    monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
     with screen.refuses(ValueError):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"
@@ -284,11 +285,11 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
     column = DataColumn("x", "x", "m", experiment.columns[1], Origin.OTHER, tasks=("blimp",))
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     found = replace(found, placed=replace(found.placed, column=column))
-    assert reproduce.next_seed(found, experiment) == [
+    assert next_seed.next_seed(found, experiment) == [
         *("pretrain.seed=4", "pretrain.arm=b,a"),
         *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),
     ]
-    assert reproduce.first_seeds(experiment, "decided", ["finetune.seed=1"]) == "seeds=1,2,3"
+    assert next_seed.first_seeds(experiment, "decided", ["finetune.seed=1"]) == "seeds=1,2,3"
 
 
 def test_rows_at_unequal_seeds_get_the_one_that_is_lacking(tmp_path: Path) -> None:
@@ -296,4 +297,4 @@ def test_rows_at_unequal_seeds_get_the_one_that_is_lacking(tmp_path: Path) -> No
     experiment = load_experiment(ruled(tmp_path / "mine"))
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     seeds = {"b a": "1 2 3 4/1 2", "b random": "1 2 3/1 2"}
-    assert reproduce.next_seed(replace(found, seeds=seeds), experiment)[0] == "pretrain.seed=4"
+    assert next_seed.next_seed(replace(found, seeds=seeds), experiment)[0] == "pretrain.seed=4"

@@ -21,9 +21,9 @@ from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
+from clozelab.modules import serving
 from clozelab.modules.model import write_model
-from clozelab.stages import serve
-from clozelab.stages.serve import MAX_WAITING, build_app
+from clozelab.modules.serving import MAX_WAITING, build_app
 
 testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -194,7 +194,7 @@ def test_who_comes_when_too_many_wait_is_told_so(
 ) -> None:
     gate = threading.Event()
     monkeypatch.setattr(predictor, "progress", lambda batches: gate.wait(30) and batches)
-    monkeypatch.setattr(serve, "MAX_WAITING", 2)
+    monkeypatch.setattr(serving, "MAX_WAITING", 2)
     with (
         testing.TestClient(build_app(predictor, max_bytes=2000)) as client,
         ThreadPoolExecutor(8) as pool,

@@ -12,8 +12,9 @@ import pytest
 from lightning.pytorch.loggers import Logger
 from tests.screens import Screens
 
+from clozelab.assembly import factory, sending
 from clozelab.runs.record import Record
-from clozelab.stages import factory, track
+from clozelab.stages import track
 from clozelab.training.catching_up import Numbers, Recorded, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
 
@@ -83,12 +84,12 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
     monkeypatch.setattr(factory, "recompose_config", recompose_config)
     monkeypatch.setattr(factory, "build_trackers", lambda cfg, job: {"mine": made})
     job = SimpleNamespace(config={"seed": 1})
-    monkeypatch.setattr("clozelab.report.tracked.job_of_record", lambda cfg, record: job)
+    monkeypatch.setattr("clozelab.runs.tracked.job_of_record", lambda cfg, record: job)
     return made
 
 
 def test_what_is_missing_is_sent_with_its_time(record: Record, tracker: Tracker) -> None:
-    track.send(record, "mine")
+    sending.send(record, "mine")
     began = 1767225600.0  # 2026-01-01
     assert [(call.step, call.time - began, call.metrics) for call in tracker.calls] == [
         (1, 2.0, {"train/tokens": 100.0, "train/seconds": 2.0}),
@@ -119,7 +120,7 @@ def test_a_tracker_that_is_still_away_is_one_sentence(
         ValueError,
         match=r"mine did not take the numbers of .*Connection refused\); try again later",
     ):
-        track.send(record, "mine")
+        sending.send(record, "mine")
     assert unsent(record.folder) == {"mine": 4}
 
 
@@ -131,7 +132,7 @@ def test_folders_above_runs_give_those_that_lack_something(
 ) -> None:
     sent: list[Path] = []
     monkeypatch.setattr(track, "read_record", lambda folder: folder)
-    monkeypatch.setattr(track, "send", lambda folder, wanted: sent.append(folder))
+    monkeypatch.setattr(sending, "send", lambda folder, wanted: sent.append(folder))
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{}")

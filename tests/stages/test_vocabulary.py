@@ -17,6 +17,7 @@ from tests.composing import composed
 from tests.corpus.test_folder_tokenizers import TRAINING
 
 import clozelab
+from clozelab.assembly.encoders import build_objectives, encoder_config
 from clozelab.cli import main
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.packing import SpecialIds
@@ -31,7 +32,6 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
 from clozelab.modules.model import write_model
 from clozelab.objectives.objective import build_models
-from clozelab.stages.pretrain import build_objectives, encoder_config
 
 transformers = pytest.importorskip("transformers")
 

@@ -128,10 +128,10 @@ import sys
 from rich.console import Console
 from clozelab import cli
 from clozelab.planning.steps import Step
-from clozelab.stages import reproduce
+from clozelab.planning import reproduction
 
 steps = [Step("show", "", None, ()), Step("list", "", None, ())]
-cli._run = lambda words: reproduce.run_steps(steps, Console(stderr=True))[0]
+cli._run = lambda words: reproduction.run_steps(steps, Console(stderr=True))[0]
 sys.exit(cli.main(["reproduce"]))
 """
 

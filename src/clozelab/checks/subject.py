@@ -1,6 +1,6 @@
 """What the pre-flight looks at, and what a check says of it.
 
-stages/subject.py composes it from an experiment.
+checks/gathering.py composes it from an experiment.
 """
 
 from __future__ import annotations

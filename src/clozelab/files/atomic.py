@@ -31,3 +31,9 @@ def atomic_write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a text file of these lines, whole or not at all."""
     with atomic_open(path) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def refuse_to_replace(to: Path) -> None:
+    """ValueError for a file, or a folder that holds anything: what it holds would be gone."""
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ValueError(f"{to} is there; remove it, or give to= another name")

@@ -28,7 +28,7 @@ from clozelab import hydra_compat
 from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
-from clozelab.launch.experiments import KINDS, MEASURED
+from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
 from clozelab.schema import PretrainConfig
 from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, values_of
@@ -293,3 +293,31 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
                     f"{forced[key]} stands beside the sweep's own {word}: write {key}= to replace"
                     " its values"
                 )
+
+
+def sweeps_of(folder: Path) -> dict[str, str]:
+    """Stage -> the experiment's sweep configuration. Raises ValueError where there is none."""
+    names = sweeps_in(folder)
+    if not names:
+        raise ValueError(
+            f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and"
+            " sweep_finetune.yaml"
+        )
+    return names
+
+
+def runs_root(
+    folder: Path | None, overrides: Sequence[str], config_name: str | None = None
+) -> tuple[Path, str]:
+    """Folder of an experiment's runs at its scale, and the scale's name.
+
+    One of its sweeps says so: `config_name`, else the first.
+    """
+    name = config_name or next(iter(sweeps_of(folder or Path()).values()))
+    return root_of(compose(name, list(overrides), folder=folder, sweep=True))
+
+
+def root_of(master: Composed) -> tuple[Path, str]:
+    """(folder of the runs at the scale, the scale's name) of a sweep's master configuration."""
+    scale = str(master.get("scale.name"))
+    return Path(str(master.get("runs_dir"))) / str(master.get("experiment")) / scale, scale

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,7 +17,8 @@ from torch import Tensor
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.embeddings import LearnedPositions
 from clozelab.models.heads import VocabularyHead
-from clozelab.modules.model import Model
+from clozelab.modules.model import PROBLEM_TYPES, Model, write_model
+from clozelab.modules.sentence_folders import activation_keys, files_beside
 
 
 def mean_rows(table: Tensor, pieces: Sequence[list[int]], num_entries: int) -> Tensor:
@@ -56,3 +58,24 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
     provenance = dict(model.provenance)
     provenance["tokenizer_fingerprint"] = tokenizer.fingerprint
     return replace(model, tokenizer=tokenizer, config={**model.config, "clozelab": provenance})
+
+
+def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[int]]) -> None:
+    """Write a model's folder with another tokenizer; `pieces` are rows of the old matrix."""
+    model = with_vocabulary(model, tokenizer, pieces)
+    has_pooler = "pooler" not in model.untrained
+    remembered = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
+    problem_type = PROBLEM_TYPES.get(model.task or "")
+    files = files_beside(model.folder)
+    write_model(
+        to,
+        model.encoder,
+        dict(model.heads),
+        tokenizer,
+        labels=model.labels,
+        problem_type=problem_type,
+        max_length=model.max_length,
+        with_pooler=has_pooler,
+        extra_config=remembered,
+        extra_files=files,
+    )

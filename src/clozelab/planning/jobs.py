@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -28,7 +29,6 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
-from clozelab.planning.passes import MOST_PASSES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint

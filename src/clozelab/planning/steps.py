@@ -18,12 +18,11 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
-from clozelab.config import Composed
-from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, sweeps_in
+from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
-from clozelab.launch.sweep import Sweep, compose
+from clozelab.launch.sweep import Sweep, compose, root_of, runs_root, sweeps_of
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs
@@ -268,28 +267,6 @@ def _first(word: str) -> str:
     return f"{parsed.get_key_element()}={next(iter(parsed.sweep_string_iterator()))}"
 
 
-def sweeps_of(folder: Path) -> dict[str, str]:
-    """Stage -> the experiment's sweep configuration. Raises ValueError where there is none."""
-    names = sweeps_in(folder)
-    if not names:
-        raise ValueError(
-            f"{folder} has no sweep: give arms in paper.yaml, or sweep_pretrain.yaml and"
-            " sweep_finetune.yaml"
-        )
-    return names
-
-
-def runs_root(
-    folder: Path | None, overrides: Sequence[str], config_name: str | None = None
-) -> tuple[Path, str]:
-    """Folder of an experiment's runs at its scale, and the scale's name.
-
-    One of its sweeps says so: `config_name`, else the first.
-    """
-    name = config_name or next(iter(sweeps_of(folder or Path()).values()))
-    return root_of(compose(name, list(overrides), folder=folder, sweep=True))
-
-
 def open_results(name: str, overrides: Sequence[str]) -> tuple[Experiment, Runs]:
     """An experiment, and its runs at a scale. ValueError: there is no run."""
     experiment = open_experiment(name)
@@ -300,9 +277,3 @@ def open_results(name: str, overrides: Sequence[str]) -> tuple[Experiment, Runs]
             f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
         )
     return experiment, runs
-
-
-def root_of(master: Composed) -> tuple[Path, str]:
-    """(folder of the runs at the scale, the scale's name) of a sweep's master configuration."""
-    scale = str(master.get("scale.name"))
-    return Path(str(master.get("runs_dir"))) / str(master.get("experiment")) / scale, scale

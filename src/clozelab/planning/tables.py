@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich import filesize
 
 from clozelab.analysis.phrases import listed, rough
-from clozelab.planning.passes import MOST_PASSES, passes
+from clozelab.assembly.passes import MOST_PASSES, passes
 from clozelab.terminal import Heading
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 

@@ -12,6 +12,7 @@ from clozelab.files.digests import digest
 from clozelab.text.plain import ReadOnlyJson, flatten
 
 ROOMS = (
+    "assembly",
     "corpus",
     "datamodules",
     "files",

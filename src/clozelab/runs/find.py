@@ -244,3 +244,14 @@ def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
         if set(known_values).isdisjoint(values.split(",")):
             conditions[-1] += f" ({hint(values, known_values)})"
     return f"none of the {len(records)} runs has {' and '.join(conditions)}"
+
+
+def open_run(path: str) -> Record:
+    """Read the record of one run folder; ValueError where there is none, or it is damaged."""
+    folder = Path(path)
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
+    record = open_folder(folder, folder)
+    if record.status == DAMAGED:
+        raise ValueError(f"{path} is damaged: {record.problem}")
+    return record

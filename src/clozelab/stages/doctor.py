@@ -86,13 +86,13 @@ def _examine_subject(args: ParsedArgs) -> int:
 
 def _gather(args: ParsedArgs) -> Subject:
     """What the command line names: an experiment, or one stage's sweep."""
+    from clozelab.checks import gathering
     from clozelab.launch.launcher import PLAN_FOLDER
-    from clozelab.stages import subject
 
     (name,) = args.names
     if name not in SWEEPS:
-        return subject.gather(find_experiment(name), args.overrides)
+        return gathering.gather(find_experiment(name), args.overrides)
     plan_folder = None
     if PLAN_FOLDER in os.environ:
         plan_folder = Path(os.environ[PLAN_FOLDER])
-    return subject.gather_sweep(step_of(args), plan_folder)
+    return gathering.gather_sweep(step_of(args), plan_folder)

@@ -8,17 +8,12 @@ machine that has the run's corpus.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from clozelab.files.atomic import refuse_to_replace
 from clozelab.models.locate import find_model
 from clozelab.runs.record import Record, read_record
 from clozelab.terminal import SWITCH, ParsedArgs, verb
-from clozelab.text.plain import JsonObject
-
-if TYPE_CHECKING:
-    from clozelab.modules.model import Model
 
 FORMATS = ("transformers", "onnx", "sentence_transformers")
 CHOICES = {
@@ -113,7 +108,7 @@ def folders_below(to: Path | None, names: Sequence[str]) -> dict[str, Path]:
 
 
 def export_model(
-    name: str, to: Path | None, values: Mapping[str, str], files: Mapping[str, bytes]
+    name: str, to: Path | None, values: Mapping[str, str], files: Mapping[str, str | bytes]
 ) -> Path:
     """Write one model by the verb's `values`, with what order_files made; returns its folder."""
     path = Path(name)
@@ -126,6 +121,8 @@ def export_model(
         )
     # A finished model is read. A run on its way is written out from its newest checkpoint,
     # which is all that is asked for where the form is transformers' own.
+    from clozelab.assembly.recorded import export_checkpoint  # torch takes seconds
+
     if not is_checkpoint:
         source = find_model(name, from_hub=values.get("hub") == "true")
     elif form != "transformers":
@@ -134,14 +131,17 @@ def export_model(
         return export_checkpoint(path.resolve(), to)
     if to is None:
         raise ValueError("export: say where the model goes, to=FOLDER")
-    # torch takes seconds, which --help and a wrong name need not wait
+    from clozelab.modules.exporting import model_to_export, write
     from clozelab.modules.model import read_model
+    from clozelab.report.model_card import model_card
 
     has_head = values.get("head") != "false" and form != "sentence_transformers"
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
-    model = read_model(source)
-    write(to, model, record, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
+    model = model_to_export(read_model(source), has_head=has_head)
+    card = model_card(model, record, to.name, form, dtype)
+    files = {"README.md": card, **files}
+    write(to, model, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
 
 
@@ -152,7 +152,7 @@ def order_files(name: str, values: Mapping[str, str]) -> dict[str, bytes]:
     """
     if values.get("batch_order") != "true":
         return {}
-    from clozelab.stages.batch_order import FILE, batch_order
+    from clozelab.assembly.recorded import FILE, batch_order
 
     record = read_record(Path(name))
     if record is None:
@@ -176,153 +176,3 @@ def is_unfinished(path: Path, record: Record | None) -> bool:
     if record is None or record.stage != "pretrain":
         return False
     return not (record.folder / "encoder").is_dir() and (path / "run.json").is_file()
-
-
-def refuse_to_replace(to: Path) -> None:
-    """ValueError for a file, or a folder that holds anything: what it holds would be gone."""
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ValueError(f"{to} is there; remove it, or give to= another name")
-
-
-def write(
-    to: Path,
-    model: Model,
-    record: Record | None,
-    further_files: Mapping[str, bytes],
-    *,
-    form: str,
-    pooling: str,
-    has_head: bool,
-    dtype: str,
-) -> None:
-    """Write a model's folder in one of FORMATS; `further_files` go along, name -> content."""
-    from clozelab.modules.model import PROBLEM_TYPES, has_pooler, write_model
-    from clozelab.modules.onnx import to_onnx
-    from clozelab.modules.sentence_folders import activation_keys, files_beside
-    from clozelab.stages.model_card import model_card
-
-    provenance = model.provenance
-    extra_config: JsonObject = {"clozelab": provenance, **activation_keys(model.folder)}
-    if has_head:
-        require_trained_heads(model)
-        if "task" in provenance:
-            extra_config["finetuning_task"] = provenance["task"]
-    else:
-        model = without_heads(model)
-    # Name in the folder -> content, of what is no weight, configuration or tokenizer.
-    files: dict[str, str | bytes] = {"README.md": model_card(model, record, to.name, form, dtype)}
-    files |= further_files
-    if form == "onnx":
-        files["onnx/model.onnx"] = to_onnx(model)
-    if form == "sentence_transformers":
-        files |= sentence_transformers_files(model, pooling)
-    else:
-        files |= files_beside(model.folder)
-    heads = dict(model.heads)
-    problem_type = PROBLEM_TYPES.get(model.task or "")
-    with_pooler = has_pooler(model)
-    write_model(
-        to,
-        model.encoder,
-        heads,
-        model.tokenizer,
-        labels=model.labels,
-        problem_type=problem_type,
-        max_length=model.max_length,
-        with_pooler=with_pooler,
-        extra_config=extra_config,
-        extra_files=files,
-        dtype=dtype,
-    )
-
-
-def require_trained_heads(model: Model) -> None:
-    """ValueError for a head that has no weights, or is not ours; a pooler may lack them."""
-    from clozelab.models.folders import refuse_foreign
-
-    if model.task:
-        refuse_foreign(model.foreign, model.folder)
-    for kind in model.untrained:
-        if kind != "pooler":
-            raise ValueError(
-                f"{model.folder} has no weights for its {kind} head, so a program would make them"
-                " up: train it (clozelab finetune), or say head=false"
-            )
-
-
-def without_heads(model: Model) -> Model:
-    """The encoder alone, as a model of its own architecture."""
-    from torch import nn
-
-    from clozelab.models.registry import family_for
-    from clozelab.modules.model import has_pooler
-
-    config = model.encoder.config
-    # Not every model has trained a pooler: a masked one without a pair objective has not.
-    untrained: tuple[str, ...] = ("pooler",)
-    if has_pooler(model):
-        untrained = ()
-    return replace(
-        model,
-        heads=nn.ModuleDict(),
-        task=None,
-        labels=(),
-        architecture=family_for(config).architecture((), config.is_causal),
-        untrained=untrained,
-    )
-
-
-def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
-    """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
-    from clozelab.modules.model import sentence_vectors
-    from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
-
-    vectors = SentenceVectors(pooling)
-    if pooling == "auto":
-        vectors = sentence_vectors(model.folder)
-    files = sentence_files(vectors, model.encoder.config, model.max_length)
-    if not files:
-        raise ValueError(
-            "pooling=cls: sentence-transformers reads the first token: a causal encoder's sees only"
-            " itself, and an XLNet's text ends with [CLS]; choose mean"
-        )
-    return files
-
-
-def export_checkpoint(run: Path, to: Path | None) -> Path:
-    """Write the encoder of a run's newest checkpoint; returns its folder.
-
-    That is RUN/encoders/step-N unless `to` is given. ValueError where the run has no checkpoint of
-    its own.
-    """
-    from clozelab.stages import factory, pretrain
-    from clozelab.training.callbacks import SameConfig
-    from clozelab.training.checkpoints import load_file, newest_whole
-    from clozelab.training.trainer import Hardware
-
-    record = read_record(run)
-    checkpoint_path = newest_whole(run / "checkpoints", put_aside=False)
-    if record is None or record.stage != "pretrain" or checkpoint_path is None:
-        raise ValueError(
-            f"{run} is no pre-training run with a checkpoint; a complete one has its encoder/"
-            " already"
-        )
-    checkpoint = load_file(checkpoint_path)
-    if checkpoint[SameConfig.KEY] != record.fingerprint:
-        raise ValueError(f"{checkpoint_path} is of another run than the run.json above it")
-    with factory.recompose_config(record) as composed:
-        cfg = composed.config
-        objectives = pretrain.build_objectives(cfg)
-        corpus = pretrain.recorded_corpus(cfg, record)
-        # Whatever it was trained on, this process only loads and writes.
-        hardware = Hardware("cpu", 1, 1, "auto", "32-true")
-        module = pretrain.build_module(cfg, hardware, corpus, objectives, total_steps=1)
-        tokenizer = pretrain.encoder_tokenizer(cfg, corpus, objectives)
-    module.load_state_dict(checkpoint["state_dict"])
-    step = int(checkpoint["global_step"])
-    folder = run / "encoders" / f"step-{step}"
-    if to is not None:
-        folder = to.resolve()
-    provenance = pretrain.encoder_provenance(cfg, record, corpus, step=step)
-    module.save_encoder(folder, tokenizer.files(), provenance, cfg.encoder_dtype)
-    return folder

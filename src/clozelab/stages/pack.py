@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import tempfile
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich import filesize
 
-from clozelab.planning.steps import runs_root
+from clozelab.launch.sweep import runs_root
+from clozelab.report.packed_results import write_results_table
 from clozelab.results.experiment import find_experiment
-from clozelab.runs.find import find, select
-from clozelab.runs.identity import RESULTS_VERSIONS
-from clozelab.runs.progress import LAUNCH_FILE
-from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record, read_record
-from clozelab.stages.archive import (
-    EXPERIMENT,
-    NOTE_PATTERNS,
-    PACKED_STATUSES,
+from clozelab.runs.archive import (
     PREDICTION_PATTERNS,
     RESULTS,
-    RUNS,
     WEIGHTS,
-    Manifest,
     describe_machines,
-    run_files,
     write_archive,
-    write_results_table,
 )
+from clozelab.runs.packing import Selection, files_to_pack, hide_folders, make_manifest, select_runs
 from clozelab.terminal import SWITCH, ParsedArgs, say, verb
-from clozelab.text.safe_yaml import own_text
 
 HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER]
         [encoders=true] [predictions=false] [name=value ...]
@@ -53,22 +37,6 @@ and so are damaged ones; failed ones come along.
 
 `clozelab pool` puts packs together."""
 FILTERS = ("stage", "name", "task", "seeds")
-# Files of text that name folders of the machine on which they were written.
-FILES_WITH_PATHS = (RUN_FILE, CONFIG_FILE, LAUNCH_FILE.name)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The runs to pack, and where they come from."""
-
-    root: Path  # the folder of the runs
-    runs_dir: Path  # the names in the archive are relative to it
-    experiment: Path | None  # what judges the runs
-    scale: str
-    # The chosen runs, then those of other experiments that they share; each one's `place` is
-    # below runs_dir.
-    records: list[Record]
-    num_left_out: Counter[str]  # by status
 
 
 @verb(
@@ -89,7 +57,8 @@ def main(args: ParsedArgs) -> int:
     if args.values.get("predictions") == "false":
         left_out += PREDICTION_PATTERNS
     out = Path(args.values["out"])
-    selection = select_runs(args)
+    filters = {key: args.values[key] for key in FILTERS if key in args.values}
+    selection = select_runs(*find_root(args), filters)
     files = files_to_pack(selection, left_out)
     manifest = make_manifest(selection)
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as folder:
@@ -102,34 +71,7 @@ def main(args: ParsedArgs) -> int:
     return 0
 
 
-def select_runs(args: ParsedArgs) -> Selection:
-    """Find the runs that a command line names; ValueError where there are none."""
-    root, experiment, scale = _find_root(args)
-    filters = {key: args.values[key] for key in FILTERS if key in args.values}
-    matching = select(find(root).records, None, filters)
-    packed = [record for record in matching if record.status in PACKED_STATUSES]
-    if not packed:
-        raise ValueError(
-            f"no run to pack below {root} {filters or ''}; say runs_dir=FOLDER or scale=NAME"
-        )
-
-    if experiment:
-        runs_dir = root.parents[1]  # RUNS_DIR/EXPERIMENT/SCALE
-    else:
-        runs_dir = _original_runs_dir(root, packed)
-    if not scale:
-        scale = ", ".join(sorted({record.scale for record in packed} - {""}))
-    records = [
-        record.model_copy(update={"place": _below(record.folder, runs_dir)})
-        for record in [*packed, *_shared_runs(packed, runs_dir)]
-    ]
-    num_left_out = Counter(
-        record.status for record in matching if record.status not in PACKED_STATUSES
-    )
-    return Selection(root, runs_dir, experiment, scale, records, num_left_out)
-
-
-def _find_root(args: ParsedArgs) -> tuple[Path, Path | None, str]:
+def find_root(args: ParsedArgs) -> tuple[Path, Path | None, str]:
     """The folder of the runs, their experiment or None, and its scale, by a command line."""
     name = args.names[0]
     folder = Path(name).absolute()
@@ -142,137 +84,6 @@ def _find_root(args: ParsedArgs) -> tuple[Path, Path | None, str]:
     return folder, None, ""
 
 
-def _original_runs_dir(root: Path, records: Sequence[Record]) -> Path:
-    """The folder that the runs below `root` were made below; `root`, if they do not lie as then."""
-    for record in records:
-        home = Path(record.home).parts  # such as ("glue", "base", "pretrain", "mlm", "seed-1")
-        if home and record.folder.parts[-len(home) :] == home:
-            runs_dir = record.folder.parents[len(home) - 1]
-            if root.is_relative_to(runs_dir):
-                return runs_dir
-            return root
-    return root
-
-
-def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
-    """Read the runs of other experiments that some records stand for.
-
-    Without them nobody would know their encoders.
-    """
-    packed_folders = {record.folder for record in records}
-    shared = {}
-    for record in records:
-        if record.shared is None:
-            continue
-        # The record has a relative path, such as ../../../other/base/pretrain/mlm/seed-1.
-        folder = Path(os.path.normpath(record.folder / record.shared.run))
-        if folder in packed_folders or folder in shared or not folder.is_relative_to(runs_dir):
-            continue
-        shared_record = read_record(folder)
-        if shared_record is not None:
-            shared[folder] = shared_record
-    return list(shared.values())
-
-
-def files_to_pack(selection: Selection, left_out: Collection[str]) -> dict[str, Path]:
-    """Map the names in the archive to the files of runs, of notes and of the experiment."""
-    paths = []
-    for record in selection.records:
-        paths += run_files(record.folder, left_out)
-    # The notes are of many runs, and lie in folders above them.
-    for pattern in NOTE_PATTERNS:
-        paths += (path for path in selection.root.rglob(pattern) if path.is_file())
-    files = {f"{RUNS}/{_below(path, selection.runs_dir)}": path for path in paths}
-    if selection.experiment:
-        files |= _experiment_files(selection.experiment)
-    return files
-
-
-def _experiment_files(experiment: Path) -> dict[str, Path]:
-    """Map the names in the archive to an experiment's own files.
-
-    Raises:
-        ValueError: one of them leads out of its folder.
-    """
-    if experiment.is_file():
-        return {f"{EXPERIMENT}/{experiment.name}": experiment}
-    files = {}
-    for path in [*experiment.rglob("*.yaml"), *experiment.glob("*.md")]:
-        own_text(path, experiment)
-        files[f"{EXPERIMENT}/{experiment.name}/{_below(path, experiment)}"] = path
-    return files
-
-
-def make_manifest(selection: Selection) -> Manifest:
-    """What the archive says of itself, but for its files."""
-    name = ""
-    root = ""
-    if selection.experiment:
-        name = selection.experiment.name
-        root = _below(selection.root, selection.runs_dir)
-    return Manifest(
-        experiment=name,
-        root=root,
-        scale=selection.scale,
-        results_versions=RESULTS_VERSIONS,
-        files={},
-    )
-
-
-def hide_folders(selection: Selection, files: dict[str, Path], target: Path) -> dict[str, Path]:
-    """Write copies of records, configurations and launches that name nobody's folders.
-
-    Paths become relative to where the command was started; those below runs_dir begin with "runs".
-
-    Returns:
-        The copies, below `target`, by their names in the archive.
-    """
-    record_of = {f"{RUNS}/{record.place}": record for record in selection.records}
-    copies = {}
-    for name, path in files.items():
-        folder, _, file_name = name.rpartition("/")
-        if not name.startswith(f"{RUNS}/") or file_name not in FILES_WITH_PATHS:
-            continue
-        # A launch is of many runs.
-        records = selection.records
-        if folder in record_of:
-            records = [record_of[folder]]
-        text = path.read_text(encoding="utf-8")
-        for record in records:
-            text = _renamed_paths(text, Path(record.started_in), ".", record)
-            text = _renamed_paths(text, selection.runs_dir, RUNS, record)
-        copies[name] = target / name
-        copies[name].parent.mkdir(parents=True, exist_ok=True)
-        copies[name].write_text(text, encoding="utf-8")
-    return copies
-
-
-def _renamed_paths(text: str, folder: Path, new_name: str, record: Record) -> str:
-    """Let the paths in a text that begin with `folder` begin with its new name, "." for none.
-
-    Those that the run's configuration has stay as they are: its fingerprint knows them.
-    """
-    if len(folder.parts) < 2:  # "/" or "."
-        return text
-    begin = re.escape(str(folder))
-    config = json.dumps(record.config, ensure_ascii=False)
-    # Not where a path of the configuration stands: behind it the path would have to go on.
-    not_of_config = ""
-    for path in re.findall(rf'{begin}[^"]*', config):
-        not_of_config += rf"(?!{re.escape(path)}(?![\w./-]))"
-    # Not inside a longer path; then a slash before a name (group 1), or the end of the path.
-    pattern = rf"(?<![\w./-]){not_of_config}{begin}(/(?=[\w.])|(?![\w.-]))"
-
-    def rename(match: re.Match[str]) -> str:
-        if not match[1]:
-            return new_name
-        if new_name == ".":
-            return ""
-        return f"{new_name}/"
-
-    return re.sub(pattern, rename, text)
-
-
 def print_summary(out: Path, selection: Selection) -> None:
     """Say how many runs of which machines were packed, and what was left out."""
     sentences = [f"{len(selection.records)} runs, {filesize.decimal(out.stat().st_size)}"]
@@ -283,7 +94,3 @@ def print_summary(out: Path, selection: Selection) -> None:
         counts = (f"{count} {status}" for status, count in selection.num_left_out.items())
         sentences.append(f"left out: {', '.join(counts)}")
     say(f"{out}: {'; '.join(sentences)}")
-
-
-def _below(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()

@@ -5,32 +5,22 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from clozelab.corpus.rows import RowFile, open_rows
 from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
 from clozelab.files.lines import whole_characters
-from clozelab.runs.record import Record, read_record
-from clozelab.stages import inference
-from clozelab.stages.inference import (
+from clozelab.modules import answering
+from clozelab.modules.answer_files import ARRAYS, print_answers, write_answers
+from clozelab.modules.answering import (
     ACT_OF_TASK,
     ACTS,
     ERRORS,
-    MODEL_CHOICES,
     MODEL_KEYS,
     OPTION_KEYS,
 )
-from clozelab.stages.outputs import ARRAYS, print_answers, write_answers
-from clozelab.terminal import ParsedArgs, verb
+from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.formatting import several
-from clozelab.text.plain import read_json
-
-if TYPE_CHECKING:
-    from clozelab.datamodules.finetuning import FinetuningDataModule
-    from clozelab.modules.finetuning import FineTuning
-    from clozelab.schema import FinetuneConfig
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]
@@ -87,14 +77,16 @@ ARRAY_ACTS = ("embed", "states", "attention")
     HELP,
     names=(1, 1),
     keys=(*INPUT_KEYS, *MODEL_KEYS, *OPTION_KEYS),
-    choices={"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), **MODEL_CHOICES},
+    choices={"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH},
     flags=("json", "test"),
 )
 def main(args: ParsedArgs) -> int:
     """Print or write what the model says; returns the exit status."""
     values = args.values
     if "test" in args.flags or "test" in values:
-        label_names = inference.parse_label_names(values)
+        from clozelab.assembly.prediction import predict_task  # torch: a mistake need not wait
+
+        label_names = answering.parse_label_names(values)
         run = Path(args.names[0])
         for path in predict_task(run, values.get("test"), values.get("output"), label_names):
             print(path)
@@ -118,26 +110,26 @@ def predict_texts(args: ParsedArgs) -> None:
         file = row_of_command_line(values)
     out = None
     if "output" in values:
-        out = inference.parse_output("output", values["output"])
+        out = answering.parse_output("output", values["output"])
         if out.exists() and "input" in values and out.samefile(values["input"]):
             raise ValueError(f"output={out} is the input: its answers would replace it")
     # Only the model knows what it does where nobody says it.
-    predictor = inference.load_predictor(args)
+    predictor = answering.load_predictor(args.names[0], args.values)
     act = values.get("do")
     if act is None:
         act = ACT_OF_TASK.get(predictor.model.task or "", "fill")
     refuse_for_act(act, values, out)
-    options = inference.parse_options(act, values)
+    options = answering.parse_options(act, values)
     if "input" in values:
-        roles = inference.roles_of_file(file, act, values, predictor.trained_columns)
+        roles = answering.roles_of_file(file, act, values, predictor.trained_columns)
         tell_columns(file, roles, values)
     else:
         roles = roles_of_command_line(file, act)
         errors = "raise"  # there are no other texts to answer
-    rows = inference.rows_of(file, roles, act, values, skips_empty=skips_empty)
+    rows = answering.rows_of(file, roles, act, values, skips_empty=skips_empty)
     counts = Counter[str]()
-    answered = inference.count_rows(
-        inference.answer_rows(predictor, act, rows, options, roles=roles, errors=errors), counts
+    answered = answering.count_rows(
+        answering.answer_rows(predictor, act, rows, options, roles=roles, errors=errors), counts
     )
     # What the column of a table is called, where an answer is an array.
     array_name = {"embed": "embedding"}.get(act, act)
@@ -196,109 +188,3 @@ def roles_of_command_line(file: RowFile, act: str) -> dict[str, str]:
             needs = "question= beside text=, its passage"
         raise ValueError(f"do={act} needs {needs}")
     return roles
-
-
-# The task's own files
-
-
-def predict_task(
-    run: Path, file: str | None, output: str | None, label_names: Mapping[str, str]
-) -> list[Path]:
-    """Predict a task's test files (or one `file` like them) with a complete run's model.
-
-    Nothing is trained again. `label_names`: the task's names of classes -> what the predictions
-    call them. Returns the files written.
-    """
-    # Below, the working folder is the one that the run was started in.
-    if file:
-        file = str(Path(file).resolve())
-    record = require_finetuning(run)
-    if file and not Path(file).is_file():
-        raise ValueError(f"test={file}: there is no such file")
-    from clozelab.runs.inputs import encoder_fingerprint
-    from clozelab.runs.reuse import is_record_of
-    from clozelab.stages import factory, finetune
-    from clozelab.training.trainer import build_trainer
-
-    model_folder = (run / "model").resolve()
-    scores_path = (run / "scores.json").resolve()
-    out = Path(output or run / "test_predictions").resolve()
-    with factory.recompose_config(record) as composed:
-        if not is_record_of(record, stage="finetune", config=composed):
-            raise ValueError(
-                f"{run}: its command says another configuration now than when it was trained"
-            )
-        # Whatever the run began from, its model is trained now.
-        cfg = replace(composed.config, initialisation="pretrained")
-        # one of the machine's devices, with the precision that the run was trained in
-        hardware = factory.hardware_of(cfg.trainer)
-        precision = record.facts.get("precision", hardware.precision)
-        hardware = replace(hardware, devices=1, num_nodes=1, strategy="auto", precision=precision)
-        data = finetune.build_data(cfg, model_folder, encoder_fingerprint(model_folder), hardware)
-        if data.source_fingerprint != record.inputs["task_files"]:
-            raise ValueError(
-                f"{run} was trained on other task files than are here now, so labels may be others"
-            )
-        if file:
-            if output is None and Path(file).stem in data.test_files:
-                raise ValueError(
-                    f"test={file} is called as the task's own test set: say output=FOLDER"
-                )
-            data.test_files = {Path(file).stem: file}
-        data.require_test_files()
-        data.setup()
-        module = load_module(cfg, model_folder, scores_path, data)
-        if label_names:
-            rename_labels(module, label_names, run)
-        trainer = build_trainer(
-            hardware,
-            max_steps=1,
-            validation_interval_steps=None,
-            callbacks=[],
-            loggers=[],
-            folder=out.parent,
-            log_interval_steps=1,
-        )
-        return sorted(finetune.predict_splits(module, trainer, data, data.load_test(), out))
-
-
-def require_finetuning(run: Path) -> Record:
-    """The record of a complete fine-tuning that kept its model; ValueError for any other folder."""
-    record = read_record(run) if run.is_dir() else None
-    is_finetuning = record is not None and record.stage == "finetune" and record.is_complete
-    if record is None or not is_finetuning or not record.config_name:
-        raise ValueError(
-            f"{run} is no complete fine-tuning of a command line; only that knows its task's"
-            " format. Any other model reads a file as input=FILE, with text=COLUMN"
-        )
-    if not (run / "model" / "config.json").is_file():
-        raise ValueError(
-            f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict"
-        )
-    return record
-
-
-def load_module(
-    cfg: FinetuneConfig, model_folder: Path, scores_path: Path, data: FinetuningDataModule
-) -> FineTuning:
-    """A run's module with its trained weights and its best scores."""
-    from clozelab.models import folders
-    from clozelab.modules.finetuning import Evaluation
-    from clozelab.stages import finetune
-
-    module = finetune.build_module(cfg, model_folder, folders.load_encoder(model_folder), data)
-    for kind, head in module.heads().items():
-        folders.load_head(model_folder, kind, head)
-    scores = read_json(scores_path)["scores"]
-    # Among them is SQuAD 2.0's threshold, which tells questions without an answer.
-    module.best = Evaluation(0, scores, [], is_collapsed=False)
-    return module
-
-
-def rename_labels(module: FineTuning, label_names: Mapping[str, str], run: Path) -> None:
-    """Let the predictions call some classes otherwise than the task does."""
-    from clozelab.modules.model import renamed_labels
-
-    split: Any = module.validation
-    names = renamed_labels(getattr(split, "label_names", ()), label_names, run)
-    module.validation = replace(split, label_names=names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from clozelab.planning.budget import parse_budget
 from clozelab.planning.steps import open_results
 from clozelab.report.estimates import probability
 from clozelab.results.contests import (
@@ -18,7 +19,6 @@ from clozelab.results.contests import (
     write_attempts,
 )
 from clozelab.results.table import build_table
-from clozelab.stages.plan import parse_budget
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 
 HELP = """clozelab record EXPERIMENT ROW COLUMN budget=DEVICESxTIME

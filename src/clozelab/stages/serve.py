@@ -1,33 +1,12 @@
-"""`clozelab serve`: a model behind a small HTTP endpoint of this machine (starlette, uvicorn).
-
-While the model answers, further requests wait and are then answered together: batches form where
-there is a crowd, and nobody waits where there is none. What is wrong with one of them is said to
-that one alone.
-"""
+"""`clozelab serve`: a model behind a small HTTP endpoint of this machine (starlette, uvicorn)."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
-from clozelab.corpus.rows import Row
-from clozelab.datamodules.columns import refuse_unknown_keys
-from clozelab.files.lines import parse_json
-from clozelab.modules.answers import Unanswered
-from clozelab.stages import inference
-from clozelab.stages.outputs import to_json_value
-from clozelab.terminal import ParsedArgs, require_choice, verb
-from clozelab.text.plain import JsonObject
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-    from clozelab.modules.predictor import Predictor
+from clozelab.modules import answering
+from clozelab.modules.serving import build_app
+from clozelab.terminal import SWITCH, ParsedArgs, verb
 
 HELP = """\
 clozelab serve MODEL [host=127.0.0.1] [port=8000] [max_bytes=1000000]    (pip
@@ -47,30 +26,14 @@ are as for `predict`.
 What is wrong is {"error": "..."} with status 400 (what was asked), 413 (more
 than max_bytes) or 503 (too many wait). There is no password: whoever reaches
 host and port may ask. 127.0.0.1 is this machine alone."""
-MAX_WAITING = 256
-
-
-@dataclass(frozen=True)
-class PendingRequest:
-    """A request that waits for its answer.
-
-    Those of equal `batch_key` (act, options, pairs or not) may be answered together.
-    """
-
-    batch_key: str
-    act: str
-    options: JsonObject
-    rows: list[Row]
-    marks_errors: bool  # whether a record that cannot be read leaves the others their answers
-    answer: asyncio.Future[object]
 
 
 @verb(
     "serve",
     HELP,
     names=(1, 1),
-    keys=("host", "port", "max_bytes", *inference.MODEL_KEYS),
-    choices=inference.MODEL_CHOICES,
+    keys=("host", "port", "max_bytes", *answering.MODEL_KEYS),
+    choices={"hub": SWITCH},
 )
 def main(args: ParsedArgs) -> int:
     """Serve until a signal comes."""
@@ -82,180 +45,10 @@ def main(args: ParsedArgs) -> int:
         import uvicorn
     except ImportError as error:
         raise ValueError(f"serve needs {error.name}: pip install 'clozelab[serve]'") from None
-    app = build_app(inference.load_predictor(args), max_bytes=int(values["max_bytes"]))
+    app = build_app(
+        answering.load_predictor(args.names[0], args.values), max_bytes=int(values["max_bytes"])
+    )
     # uvicorn raises the signal again that it has ended for
     with suppress(KeyboardInterrupt, SystemExit):
         uvicorn.run(app, host=values["host"], port=int(values["port"]))
     return 0
-
-
-def build_app(predictor: Predictor, *, max_bytes: int) -> Starlette:
-    """The application; the model runs in one thread, which takes what waits."""
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    waiting: asyncio.Queue[PendingRequest] = asyncio.Queue(MAX_WAITING)
-
-    async def predict(request: Request) -> JSONResponse:
-        body = await read_body(request)
-        try:
-            pending = parse_request(predictor, body)
-            waiting.put_nowait(pending)
-            return JSONResponse({"predictions": await pending.answer})
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from None
-        except asyncio.QueueFull:
-            raise HTTPException(
-                503, f"{MAX_WAITING} requests wait already; ask again later"
-            ) from None
-
-    async def read_body(request: Request) -> bytes:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > max_bytes:
-                raise HTTPException(413, f"a request has at most {max_bytes} bytes")
-        return body
-
-    async def health(_: Request) -> JSONResponse:
-        model = predictor.model
-        return JSONResponse(
-            {
-                "status": "ok",
-                "waiting": waiting.qsize(),
-                "architecture": model.architecture,
-                "task": model.task,
-                "labels": [*model.labels],
-            }
-        )
-
-    async def fail(_: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, HTTPException):
-            return JSONResponse({"error": error.detail}, error.status_code)
-        return JSONResponse({"error": f"{type(error).__name__} in the model"}, 500)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        worker = asyncio.create_task(answer_forever(predictor, waiting))
-        yield
-        worker.cancel()
-
-    return Starlette(
-        routes=[Route("/predict", predict, methods=["POST"]), Route("/health", health)],
-        lifespan=lifespan,
-        exception_handlers={HTTPException: fail, Exception: fail},
-    )
-
-
-async def answer_forever(predictor: Predictor, waiting: asyncio.Queue[PendingRequest]) -> None:
-    """Take all that waits, and answer it in batches, again and again."""
-    while True:
-        requests = [await waiting.get()]
-        for _ in range(waiting.qsize()):
-            requests.append(waiting.get_nowait())
-        # In order of arrival within a batch.
-        batches: dict[str, list[PendingRequest]] = {}
-        for request in requests:
-            batches.setdefault(request.batch_key, []).append(request)
-        for _, batch in sorted(batches.items()):
-            # In a thread, so that requests are taken meanwhile.
-            replies = await asyncio.to_thread(answer_batch, predictor, batch)
-            for request, reply in zip(batch, replies, strict=True):
-                deliver(request, reply)
-
-
-def deliver(request: PendingRequest, reply: object) -> None:
-    """Hand over the answers of a request, or the exception that it ends with."""
-    if request.answer.done():  # who asked may have gone
-        return
-    if isinstance(reply, Exception):
-        request.answer.set_exception(reply)
-    else:
-        request.answer.set_result(reply)
-
-
-def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
-    """A request's act, options and records; ValueError for what is no request."""
-    try:
-        content = parse_json(body)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise ValueError('send a JSON object: {"text": "..."}, or {"records": [{"text": "..."}]}')
-    act = content.pop("do", None)
-    if act is None:
-        act = inference.ACT_OF_TASK.get(predictor.model.task or "", "fill")
-    require_choice("do", act, inference.ACTS)
-    settings = {}
-    for key in (*inference.OPTION_KEYS, "errors"):
-        if key in content:
-            settings[key] = content.pop(key)
-    options = inference.parse_options(act, settings)
-    errors = settings.get("errors", "mark")
-    require_choice("errors", errors, inference.ERRORS)
-    # One record that cannot be read is the whole request.
-    has_records = "records" in content
-    records = records_of(content)
-    rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
-    for row in rows:
-        refuse_unknown_keys(row.record, act, row.place)
-    # Requests with one key may go through the model together.
-    return PendingRequest(
-        batch_key=json.dumps([act, options, "pair" in records[0]], sort_keys=True),
-        act=act,
-        options=options,
-        rows=rows,
-        marks_errors=errors == "mark" and has_records,
-        answer=asyncio.get_running_loop().create_future(),
-    )
-
-
-def records_of(content: JsonObject) -> list[JsonObject]:
-    """The objects under `records`, or the one that the request is itself."""
-    if "records" not in content:
-        return [content]
-    records = content["records"]
-    is_filled = isinstance(records, list) and len(records) > 0
-    if not is_filled or not all(isinstance(record, dict) for record in records):
-        raise ValueError("records is a list of objects, at least one")
-    for key in content:
-        if key != "records":
-            raise ValueError(
-                f"{key} stands beside records, and would be read of none: say it in each of them"
-            )
-    return records
-
-
-def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[object]:
-    """For each request its answers, or the exception that it ends with.
-
-    Where one spoils the batch, each is asked alone.
-    """
-    rows = []
-    for request in batch:
-        rows += request.rows
-    try:
-        answered = list(inference.answer_rows(predictor, batch[0].act, rows, batch[0].options))
-    except Exception as error:
-        # Whatever the model raises is the reply: the server goes on.
-        if len(batch) == 1:
-            return [error]
-        # One by one, so that only the request fails that is to blame.
-        return [answer_batch(predictor, [request])[0] for request in batch]
-    remaining = iter(answered)
-    return [reply_to(request, list(islice(remaining, len(request.rows)))) for request in batch]
-
-
-def reply_to(request: PendingRequest, answered: Sequence[tuple[Row, object]]) -> object:
-    """The answers of one request, or an error.
-
-    It is an error where no record can be read, and where one cannot and the request wants it so.
-    """
-    problems = [(row, answer) for row, answer in answered if isinstance(answer, Unanswered)]
-    if problems and (not request.marks_errors or len(problems) == len(answered)):
-        row, answer = problems[0]
-        return ValueError(f"{row.place} {answer.error}")
-    return [to_json_value(answer) for _, answer in answered]

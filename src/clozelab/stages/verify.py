@@ -23,20 +23,21 @@ from clozelab.analysis.phrases import listed
 from clozelab.files.digests import file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
+from clozelab.report.packed_results import write_results_table
 from clozelab.results.answers import rescored
 from clozelab.results.experiment import read_yaml
-from clozelab.runs.identity import RESULTS_VERSIONS
-from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.record import CONFIG_FILE, Record, Score
-from clozelab.runs.store import fingerprint_of
-from clozelab.stages.archive import RESULTS, RunArchive, open_archive, write_results_table
-from clozelab.stages.compare import open_run
-from clozelab.stages.rerun import (
+from clozelab.results.rerun import (
     REPLACED_KEYS,
     refuse_other_version,
     rerun_from_beginning,
     rerun_from_checkpoint,
 )
+from clozelab.runs.archive import RESULTS, RunArchive, open_archive
+from clozelab.runs.find import open_run
+from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.record import CONFIG_FILE, Record, Score
+from clozelab.runs.store import fingerprint_of
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, say, verb
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.formatting import several

@@ -6,9 +6,8 @@ More pre-training begins from the folder that it writes (`pretrain encoder=FOLDE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clozelab.corpus import vocabulary
 from clozelab.corpus.documents import read_documents
@@ -16,12 +15,9 @@ from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import read_text
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.files.atomic import refuse_to_replace
 from clozelab.models.locate import CONFIG_FILE, find_model
-from clozelab.stages.export import refuse_to_replace
 from clozelab.terminal import SWITCH, ParsedArgs, verb
-
-if TYPE_CHECKING:
-    from clozelab.modules.model import Model
 
 HELP = """\
 clozelab vocabulary MODEL to=FOLDER text=PATH add=NUMBER
@@ -58,6 +54,7 @@ def main(args: ParsedArgs) -> int:
     targets = folders_to_write(source, to)
     # torch takes seconds, which a wrong key need not wait
     from clozelab.modules.model import read_model
+    from clozelab.modules.vocabulary import write
 
     counts = None
     if "text" in values:
@@ -107,31 +104,6 @@ def folders_to_write(source: Path, to: Path) -> dict[Path, Path]:
         )
     refuse_to_replace(to.with_name(GENERATOR))
     return {source: to, generator: to.with_name(GENERATOR)}
-
-
-def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[int]]) -> None:
-    """Write a model's folder with another tokenizer; `pieces` as modules/vocabulary.py has them."""
-    from clozelab.modules.model import PROBLEM_TYPES, write_model
-    from clozelab.modules.sentence_folders import activation_keys, files_beside
-    from clozelab.modules.vocabulary import with_vocabulary
-
-    model = with_vocabulary(model, tokenizer, pieces)
-    has_pooler = "pooler" not in model.untrained
-    remembered = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
-    problem_type = PROBLEM_TYPES.get(model.task or "")
-    files = files_beside(model.folder)
-    write_model(
-        to,
-        model.encoder,
-        dict(model.heads),
-        tokenizer,
-        labels=model.labels,
-        problem_type=problem_type,
-        max_length=model.max_length,
-        with_pooler=has_pooler,
-        extra_config=remembered,
-        extra_files=files,
-    )
 
 
 def check_keys(values: Mapping[str, str]) -> None:

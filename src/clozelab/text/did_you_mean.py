@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 SHORTEST_BEGINNING = 3
 """Characters: a word that is shorter begins too many known words to mean one of them."""
@@ -56,3 +56,9 @@ def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
     """ValueError for a value of a key that is none of its choices."""
     if value not in choices:
         raise ValueError(f"{key}={value!r} is unknown; known: {', '.join(choices)}")
+
+
+def require_choice(key: str, value: object, choices: Sequence[str]) -> None:
+    """ValueError for a value of a key that is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")

@@ -24,10 +24,7 @@ from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
 from clozelab.files.lines import MAX_EXPANSION, MIN_BOMB_BYTES
-from clozelab.results.adhoc import infer_table
-from clozelab.results.experiment import load_experiment
-from clozelab.results.table import build_table
-from clozelab.runs.find import Runs, find
+from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.progress import LAUNCH_FILE
 from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record
@@ -147,36 +144,6 @@ def _new_entry(name: str) -> zipfile.ZipInfo:
 def _stored_names(manifest: Manifest) -> dict[str, str]:
     """Map each sha256 to the first name of a file with that content: the zip has that one alone."""
     return {checksum: name for name, checksum in reversed(manifest.files.items())}
-
-
-def write_results_table(
-    manifest: Manifest,
-    records: Iterable[Record],
-    experiment: Path | None,
-    folder: Path,
-    left_out: Collection[str] = (),
-) -> Path:
-    """Write every score of the table that an archive's runs make, wherever they lie now.
-
-    Args:
-        left_out: columns that it shall not have.
-
-    Returns:
-        The path of results.csv, in `folder`.
-    """
-    from clozelab.report.render import write_results  # matplotlib: not for --help
-
-    prefix = f"{manifest.root}/" if manifest.root else ""
-    judged = [record for record in records if record.place.startswith(prefix)]
-    # Pre-training first, as in a folder that is searched for runs.
-    judged.sort(key=lambda record: (record.stage != "pretrain", record.place))
-    runs = Runs(Path(RUNS), judged)
-    if experiment is None:
-        table = infer_table(runs)
-    else:
-        table = build_table(load_experiment(experiment), runs)
-    write_results(folder / RESULTS, table, manifest.scale, left_out)
-    return folder / RESULTS
 
 
 def describe_machines(records: Iterable[Record]) -> str:

@@ -22,11 +22,11 @@ from clozelab.datamodules.labels import is_missing
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
-from clozelab.terminal import SWITCH, ParsedArgs
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
+
 
 ACTS = ("fill", "classify", "answer", "tag", "next", "score", "embed", "states", "attention")
 ACT_OF_TASK = {
@@ -50,7 +50,6 @@ ROLES_BY_ROW = ("answer", "tag")
 CONSTANT_ROLES = ("pair", "question")
 """Roles whose one text the command line may give for every row of a file."""
 MODEL_KEYS = ("device", "precision", "label_names")
-MODEL_CHOICES = {"hub": SWITCH}
 OPTION_KEYS = ("top_k", "layer", "stride", "pooling")
 OPTIONS = {
     "fill": ("top_k",),
@@ -62,18 +61,13 @@ OPTIONS = {
 ERRORS = ("mark", "raise")
 """What becomes of a text that cannot be read."""
 ROWS_AT_ONCE = 2048
-
 Answered = Iterator[tuple[Row, object]]
 """Rows in order, each with its answer or `Unanswered`."""
 
 
-# The command line
-
-
-def load_predictor(args: ParsedArgs) -> Predictor:
-    """Load the model that is named first; in a terminal it shows how far it is."""
-    values = args.values
-    folder = find_model(args.names[0], from_hub=values.get("hub") == "true")
+def load_predictor(name: str, values: Mapping[str, str]) -> Predictor:
+    """Load a model by a command line's `values`; in a terminal it shows how far it is."""
+    folder = find_model(name, from_hub=values.get("hub") == "true")
     # These take seconds, which --help and wrong words need not wait.
     from rich.console import Console
     from rich.progress import track
@@ -143,9 +137,6 @@ def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
         else:
             options[key] = int(value)
     return options
-
-
-# Rows
 
 
 def roles_of_file(
@@ -241,9 +232,6 @@ def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str
     except ValueError as error:
         return str(error).removeprefix("it ")
     return None
-
-
-# Answers
 
 
 def answer_rows(

@@ -18,20 +18,19 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from clozelab.config import Composed, kept_step, total_steps
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
-from clozelab.report.tracked import tracked_job
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
+from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
@@ -50,15 +49,6 @@ LIGHTNING_ARGUMENTS = (
 
 All else is the plan's, the run's, or another key's.
 """
-READ_ONCE = TrainingPlan(
-    global_batch_size=1,
-    epochs=1,
-    evaluations_per_epoch=1,
-    max_train_examples=None,
-    seed=0,
-    num_workers=0,
-)
-"""Of a task that nothing is trained on: one epoch is read, in any order."""
 
 
 def hardware_of(trainer: TrainerConfig) -> Hardware:
@@ -93,9 +83,6 @@ def recompose_config(record: Record, overrides: Sequence[str] = ()) -> Iterator[
         composed = compose(record.config_name, [*record.overrides, *overrides], folder=folder)
         check_targets(composed.values)
         yield composed
-
-
-# What is refused before anything slow, with the key that is wrong
 
 
 def require_machine_and_encoder(cfg: EncoderStageConfig) -> tuple[Hardware, Path]:
@@ -176,9 +163,6 @@ def encoder_facts(folder: Path, config: EncoderConfig) -> JsonObject:
         "num_attention_heads": config.num_attention_heads,
         "parameters": parameter_count(config),
     }
-
-
-# Trackers, callbacks, Trainer
 
 
 def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
@@ -289,27 +273,3 @@ def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> JsonObject
         "seed": seed,
         "log_interval_steps": cfg.trainer.log_interval_steps,
     }
-
-
-# Fine-tuning
-
-
-def build_task_data(
-    task: ReadOnlyJson,
-    inputs: TaskInputs,
-    plan: TrainingPlan = READ_ONCE,
-    *,
-    hub: bool | None = None,
-) -> FinetuningDataModule:
-    """Build the task's data module; it has looked for its files, and read nothing yet.
-
-    Args:
-        task: its settings.
-        inputs: that all formats take.
-        plan: of training.
-        hub: a fine-tuning's; an evaluation has none, so it is not advised there.
-    """
-    further = {}
-    if hub is False and task["hub"]:
-        further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
-    return build("task.data", task["data"])(inputs=inputs, plan=plan, **further)

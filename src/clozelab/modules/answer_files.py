@@ -68,9 +68,6 @@ def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json
         print(line, flush=True)
 
 
-# Lines
-
-
 def to_json_value(answer: Any) -> Json:
     """An answer as JSON holds it: lists for an array, an object for anything else."""
     if hasattr(answer, "tolist"):
@@ -139,9 +136,6 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
 
 def _best_tokens(mask: Iterable[ReadOnlyJson]) -> str:
     return " ".join(f"{token['token']} {token['probability']:.4f}" for token in mask)
-
-
-# Tables
 
 
 def write_delimited(
@@ -273,9 +267,6 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     table = pyarrow.table(arrays, names=list(columns))
     with atomic_open(out) as target:
         parquet.write_table(table, target)
-
-
-# Arrays
 
 
 def write_arrays(path: Path, answers: Sequence[Any]) -> None:

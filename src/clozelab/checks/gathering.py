@@ -1,257 +1,38 @@
-"""From composed sweeps to what the planner counts and the pre-flight looks at.
-
-That is arms, tasks, and the disk and time that runs will want.
-"""
+"""From composed sweeps to what the pre-flight looks at: arms, tasks, and disk."""
 
 from __future__ import annotations
 
-import copy
-import logging
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import cast
 
+from clozelab.assembly import evaluation, factory, finetuning, pretraining
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
-from clozelab.corpus.files import Source
-from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import TaskPreview
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
-from clozelab.launch.sweep import Sweep, phase_objectives
+from clozelab.launch.sweep import Sweep
 from clozelab.models.folders import read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
-from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, made_up_corpus
-from clozelab.planning.starts import constants
+from clozelab.planning.jobs import Arm, JobGroup, Words
 from clozelab.planning.steps import Step, make_steps
-from clozelab.runs.find import Runs, find
-from clozelab.runs.identity import SEED_KEYS
+from clozelab.planning.sweeps import (
+    USER_ERRORS,
+    Corpora,
+    jobs_by_settings,
+    open_arm,
+    open_task,
+    read_preview,
+    task_inputs,
+)
+from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.schema import TrainerConfig
-from clozelab.stages import evaluate, factory, finetune, pretrain
-from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.targets import build, check_targets
-from clozelab.terminal import quiet_log
 from clozelab.text.formatting import STAGE_NAMES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware
-
-log = logging.getLogger(__name__)
-
-SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
-"""Key of a generator -> its largest value, where a small world stands for one not there yet."""
-USER_ERRORS: tuple[type[Exception], ...] = (
-    ValueError,
-    FileNotFoundError,
-    PermissionError,
-    *CONFIGURATION_ERRORS,
-)
-
-
-def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
-    """The jobs of a sweep, grouped so that those of a group differ in seeds alone.
-
-    The keys are the words that tell a group from the others.
-    """
-    # (arm=a, scale=demo) and (arm=b, scale=demo) are told apart by arm=a and arm=b.
-    groups = sweep.groups(lambda key: key not in SEED_KEYS)
-    common = set()
-    if len(groups) > 1:
-        common = set.intersection(*map(set, groups))
-    jobs_of = {}
-    for words, jobs in groups.items():
-        jobs_of[tuple(word for word in words if word not in common)] = jobs
-    return jobs_of
-
-
-@dataclass(kw_only=True)
-class Corpora:
-    """The corpus of each pre-training configuration, opened once.
-
-    It is made-up text where it is not prepared yet or, unless `strict`, cannot be.
-
-    Attributes:
-        awaits_world: one of those not prepared is generated, and brings its tasks along.
-        world: a folder to generate a small one into, for what it and its tasks hold.
-        preparing: seconds that it will take to prepare what is not prepared yet.
-        sampling: processor seconds that the small worlds took.
-    """
-
-    strict: bool
-    world: Path | None = None
-    awaits_world: bool = False
-    preparing: float = 0.0
-    sampling: float = 0.0
-    unprepared: list[str] = field(default_factory=list)
-    _opened: dict[str, Corpus] = field(default_factory=dict)
-
-    def __call__(self, settings: ReadOnlyJson) -> Corpus:
-        key = repr((settings["corpus"], settings["tokenizer"]))
-        if key not in self._opened:
-            self._opened[key] = self._open(settings)
-        corpus = self._opened[key]
-        if corpus.folder is None:
-            self.awaits_world |= settings["corpus"]["generator"] is not None
-            self.unprepared.append(settings["corpus"]["name"])
-        return corpus
-
-    def _open(self, settings: ReadOnlyJson) -> Corpus:
-        try:
-            folder = find_corpus(typed("pretrain", settings))
-        except USER_ERRORS:
-            if self.strict:
-                raise
-            folder = None
-        if folder is not None:
-            return self._open_folder(settings, folder)
-        # Not prepared yet: a small one of its kind, or nothing but sizes.
-        if settings["corpus"]["generator"] is not None and self.world is not None:
-            return self._sample_world(settings, self.world)
-        self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
-        return made_up_corpus(int(settings["tokenizer"]["vocab_size"]))
-
-    def _open_folder(self, settings: ReadOnlyJson, folder: Path) -> Corpus:
-        prepared = PreparedCorpus.open(folder)
-        tokenizer = prepared.tokenizer
-        return Corpus(
-            str(settings["corpus"]["name"]),
-            prepared.train,
-            prepared.validation,
-            SpecialIds.of(tokenizer),
-            tokenizer.unk_id,
-            tokenizer,
-            folder,
-        )
-
-    def _sample_world(self, settings: ReadOnlyJson, world: Path) -> Corpus:
-        """A generated corpus with few of its documents, prepared in a folder of the caller's."""
-        started = time.process_time()
-        corpus = copy.deepcopy(dict(settings["corpus"]))
-        generator = corpus["generator"]
-        # Text and time grow with the number of documents. The bound of the loss is computed on a
-        # few documents more, and is not needed here.
-        scale = max(1.0, generator.get("num_documents", 1) / SAMPLED_DOCUMENTS["num_documents"])
-        for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
-            generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
-        small = {"corpus": corpus, "data_dir": str(world), "cache_dir": str(world / "cache")}
-        # What is said of a sample, such as how large its vocabulary is, is not of the corpus.
-        with quiet_log():
-            prepared = prepared_corpus(typed("pretrain", {**settings, **small}))
-        seconds = time.process_time() - started
-        # The whole world will take so many times as long.
-        self.sampling += seconds
-        self.preparing += scale * seconds
-        sample = self._open_folder(settings, prepared.folder)
-        sentences = scale * (sample.train.num_sentences + sample.validation.num_sentences)
-        held_out = round(sentences * float(corpus["validation_fraction"]))
-        return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
-
-    def read_preview(self, settings: ReadOnlyJson) -> TaskPreview:
-        """Texts and labels of a task's files."""
-        try:
-            return read_preview(settings)
-        except (OSError, ValueError):
-            if not self.sampling:
-                raise
-            return read_preview(self.where_it_is(settings))
-
-    def where_it_is(self, settings: ReadOnlyJson) -> ReadOnlyJson:
-        """The settings, with the small world's folder where the real one is not there yet."""
-        if not self.sampling:
-            return settings
-        return {**settings, "data_dir": str(self.world)}
-
-
-def text_bytes(settings: ReadOnlyJson) -> int:
-    """Bytes of a corpus's sources on disk; 0 where they are not there, with a warning."""
-    data_dir = Path(settings["data_dir"])
-    total = 0
-    try:
-        for index, source in enumerate(settings["corpus"]["sources"]):
-            for shard in Source(**source).shards(index, data_dir):
-                total += shard.num_bytes
-    except (OSError, ValueError, TypeError) as error:
-        log.warning("%s", str(error).partition("\n")[0])
-        return 0
-    return total
-
-
-def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) -> Arm:
-    """The arm of a composed pre-training configuration."""
-    cfg = typed("pretrain", settings)
-    objectives = pretrain.build_objectives(cfg)
-    last_objective = objectives[-1]
-    corpus = corpora(settings)
-    if settings["encoder"] is None:
-        config = pretrain.encoder_config(cfg, corpus.ids, last_objective)
-    else:
-        config = replace(
-            pretrain.given_config(cfg),
-            is_causal=last_objective.is_causal,
-            predicts_next=last_objective.predicts_next,
-        )
-    return Arm(
-        name=str(settings["arm"]),
-        objective=last_objective,
-        config=config,
-        phases=settings["phases"],
-        corpus=corpus,
-        objectives=objectives,
-        nodes=phase_objectives(cfg),
-        settings=settings,
-        jobs=jobs,
-    )
-
-
-def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -> Costing:
-    """What an experiment costs as far as it is known without timing anything.
-
-    `runs` are its own, at this scale.
-    """
-    groups: dict[str, list[JobGroup]] = {"pretrain": [], "finetune": [], "evaluate": []}
-    for step in steps:
-        if step.is_sweep:
-            for jobs in jobs_by_settings(step.sweep).values():
-                groups[step.verb].append(JobGroup(step.sweep.settings(jobs[0]), jobs))
-    arms = [open_arm(settings, jobs, corpora) for settings, jobs in groups["pretrain"]]
-    files = TaskFiles(corpora.read_preview)
-    evaluations = []
-    for group in groups["evaluate"]:
-        evaluations.append(group._replace(settings=corpora.where_it_is(group.settings)))
-    return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
-
-
-def task_inputs(
-    settings: ReadOnlyJson, name: str, tokenizer: Tokenizer | None = None, longest: int = 512
-) -> TaskInputs:
-    """What data are opened with before any encoder is there: for their texts, not their tokens."""
-    return TaskInputs(
-        name=name,
-        data_dir=Path(settings["data_dir"]),
-        cache_dir=Path(settings["cache_dir"]),
-        tokenizer=cast("Tokenizer", tokenizer),
-        max_positions=longest,
-    )
-
-
-def open_task(
-    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
-) -> FinetuningDataModule:
-    """A task's data before any encoder is there."""
-    inputs = task_inputs(settings, settings["task"]["name"], tokenizer, longest)
-    return factory.build_task_data(settings["task"], inputs, hub=settings.get("hub"))
-
-
-def read_preview(settings: ReadOnlyJson) -> TaskPreview:
-    """Texts and labels of a task's files. ValueError: they are not right."""
-    return open_task(settings).preview()
 
 
 def gather(folder: Path, words: Sequence[str]) -> Subject:
@@ -351,16 +132,16 @@ class Gathering:
         cfg = typed(verb, settings)
         if verb == "pretrain":
             hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
-            pretrain.check_pretraining(cfg, hardware)
+            pretraining.check_pretraining(cfg, hardware)
             arm = open_arm(settings, jobs, self.corpora)
-            for name, encoder in pretrain.read_folders(cfg, arm.objectives).items():
+            for name, encoder in pretraining.read_folders(cfg, arm.objectives).items():
                 if not _is_there(encoder) and not _is_of_sweep(encoder, sweep):
                     require_encoder(encoder, name)
-            if all(map(_is_there, pretrain.read_folders(cfg, arm.objectives).values())):
-                pretrain.check_inputs(cfg, arm.objectives)
+            if all(map(_is_there, pretraining.read_folders(cfg, arm.objectives).values())):
+                pretraining.check_inputs(cfg, arm.objectives)
             self.arms.append(arm)
         elif verb == "evaluate":
-            evaluate.check_evaluation(cfg)
+            evaluation.check_evaluation(cfg)
             if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
                 raise ValueError(
                     f"no column would find this measure, which is named {cfg.measure.name}:"
@@ -370,7 +151,7 @@ class Gathering:
             self._require_files(settings)
             self.evaluations.append(JobGroup(settings, jobs))
         else:
-            finetune.check_finetuning(cfg)
+            finetuning.check_finetuning(cfg)
             self.finetunings.append(JobGroup(settings, jobs))
 
     def _require_files(self, settings: ReadOnlyJson) -> None:

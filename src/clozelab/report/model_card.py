@@ -15,6 +15,7 @@ from clozelab.text.plain import JsonObject
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
 
+
 ABSOLUTE_PATH = re.compile(r"(?<![\w.-])~?/")
 """Where an absolute path begins."""
 PIPELINES = {

@@ -1,17 +1,22 @@
-"""Which instances each step of a pre-training read: for an export that others can repeat."""
+"""What is made again from a pre-training's record: the order of its batches, and its encoder."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from clozelab.assembly import encoders, factory, pretraining
 from clozelab.config import Composed
 from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import BoundPhase
-from clozelab.runs.record import Record
+from clozelab.runs.record import Record, read_record
 from clozelab.runs.reuse import is_record_of
-from clozelab.stages import factory, pretrain
+from clozelab.training.callbacks import SameConfig
+from clozelab.training.checkpoints import load_file, newest_whole
+from clozelab.training.trainer import Hardware
 
 FILE = "batch_order.safetensors"
 
@@ -29,8 +34,8 @@ def batch_order(record: Record) -> bytes:
     with factory.recompose_config(record) as composed:
         require_same_steps(record, composed)
         cfg = composed.config
-        corpus = pretrain.recorded_corpus(cfg, record)
-        data = pretrain.make_data(cfg, corpus, pretrain.build_objectives(cfg))
+        corpus = pretraining.recorded_corpus(cfg, record)
+        data = pretraining.make_data(cfg, corpus, encoders.build_objectives(cfg))
     arrays = {}
     metadata = {}
     for bound in data.bound_phases():
@@ -66,3 +71,37 @@ def instances_by_step(bound: BoundPhase) -> NDArray[np.int32]:
         places = np.arange(step * size, (step + 1) * size)
         _, order[step] = instance_indices(bound.seed, len(bound.instances), places)
     return order
+
+
+def export_checkpoint(run: Path, to: Path | None) -> Path:
+    """Write the encoder of a run's newest checkpoint; returns its folder.
+
+    That is RUN/encoders/step-N unless `to` is given. ValueError where the run has no checkpoint of
+    its own.
+    """
+    record = read_record(run)
+    checkpoint_path = newest_whole(run / "checkpoints", put_aside=False)
+    if record is None or record.stage != "pretrain" or checkpoint_path is None:
+        raise ValueError(
+            f"{run} is no pre-training run with a checkpoint; a complete one has its encoder/"
+            " already"
+        )
+    checkpoint = load_file(checkpoint_path)
+    if checkpoint[SameConfig.KEY] != record.fingerprint:
+        raise ValueError(f"{checkpoint_path} is of another run than the run.json above it")
+    with factory.recompose_config(record) as composed:
+        cfg = composed.config
+        objectives = encoders.build_objectives(cfg)
+        corpus = pretraining.recorded_corpus(cfg, record)
+        # Whatever it was trained on, this process only loads and writes.
+        hardware = Hardware("cpu", 1, 1, "auto", "32-true")
+        module = encoders.build_module(cfg, hardware, corpus, objectives, total_steps=1)
+        tokenizer = encoders.encoder_tokenizer(cfg, corpus, objectives)
+    module.load_state_dict(checkpoint["state_dict"])
+    step = int(checkpoint["global_step"])
+    folder = run / "encoders" / f"step-{step}"
+    if to is not None:
+        folder = to.resolve()
+    provenance = pretraining.encoder_provenance(cfg, record, corpus, step=step)
+    module.save_encoder(folder, tokenizer.files(), provenance, cfg.encoder_dtype)
+    return folder

@@ -1,0 +1,82 @@
+"""The prepared corpus of a configuration: found in the cache, or made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from clozelab.corpus.encoding import refuse_unknown
+from clozelab.corpus.files import Source, source_files
+from clozelab.corpus.prepare import plan_corpus, prepare_corpus
+from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.schema import PrepareConfig, PretrainConfig
+from clozelab.targets import build
+from clozelab.text.plain import JsonObject
+
+
+def prepared_corpus(
+    cfg: PrepareConfig | PretrainConfig, *, verify: str = "sizes"
+) -> PreparedCorpus:
+    """The corpus of `cfg.corpus` and `cfg.tokenizer`, prepared unless it is in the cache.
+
+    An embedded one is generated first.
+    """
+    arguments = _prepare_arguments(cfg)
+    generate = _generator(cfg)
+    if generate is not None:
+        generate(output_dir=cfg.data_dir)
+    plan = plan_corpus(**arguments)
+    folder = prepare_corpus(plan, cfg.max_unknown_share)
+    corpus = PreparedCorpus.open(folder, verify)
+    refuse_unknown(
+        f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
+    )
+    return corpus
+
+
+def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
+    """ValueError where a source has no file, unless the corpus is generated."""
+    if cfg.corpus.generator:
+        return
+    for source in _prepare_arguments(cfg)["sources"]:
+        source_files(source, cfg.data_dir)
+
+
+def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
+    """Where a configuration's prepared corpus lies, if it does; writes none.
+
+    ValueError: preparing would be refused.
+    """
+    arguments = _prepare_arguments(cfg)
+    generate = _generator(cfg)
+    if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
+        return None
+    folder = plan_corpus(**arguments).folder
+    return folder if folder.exists() else None
+
+
+def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
+    """The arguments of plan_corpus."""
+    # Preparing knows nothing of where the text came from.
+    sources = [Source(**vars(source)) for source in cfg.corpus.sources]
+    tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
+    return {
+        "name": cfg.corpus.name,
+        "validation_fraction": cfg.corpus.validation_fraction,
+        "sources": sources,
+        "tokenizer": tokenizer,
+        "data_dir": cfg.data_dir,
+        "cache_dir": cfg.cache_dir,
+    }
+
+
+def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., object] | None:
+    """What generates an embedded corpus; None for any other.
+
+    It takes `output_dir` and does nothing where its files lie already. With `only_look` it says
+    whether they do, and writes nothing.
+    """
+    if not cfg.corpus.generator:
+        return None
+    return build("corpus.generator", cfg.corpus.generator)

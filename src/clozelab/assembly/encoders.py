@@ -1,0 +1,215 @@
+"""The encoder that a pre-training trains: fresh or given, with its heads and its tokenizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
+
+from clozelab.assembly import factory
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.launch.overrides import LONGER
+from clozelab.launch.sweep import phase_objectives
+from clozelab.models import folders
+from clozelab.models.config import EncoderConfig, ModuleSpec
+from clozelab.models.encoder import Encoder
+from clozelab.models.layers import DeltaEmbedding
+from clozelab.models.locate import CONFIG_FILE
+from clozelab.models.longer import load_encoder_as, longer_config
+from clozelab.models.registry import family_for, family_of
+from clozelab.modules.base import build_with_hparams
+from clozelab.modules.model import open_tokenizer
+from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
+from clozelab.objectives.objective import EncoderWithHeads, Objective
+from clozelab.schema import PretrainConfig
+from clozelab.targets import build
+from clozelab.training.callbacks import (
+    PositionGrowth,
+    growth_steps,
+)
+from clozelab.training.checkpoints import seed_initialisation
+from clozelab.training.runtime import matmul_ceiling
+from clozelab.training.trainer import Hardware
+
+log = logging.getLogger(__name__)
+
+
+def build_module(
+    cfg: PretrainConfig,
+    hardware: Hardware,
+    corpus: PreparedCorpus,
+    objectives: Sequence[Objective],
+    total_steps: int,
+) -> PretrainingModule:
+    """Build the module that trains an encoder with its heads.
+
+    The encoder is a fresh one of the configured shape and the corpus's vocabulary, or a given one.
+    """
+    # Fresh weights, also those of the heads, are a function of the seed alone.
+    seed_initialisation(cfg.seed)
+    if cfg.encoder is None:
+        encoder = Encoder(encoder_config(cfg, SpecialIds.of(corpus.tokenizer), objectives[-1]))
+        encoder.share_projections()
+    else:
+        encoder = load_encoder_as(given_config(cfg), Path(cfg.encoder), cfg.seed)
+        encoder.share_projections(only_equal=True)
+    optimization = factory.optimization(cfg, total_steps, cfg.seed)
+    ceiling = matmul_ceiling(hardware.precision, hardware.device)
+    module: PretrainingModule = build_with_hparams(
+        PretrainingModule,
+        encoder=encoder,
+        objectives=objectives,
+        **optimization,
+        matmul_ceiling=ceiling,
+        spike=cfg.spike,
+    )
+    for trained in module.model.encoders:
+        trained.gradient_checkpointing = cfg.trainer.gradient_checkpointing
+    growth = {}
+    if cfg.position_growth == "tile":
+        lengths = given_lengths(cfg, objectives)
+        growth = growth_steps([vars(phase) for phase in cfg.phases], max(lengths, default=0))
+    # The module brings this callback itself, for a Trainer of somebody's own needs it too.
+    callbacks = [PositionGrowth(growth)]
+    module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
+    if cfg.encoder is not None:
+        module.fresh_heads = _load_given_heads(module.model, Path(cfg.encoder))
+    return module
+
+
+def build_objectives(cfg: PretrainConfig) -> list[Objective]:
+    """Build one objective a phase; phases of equal settings share one."""
+    nodes = phase_objectives(cfg)
+    built = [Objective(**build("objective", node)) for node in nodes]
+    # `index` finds the first of several equal nodes.
+    return [built[nodes.index(node)] for node in nodes]
+
+
+def encoder_config(cfg: PretrainConfig, ids: SpecialIds, objective: Objective) -> EncoderConfig:
+    """The shape of a fresh encoder, from a run's configuration."""
+    return EncoderConfig(
+        **vars(cfg.model),
+        **vars(cfg.architecture),
+        vocab_size=ids.vocab_size,
+        pad_token_id=ids.pad,
+        is_causal=objective.is_causal,
+        predicts_next=objective.predicts_next,
+    )
+
+
+def given_config(cfg: PretrainConfig) -> EncoderConfig:
+    """The shape of an encoder that begins with given weights: the folder's, or a longer one's.
+
+    ValueError where `architecture` asks for one that cannot begin with these.
+    """
+    assert cfg.encoder is not None
+    folder = Path(cfg.encoder)
+    config = folders.read_config(folder)
+    model_type = cfg.architecture.model_type
+    # A configuration in which nobody has chosen an architecture says bert.
+    if model_type in (config.model_type, "bert"):
+        return config
+    if model_type not in LONGER:
+        raise ValueError(
+            f"architecture.model_type={model_type}, perhaps by recipe=, and encoder={folder} is of"
+            f" type {config.model_type} and stays so: leave the architecture out, and choose the"
+            " recipe's objective, input and tokenizer by themselves"
+        )
+    attention = ModuleSpec.of(cfg.architecture.attention, "architecture.attention")
+    return longer_config(folder, model_type, attention, cfg.model.max_position_embeddings)
+
+
+def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> set[int]:
+    """Lengths of the sequences that the weights a run begins with were trained on.
+
+    Those are a given encoder's or, of a student among the objectives, its teacher's.
+    """
+    tokens = [objective.token for objective in objectives]
+    starts = [token.inputs()["teacher"] for token in tokens if getattr(token, "teacher_layers", 0)]
+    folder = next(iter(starts), cfg.encoder)
+    if folder is None:
+        return set()
+    given = folders.read_config_dict(folder).get("clozelab", {})
+    # Somebody else's may have been trained on any of its positions.
+    positions = folders.read_config(folder).max_position_embeddings
+    return set(given.get("trained_seq_lengths", (positions,)))
+
+
+def encoder_tokenizer(
+    cfg: PretrainConfig, corpus: PreparedCorpus, objectives: Sequence[Objective]
+) -> Tokenizer:
+    """The tokenizer that the encoder's folder gets.
+
+    It has no token type 1 where neither this run nor that of a given encoder has trained it: then
+    fine-tuning gives both texts of a pair the trained one, here and in transformers. An XLNet's
+    types tell [CLS] from the text as well, and its tokenizer puts that at the end.
+    """
+    model_type = cfg.architecture.model_type
+    if cfg.encoder is not None:
+        model_type = folders.read_config(cfg.encoder).model_type
+    family = family_of(model_type)
+    if family.cls_is_last:
+        return corpus.tokenizer.ending_with_cls()
+    family.require_template(corpus.tokenizer.cls_is_last, cfg.corpus.name)
+    if any(objective.input.num_segments > 1 for objective in objectives):
+        return corpus.tokenizer
+    if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:
+        return corpus.tokenizer
+    return corpus.tokenizer.with_token_types("one")
+
+
+def _load_given_heads(model: PretrainingModel, folder: Path) -> list[str]:
+    """Load the heads that a given encoder's folder has; return those of the encoder that it lacks.
+
+    A further model (generator) and its heads come from the folder of its name beside it.
+    """
+    fresh_heads: list[str] = []
+    embedding = model.encoder.embeddings.word_embeddings
+    table = embedding.table().detach().clone()
+    for name, with_heads in model.named_models.items():
+        if name == "encoder":
+            fresh_heads = _load_heads(with_heads, folder, name)
+            continue
+        if not with_heads.is_trained:
+            continue
+        beside = folder.resolve().with_name(name)
+        if (beside / CONFIG_FILE).is_file():
+            with_heads.encoder.load_state_dict(folders.load_encoder(beside).state_dict())
+        _load_heads(with_heads, beside, name)
+    # The generator that it is a difference to may have become another.
+    if isinstance(embedding, DeltaEmbedding):
+        embedding.set_table(table)
+    return fresh_heads
+
+
+def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> list[str]:
+    """Load a model's heads from its folder; return those that start from fresh weights."""
+    # A further model's folder may be missing: an encoder alone is a valid beginning.
+    stored: Collection[str] = ()
+    family = family_for(model.encoder.config)
+    if (folder / CONFIG_FILE).is_file():
+        stored = folders.read_tensors(folder)
+        # A Longformer may begin with a BERT's, which have that one's names.
+        family = family_for(folders.read_config(folder))
+    if family.asks_by_positions(stored) and "lm" in model.heads and model.heads["lm"].is_stock:
+        log.warning(
+            "%s predicts tokens by absolute positions (mlm_emd), and this objective does not:"
+            " they are left out",
+            folder,
+        )
+    fresh_heads = []
+    for head_name, head in model.heads.items():
+        if folders.has_head(family, head_name, head, stored):
+            folders.load_head(folder, head_name, head)
+            continue
+        log.info(
+            "%s has no %s head of the %s: it starts from fresh weights",
+            folder,
+            head_name,
+            model_name,
+        )
+        fresh_heads.append(head_name)
+    return fresh_heads

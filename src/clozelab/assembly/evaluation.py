@@ -1,0 +1,418 @@
+"""Stage evaluate: an encoder, or a fine-tuned model, measured without training it.
+
+A measure brings its own data (minimal pairs, held-out text), or takes a task's: to probe the
+encoder's states with it, or to score a fine-tuned model on another file, by the task's own module
+and official scorer. The latter has no module of its own: `measure.module` is null.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.assembly import factory
+from clozelab.assembly.task_data import READ_ONCE, build_task_data
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.labelled import LabelledDataModule
+from clozelab.datamodules.scoring import MeasureDataModule
+from clozelab.files.digests import digest
+from clozelab.models import folders
+from clozelab.models.encoder import Encoder
+from clozelab.models.locate import config_path
+from clozelab.models.registry import family_for
+from clozelab.modules.finetuning import FineTuning, write_results
+from clozelab.modules.measures import Measurement
+from clozelab.modules.model import (
+    MULTI_LABEL,
+    log_max_positions,
+    max_positions,
+    named_labels,
+    open_tokenizer,
+    renamed_labels,
+    task_of,
+    with_pooling,
+)
+from clozelab.modules.sentence_folders import passes_sigmoid
+from clozelab.runs.code import code_behind
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.record import Score, read_record
+from clozelab.runs.store import Run
+from clozelab.schema import EvaluateConfig
+from clozelab.targets import build, locate
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.training.callbacks import GracefulStop
+from clozelab.training.checkpoints import seed_initialisation
+from clozelab.training.tracking import summarise, tracked
+from clozelab.training.trainer import Hardware, build_trainer
+
+log = logging.getLogger(__name__)
+DataModule: TypeAlias = MeasureDataModule | FinetuningDataModule
+ScoringModule: TypeAlias = Measurement | FineTuning
+# Where heads come from, but for those of tasks.
+MAKERS = {"lm": "pre-training"}
+RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "num_entities", "collapsed")
+"""What the record of a run repeats of scores.json, for tables."""
+TRAINING_ARGUMENTS = (
+    "optimizer_factory",
+    "schedule_factory",
+    "total_steps",
+    "gradient_clip_norm",
+    "seed",
+    "log_interval_steps",
+    "keep_best_weights",
+)
+"""Arguments of a task's module that only a training needs."""
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """What an evaluation works with, once all that can be refused has been looked at."""
+
+    cfg: EvaluateConfig
+    hardware: Hardware
+    data: DataModule  # set up: read and tokenised
+    module: ScoringModule
+    remembered: JsonObject  # what the model's folder says of its predictions
+    inputs: dict[str, str]  # name -> fingerprint of what is read
+
+
+def prepare(cfg: EvaluateConfig) -> EvaluationJob:
+    """Check the settings, load the model, and read the measure's data."""
+    check_evaluation(cfg)
+    hardware, folder = factory.require_machine_and_encoder(cfg)
+    encoder = folders.load_encoder(
+        folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
+    )
+    data = build_data(cfg, folder, encoder)
+    data.setup("validate")
+    module = build_module(cfg, folder, encoder, data)
+    remembered = recall(cfg, folder, module)
+    inputs = {
+        "encoder": encoder_fingerprint(folder),
+        "task_data": data.fingerprint,
+        "task_files": data.source_fingerprint,
+    }
+    return EvaluationJob(cfg, hardware, data, module, remembered, inputs)
+
+
+def check_evaluation(cfg: EvaluateConfig) -> None:
+    """Refuse what can be wrong with an evaluation without encoder or data."""
+    measure = cfg.measure
+    task = measure.task
+    num_devices = cfg.trainer.devices * cfg.trainer.num_nodes
+    if num_devices > 1 or cfg.trainer.precision == "bf16-true":
+        raise ValueError(
+            "an evaluation runs on one device, not in bf16-true: say trainer.devices=1"
+            " trainer.precision=auto"
+        )
+    # Either a task, whose data is read, or data of the measure's own; without a task nobody but the
+    # measure can have a module.
+    has_one_source = (measure.data is None) != (task is None)
+    if not has_one_source or (measure.module is None and task is None):
+        raise ValueError(f"measure {measure.name}: give it a task, or module and data of its own")
+    if task is not None and "features" in task["data"]:
+        raise ValueError(
+            f"task {task['name']} reads stored features; take the task of the words themselves"
+        )
+
+
+def evaluate(job: EvaluationJob, run: Run) -> None:
+    """Run the model once over the data, write scores and predictions, complete the run."""
+    cfg = job.cfg
+    name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    with tracked(loggers):
+        # A Trainer wants a length, although nothing is trained.
+        trainer = build_trainer(
+            job.hardware,
+            max_steps=1,
+            validation_interval_steps=None,
+            callbacks=[GracefulStop(run.watch)],
+            loggers=loggers,
+            folder=run.dir,
+            log_interval_steps=1,
+            limit_val_batches=1.0,
+        )
+        # A Measurement brings its loaders itself.
+        datamodule = None
+        if cfg.measure.module is None:
+            datamodule = job.data
+        trainer.validate(job.module, datamodule=datamodule, verbose=False)
+        results = write_results(run.dir, job.module, describe_measure(job))
+        summarise(loggers, results["scores"])
+        run.content.scores = {key: score_of(job.module, key) for key in results["scores"]}
+        facts = {key: results[key] for key in RESULTS_IN_RECORD}
+        run.complete(results, data=job.data.facts, **facts, **job.remembered)
+
+
+def score_of(module: ScoringModule, key: str) -> Score:
+    """The record's entry for one of a module's scores."""
+    return Score.of(
+        key,
+        are_shares=module.scores_are_shares,
+        positive_label=module.positive_label,
+    )
+
+
+def describe_measure(job: EvaluationJob) -> JsonObject:
+    """What scores.json says of the measure."""
+    measure = job.cfg.measure
+    description: JsonObject = {
+        "name": measure.name,
+        "title": measure.title,
+        "synthetic": job.data.synthetic,
+    }
+    if measure.module is not None and isinstance(job.data, FinetuningDataModule):
+        description["baselines"] = job.data.baselines
+    return description | job.remembered
+
+
+def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModule:
+    """The measure's data module, or its task's; it has looked for its files."""
+    measure = cfg.measure
+    task = measure.task
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    label_names = None
+    if measure.module is None and task is not None:
+        # Questions have answers and no classes, whatever a folder calls its two outputs.
+        if {"label_column", "tag_column"} & set(task["data"]):
+            label_names = label_names_of(cfg, folder)
+        trained_on = provenance.get("task", task["name"])
+        if trained_on != task["name"]:
+            log.warning(
+                "%s was fine-tuned on %s: do its classes mean the same on %s?",
+                folder,
+                trained_on,
+                task["name"],
+            )
+    code = ""
+    if task:
+        code = digest(code_behind([task["data"]["_target_"]]))
+    log_max_positions(folder)
+    longest = max_positions(folder)
+    # A fine-tuned model is scored on texts cut as in its training.
+    if provenance.get("max_seq_length"):
+        longest = min(longest, provenance["max_seq_length"])
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    data_dir = Path(cfg.data_dir)
+    cache_dir = Path(cfg.cache_dir)
+    inputs = TaskInputs(
+        name=measure.name,
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        tokenizer=tokenizer,
+        max_positions=longest,
+        max_unknown_share=cfg.max_unknown_share,
+        code=code,
+        label_names=label_names,
+        corpus=provenance.get("corpus_fingerprint"),
+        predicts_next=encoder.config.predicts_next,
+    )
+    if label_names is not None and task is not None:
+        task = with_positive_label(task, cfg, folder)
+    if task is None:
+        return build("measure.data", cfg.measure.data)(
+            inputs=inputs, is_causal=encoder.config.is_causal
+        )
+    plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
+    data = build_task_data(task, inputs, plan)
+    if label_names is not None:
+        check_labels(data, label_names, folder)
+    return data
+
+
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
+    """The task with the class that F1 was of in the model's training, unless it names another."""
+    config = folders.read_config_dict(folder)
+    trained = config.get("clozelab", {}).get("positive_label")
+    data = task["data"]
+    if trained is None or data.get("positive_label", trained) is not None:
+        return task
+    # The file may call it otherwise.
+    if cfg.measure.label_names:
+        trained = cfg.measure.label_names.get(trained, trained)
+    return task | {"data": data | {"positive_label": trained}}
+
+
+def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:
+    """ValueError where a model would read texts otherwise than in its fine-tuning.
+
+    Both are by the names of settings; `trained` is what its folder says.
+    """
+    # Folders of before say less than their runs do.
+    run = read_record(folder.parent)
+    if run is not None and run.stage == "finetune":
+        trained = run.config["task"]["data"] | trained
+    settings = []
+    for key, value in reads.items():
+        # A score of another class is one more measure of the same answers.
+        if key == "positive_label":
+            continue
+        # None is of a setting that means nothing beside the others.
+        if None not in (value, trained.get(key)) and trained[key] != value:
+            settings.append(f"measure.task.data.{key}={trained[key]}")
+    if settings:
+        raise ValueError(
+            f"{folder} was fine-tuned to read texts otherwise, and would not score as its run has:"
+            f" say {' '.join(settings)}"
+        )
+
+
+def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
+    """A fine-tuned model's classes in the order of its outputs, as the file calls them.
+
+    None: in the task's order.
+    """
+    config = folders.read_config_dict(folder)
+    path = config_path(folder)
+    if config.get("problem_type") == MULTI_LABEL:
+        raise ValueError(
+            f"{path}: problem_type is {MULTI_LABEL}, and only one label an example can be scored",
+        )
+    names = named_labels(config, path)
+    given = cfg.measure.label_names
+    if given:
+        return renamed_labels(names, given, path)
+    # What transformers calls classes that nobody has named.
+    if names != [f"LABEL_{number}" for number in range(len(names))]:
+        return names
+    if len(names) > 1:
+        log.warning(
+            "%s calls its classes LABEL_0, ...: they are taken in the task's order"
+            " (measure.label_names names them)",
+            folder,
+        )
+    return None
+
+
+def check_labels(data: object, names: Sequence[str], folder: Path) -> None:
+    """ValueError where a file's label is none of the model's classes.
+
+    It says what to type, and fills in what differs only in letters' case.
+    """
+    if not isinstance(data, LabelledDataModule) or data.numeric_labels:
+        return
+    # The training file's labels are not looked at: nothing is trained.
+    labels = sorted(set(data.preview().validation.labels or ()))
+    unknown = [label for label in labels if label not in names]
+    if not unknown:
+        return
+    name_of_word = {name.casefold(): name for name in names}
+    # {"positive": "Positive", "negative": "..."}: the user fills in the dots.
+    label_of_name = dict.fromkeys(names, "...")
+    for label in unknown:
+        if label.casefold() in name_of_word:
+            label_of_name[name_of_word[label.casefold()]] = label
+    pairs = [f"{name}: {label}" for name, label in label_of_name.items() if label not in names]
+    raise ValueError(
+        f"{data.validation_path}: label {unknown[0]!r} is not one of the known labels {list(names)}"
+        f" of {folder}: say which is which, 'measure.label_names={{{', '.join(pairs)}}}'"
+    )
+
+
+def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> JsonObject:
+    """Let a fine-tuned model predict as its folder says.
+
+    Returns what the record says of that, nothing for an encoder.
+    """
+    if isinstance(module, Measurement):
+        return {}
+    remembered = {}
+    # A threshold belongs to the weights it was chosen with.
+    if cfg.initialisation == "pretrained":
+        remembered = folders.read_config_dict(folder).get("clozelab", {})
+    return dict(module.recall(remembered))
+
+
+def build_module(
+    cfg: EvaluateConfig, folder: Path, encoder: Encoder, data: DataModule
+) -> ScoringModule:
+    """The measure's module on the encoder, or the task's on the fine-tuned model.
+
+    Heads have the weights of the folder.
+    """
+    task = cfg.measure.task or {}
+    settings = with_pooling(cfg.measure.module or task["module"], folder)
+    if cfg.measure.module is None:
+        module = _build_task_module(cfg, task, folder, encoder, data)
+        heads = module.heads()
+    else:
+        family = family_for(encoder.config)
+        # With fresh weights (initialisation=random) the heads are of the same seed.
+        generator = torch.Generator().manual_seed(cfg.pretrain_seed)
+        heads = {}
+        stored = folders.read_tensors(folder)
+        for kind in locate(settings["_target_"]).needs:
+            heads[kind] = family.head(kind, encoder, generator=generator, stored=stored)
+        module = build("measure.module", settings)(
+            encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric
+        )
+    if cfg.initialisation == "pretrained":
+        _load_heads(heads, folder, cfg.measure.name)
+    return module
+
+
+def _build_task_module(
+    cfg: EvaluateConfig,
+    task: ReadOnlyJson,
+    folder: Path,
+    encoder: Encoder,
+    data: Any,
+) -> Any:
+    """A task's module for scoring: what it would train with is 0."""
+    seed_initialisation(cfg.pretrain_seed)
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    if "features" in provenance:
+        raise ValueError(
+            f"{folder} tags words by features of several layers, which an evaluation does not read;"
+            " `clozelab predict` does"
+        )
+    check_reading(data.remembered(), provenance, folder)
+    return build("task.module", with_pooling(task["module"], folder))(
+        encoder=encoder,
+        head=provenance.get("head", "linear"),
+        validation=data.validation,
+        metric=task["metric"],
+        **dict.fromkeys(TRAINING_ARGUMENTS, 0),
+    )
+
+
+def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
+    stored = folders.read_tensors(folder)
+    family = family_for(folders.read_config(folder))
+    if "lm" in heads and not folders.has_head(family, "lm", heads["lm"], stored):
+        raise ValueError(
+            f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
+            f" one first (clozelab pretrain objective=mlm encoder={folder})"
+        )
+    config = folders.read_config_dict(folder)
+    names = named_labels(config, config_path(folder))
+    for head_name, head in heads.items():
+        if passes_sigmoid(folder, task_of(head_name, config, names)):
+            head.output_activation = nn.Sigmoid()
+        if head_name == "bilstm":
+            _require_all_layers(head, stored, folder)
+        try:
+            folders.load_head(folder, head_name, head, stored)
+            if head_name == "lm":
+                family.require_masks(config)
+        except ValueError as problem:
+            maker = MAKERS.get(head_name, "fine-tuning that kept its model, on a task of this kind")
+            remedy = f"{measure_name} asks what a model predicts: give it a folder of a {maker}"
+            raise ValueError(f"{problem}; {remedy}") from problem
+
+
+def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: Path) -> None:
+    """ValueError where a folder has more layers of a BiLSTM than the measure's task."""
+    num_stored = sum(name.startswith("bilstm.") for name in stored)
+    if num_stored > len(lstm.state_dict()):
+        raise ValueError(
+            f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
+            " says: give their number"
+        )

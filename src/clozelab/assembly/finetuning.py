@@ -1,0 +1,423 @@
+"""A fine-tuning: what it checks, its data and its module, and how it is trained."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from clozelab.assembly import factory
+from clozelab.assembly.task_data import build_task_data
+from clozelab.config import Composed
+from clozelab.corpus.random import derive_seed
+from clozelab.datamodules.contrastive import ContrastiveDataModule
+from clozelab.datamodules.examples import Sequences
+from clozelab.datamodules.files import HubSource, hub_files, used_folders
+from clozelab.datamodules.finetuning import (
+    EncoderSource,
+    FinetuningDataModule,
+    TaskInputs,
+    TrainingPlan,
+)
+from clozelab.datamodules.labelled import LabelledDataModule
+from clozelab.files.digests import digest
+from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
+from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.folders import load_encoder
+from clozelab.modules.base import build_with_hparams
+from clozelab.modules.finetuning import (
+    FineTuning,
+    check_metric,
+    save_model,
+    write_results,
+    write_test_predictions,
+)
+from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
+from clozelab.runs.code import code_behind
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.record import Score
+from clozelab.runs.store import Run
+from clozelab.schema import FinetuneConfig
+from clozelab.targets import build, check_targets, locate
+from clozelab.text.did_you_mean import values_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.training.checkpoints import newest_whole, seed_initialisation
+from clozelab.training.tracking import summarise, tracked
+from clozelab.training.trainer import Hardware
+
+log = logging.getLogger(__name__)
+# A given encoder hardly moves in fewer steps: 120 short texts of three classes are told apart after
+# 40 at 3e-5, and not after 12.
+FEW_STEPS = 100
+SMALL_LEARNING_RATE = 1e-4
+CHECKPOINT_INTERVAL_STEPS = 50
+# at least between two: a fine-tuning that is done sooner is rather begun again
+CHECKPOINT_SECONDS = 300.0
+RESULTS_IN_RECORD = (
+    "title",
+    "stand_in_for",
+    "synthetic",
+    "num_examples",
+    "num_entities",
+    "collapsed",
+    "best_step",
+)
+"""What the record of a run repeats of scores.json, for tables."""
+
+
+@dataclass(frozen=True)
+class FinetuneJob:
+    """What a fine-tuning works with, once all that can be refused has been looked at."""
+
+    cfg: FinetuneConfig
+    hardware: Hardware
+    encoder_folder: Path
+    encoder: Encoder
+    data: FinetuningDataModule  # set up: read and tokenised
+    inputs: dict[str, str]  # name -> fingerprint of what is read
+
+
+def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJob:
+    """Check the settings, load the encoder, and read the task's data.
+
+    ValueError for anything wrong, also (`with_test_files`) for test files that are missing.
+    """
+    check_finetuning(cfg)
+    hardware, folder = factory.require_machine_and_encoder(cfg)
+    fingerprint = encoder_fingerprint(folder)
+    data = build_data(cfg, folder, fingerprint, hardware)
+    inputs = {
+        "encoder": fingerprint,
+        "task_files": data.source_fingerprint,
+        "task_data": data.fingerprint,
+    }
+    if with_test_files:
+        inputs["test_data"] = data.require_test_files()
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    if isinstance(data, ContrastiveDataModule):
+        data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
+    data.setup()
+    data.refuse_overlap(allowed=cfg.allow_validation_in_training)
+    # A module that predicts numbers of a range refuses labels outside of it.
+    if isinstance(data, LabelledDataModule):
+        data.refuse_outside(cfg.task.module.get("number_range"))
+        data.validation.kind.check_metrics(cfg.task.module["metrics"])
+    # The names of the head's parameters are known once it is built.
+    if cfg.optimizer.get("groups"):
+        build_module(cfg, folder, encoder, data)
+    return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
+
+
+def check_finetuning(cfg: FinetuneConfig) -> None:
+    """Refuse what can be wrong with a fine-tuning without encoder or data."""
+    if cfg.trainer.strategy == "fsdp":
+        raise ValueError(
+            "fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training"
+        )
+    if cfg.trainer.precision == "bf16-true":
+        raise ValueError(
+            "trainer.precision=bf16-true is for pre-training: fine-tuning's steps are too small for"
+            " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
+            " the only one)"
+        )
+    check_targets({"task.data": cfg.task.data, "task.module": cfg.task.module})
+    # What a task can do is known to its module's class, before one is built.
+    module = locate(cfg.task.module["_target_"])
+    module.check_head(cfg.head)
+    module.check_settings(cfg.task.module)
+    check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
+    factory.check_optimizer(cfg, 1)
+
+
+def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
+    """ValueError for a training that ends with a score of a part of the examples."""
+    if {"overfit_batches", "limit_val_batches"}.isdisjoint(cfg.trainer.lightning):
+        return
+    # A training that stops on its way scores nothing yet.
+    if (cfg.stop_after_step or total_steps) >= total_steps:
+        raise ValueError(
+            "overfit_batches and limit_val_batches leave examples out, which gives no score: end"
+            f" the training before, with stop_after_step= below its {total_steps} steps"
+        )
+
+
+def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
+    """Say how the encoder is trained, and why that is not the scale's recipe for a given one."""
+    log.info(
+        "learning rate %g, %d steps (epochs=%g of batches of %d)",
+        cfg.learning_rate,
+        total_steps,
+        cfg.epochs,
+        cfg.global_batch_size,
+    )
+    if not is_given(folder, cfg.scale.name):
+        return
+    of_scale = []
+    for key in ("learning_rate", "epochs", "global_batch_size"):
+        value = getattr(cfg.scale.finetune, key)
+        if value not in (None, getattr(cfg, key)):
+            of_scale.append(f"{key}={value:g}")
+    scale = scale_of_encoder(folder)
+    if scale != GIVEN:
+        log.warning(
+            "%s was pre-trained at scale=%s: say that for its learning rate and epochs",
+            folder,
+            scale,
+        )
+    elif of_scale:
+        log.info(
+            "%s is a given encoder: %s of scale=%s is for encoders that it pre-trains",
+            folder,
+            " ".join(of_scale),
+            cfg.scale.name,
+        )
+    if total_steps < FEW_STEPS and cfg.learning_rate <= SMALL_LEARNING_RATE:
+        log.warning(
+            "%d steps are few at learning rate %g: epochs=%d takes %d",
+            total_steps,
+            cfg.learning_rate,
+            math.ceil(cfg.epochs * FEW_STEPS / total_steps),
+            FEW_STEPS,
+        )
+
+
+def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
+    """What scores.json says of the task.
+
+    A task that a command line names anew does not keep the title of the file that it began with.
+    """
+    task = job.cfg.task
+    title = task.title
+    given = values_of(composed.origin.overrides) if composed.origin else {}
+    if "task.name" in given and "task.title" not in given:
+        title = task.name
+    return {
+        "name": task.name,
+        "title": title,
+        "stand_in_for": task.stand_in_for,
+        "synthetic": job.data.synthetic,
+        "baselines": job.data.baselines,
+    }
+
+
+def claim_run(job: FinetuneJob, composed: Composed) -> Run:
+    """Take the run's folder for this fine-tuning."""
+    task = job.cfg.task
+    module = locate(task.module["_target_"])
+    # of a task with labels of its own
+    label_kind = getattr(job.data.validation, "kind", None)
+    scores = {}
+    for name in module.score_keys(task.module, task.data):
+        scores[f"validation/{name}"] = Score.of(
+            name,
+            are_shares=module.scores_are_shares,
+            positive_label=getattr(label_kind, "positive_label", None),
+        )
+    return Run.claim(
+        job.cfg.run_dir,
+        stage="finetune",
+        config=composed,
+        inputs=job.inputs,
+        scores=scores,
+        metric=task.metric,
+    )
+
+
+def require_scores(run: Run) -> None:
+    """ValueError for a complete run that has lost its scores."""
+    if not (run.dir / "scores.json").is_file():
+        raise ValueError(
+            f"{run.dir} says complete and has no scores.json; remove the folder to run it again"
+        )
+
+
+# Name -> (sequences, split), as a data module's `load_test` gives them.
+TestSplits = Mapping[str, tuple[Sequences, object]]
+
+
+def train(
+    job: FinetuneJob,
+    run: Run,
+    description: ReadOnlyJson,
+    test_splits: TestSplits,
+) -> None:
+    """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
+    cfg = job.cfg
+    data = job.data
+    # Batches have as many tokens as their examples: one compiled graph for all sizes.
+    if job.hardware.compile == "true":
+        compile_encoder(job.encoder, dynamic=True)
+    module = build_module(cfg, job.encoder_folder, job.encoder, data)
+    run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
+    run.record(threads=torch.get_num_threads())
+    run.record(encoder=factory.encoder_facts(job.encoder_folder, job.encoder.config))
+    name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    with tracked(loggers):
+        trainer = factory.make_trainer(
+            cfg,
+            job.hardware,
+            data.total_steps,
+            validation_interval_steps=None,  # at the end of each stretch that the data module gives
+            callbacks=factory.build_callbacks(
+                cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
+            ),
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        results: JsonObject = {}
+        if run.is_leader:
+            results = write_results(run.dir, module, description)
+            summarise(loggers, {**results["scores"], "best_step": results["best_step"]})
+        # Every rank predicts, and the leader writes.
+        if test_splits:
+            module.restore_best()
+            out = run.dir / "test_predictions"
+            predict_splits(module, trainer, data, test_splits, out, writes=run.is_leader)
+        if run.is_leader:
+            finish(job, run, module, results)
+
+
+def predict_splits(
+    module: FineTuning,
+    trainer: Trainer,
+    data: FinetuningDataModule,
+    splits: TestSplits,
+    folder: Path,
+    *,
+    writes: bool = True,
+) -> list[Path]:
+    """Predict each test split, and write its files into a folder if this process `writes`.
+
+    Returns the files. `splits`: name -> (sequences, split) of `load_test`.
+    """
+    written = []
+    for name, (sequences, split) in splits.items():
+        batches: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
+        if writes:
+            files = module.prediction_files(name, split, batches)
+            write_test_predictions(folder, files)
+            written += [folder / file_name for file_name in files]
+    return written
+
+
+def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson) -> None:
+    """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
+    facts = {key: results[key] for key in RESULTS_IN_RECORD}
+    if job.cfg.keep_model:
+        folder = run.dir / "model"
+        save_model(
+            folder, module, job.encoder_folder, job.data.inputs.tokenizer, **model_facts(job)
+        )
+        facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
+    run.complete(
+        results,
+        data=job.data.facts,
+        num_evaluations=len(module.history),
+        **facts,
+        **module.facts(),
+    )
+    # Only now: until the record says complete, the run goes on from them.
+    shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
+
+
+def model_facts(job: FinetuneJob) -> JsonObject:
+    """What a model's folder remembers of its fine-tuning."""
+    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
+
+
+def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
+    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    job = prepare(cfg)
+    if job.hardware.compile == "true":
+        compile_encoder(job.encoder, dynamic=True)
+    trainer = factory.make_trainer(
+        cfg,
+        job.hardware,
+        job.data.total_steps,
+        validation_interval_steps=None,
+        callbacks=factory.configured_callbacks(cfg),
+        loggers=[],
+        folder=Path(cfg.run_dir),
+    )
+    return build_module(cfg, job.encoder_folder, job.encoder, job.data), job.data, trainer
+
+
+def build_data(
+    cfg: FinetuneConfig, folder: Path, fingerprint: str, hardware: Hardware
+) -> FinetuningDataModule:
+    """The task's data module for the encoder in a folder; it has looked for its files."""
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, and the
+    # features made with them, as they share an encoder.
+    weights_name = fingerprint
+    if cfg.initialisation != "pretrained":
+        weights_name = f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
+    load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    # The hub's copies lie in the cache, laid out as the task's own files.
+    cache_dir = Path(cfg.cache_dir)
+    data_dir = Path(cfg.data_dir)
+    if cfg.hub:
+        data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    # The cache of examples is of this code: another reads the files anew.
+    code = digest(code_behind([cfg.task.data["_target_"]]))
+    source = EncoderSource(weights_name, load, hardware.device)
+    inputs = TaskInputs(
+        name=cfg.task.name,
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        tokenizer=tokenizer,
+        max_positions=max_positions(folder),
+        encoder=source,
+        max_unknown_share=cfg.max_unknown_share,
+        code=code,
+    )
+    plan = TrainingPlan(
+        global_batch_size=cfg.global_batch_size,
+        epochs=cfg.epochs,
+        evaluations_per_epoch=cfg.evaluations_per_epoch,
+        max_train_examples=cfg.max_train_examples,
+        seed=draw_seed(cfg),
+        num_workers=cfg.trainer.num_workers,
+    )
+    return build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
+
+
+def draw_seed(cfg: FinetuneConfig) -> int:
+    """Seed of what this run draws: head weights, order of examples, dropout.
+
+    It is made from both seeds of the run, so that fine-tuning seeds are nested in pre-training
+    seeds. Drawn alike for every encoder, their effect would be missing from the spread between
+    encoders (docs/decisions/0013). Rows of a table are paired: with the same two seeds they draw
+    the same.
+    """
+    return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
+
+
+def build_module(
+    cfg: FinetuneConfig, folder: Path, encoder: Encoder, data: FinetuningDataModule
+) -> FineTuning:
+    """The task's module on the encoder; head weights and dropout are functions of the seeds."""
+    seed = draw_seed(cfg)
+    seed_initialisation(seed)
+    common = factory.optimization(cfg, data.total_steps, seed)
+    # Both write what the best weights give, after others have been trained.
+    keeps_best = cfg.keep_model or cfg.predict_test
+    return build_with_hparams(
+        build("task.module", with_pooling(cfg.task.module, folder)),
+        encoder=encoder,
+        head=cfg.head,
+        validation=data.validation,
+        metric=cfg.task.metric,
+        keep_best_weights=keeps_best,
+        **common,
+    )

@@ -1,0 +1,465 @@
+"""Stage pretrain: one encoder from a prepared corpus.
+
+Micro-batch sizes and compilation are chosen for the machine when a run begins. A run that goes on
+reads them in run.json: the very same kernels and micro-batches, whatever the machine or the cache
+would say today.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer
+
+from clozelab.assembly import factory
+from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly.encoders import build_module, build_objectives, given_config, given_lengths
+from clozelab.assembly.passes import passes
+from clozelab.config import total_steps
+from clozelab.corpus.generated import known_loss
+from clozelab.corpus.packing import Masking
+from clozelab.corpus.shards import PreparedCorpus, unigram_loss
+from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
+from clozelab.datamodules.corpus import CorpusDataModule
+from clozelab.files.digests import digest
+from clozelab.files.origin import is_given
+from clozelab.models import folders
+from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.locate import CONFIG_FILE
+from clozelab.modules.model import open_tokenizer
+from clozelab.modules.pretraining import PretrainingModule, check_lengths
+from clozelab.objectives.objective import Objective, build_models
+from clozelab.optim.groups import match_groups
+from clozelab.runs.inputs import require_encoder
+from clozelab.runs.record import Record
+from clozelab.runs.reuse import kept_steps
+from clozelab.runs.store import Run
+from clozelab.schema import PretrainConfig
+from clozelab.text.plain import JsonObject
+from clozelab.training.callbacks import (
+    KeepEncoders,
+    check_position_growth,
+)
+from clozelab.training.checkpoints import newest_whole
+from clozelab.training.host import process_rank
+from clozelab.training.runtime import largest_that_fits, try_step
+from clozelab.training.tracking import summarise, tracked
+from clozelab.training.trainer import Hardware
+
+log = logging.getLogger(__name__)
+SCORES = (
+    "validation/loss",
+    "validation/perplexity",
+    "validation/accuracy",
+    "validation/nsp_accuracy",
+    "validation/nsp_accuracy_one_source",
+    "validation/nsp_source_rule",
+    "validation/sop_accuracy",
+    "validation/rtd_loss",
+    "validation/rtd_accuracy",
+)
+"""Scores of a pre-training; the first is its headline."""
+
+
+@dataclass(frozen=True)
+class PretrainingJob:
+    """What a pre-training works with, once all that can be refused has been looked at."""
+
+    cfg: PretrainConfig
+    hardware: Hardware
+    corpus: PreparedCorpus
+    objectives: list[Objective]  # one a phase
+    data: CorpusDataModule
+    steps_to_keep: list[int]  # after which the encoder is kept on its way
+
+
+def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
+    """Check the settings, prepare the corpus, and open it as the phases read it.
+
+    All that can be wrong is found here, before a run folder is taken.
+    """
+    hardware = factory.hardware_of(cfg.trainer)
+    objectives = build_objectives(cfg)
+    check_pretraining(cfg, hardware)
+    for name, folder in read_folders(cfg, objectives).items():
+        require_encoder(folder, name)
+    check_inputs(cfg, objectives)
+    factory.check_trackers(cfg)
+    steps_to_keep = kept_steps(cfg.keep_encoders, sum(phase.steps for phase in cfg.phases))
+    # One process reads every byte, once a run.
+    verify = "full"
+    if process_rank():
+        verify = "sizes"
+    corpus = prepared_corpus(cfg, verify=verify)
+    data = make_data(cfg, corpus, objectives)
+    # Finds the instances: a phase that the corpus cannot fill is refused.
+    data.setup("fit")
+    log_passes(data, corpus)
+    if cfg.encoder is not None:
+        log_learning_rate(cfg)
+    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep)
+
+
+def make_data(
+    cfg: PretrainConfig, corpus: PreparedCorpus, objectives: Sequence[Objective]
+) -> CorpusDataModule:
+    """The batches of a pre-training; its instances are not looked for yet."""
+    return CorpusDataModule(
+        corpus,
+        objectives,
+        phases=[vars(phase) for phase in cfg.phases],
+        seed=cfg.seed,
+        num_workers=cfg.trainer.num_workers,
+        validation_instances=cfg.validation.instances,
+        validation_seq_length=cfg.validation.seq_length,
+    )
+
+
+def recorded_corpus(cfg: PretrainConfig, record: Record) -> PreparedCorpus:
+    """The corpus that a run was trained on; ValueError where another one is here now."""
+    corpus = prepared_corpus(cfg)
+    if corpus.fingerprint != record.inputs.get("corpus"):
+        raise ValueError(
+            f"{record.folder} was trained on another corpus than is here now; put its text and"
+            " settings back"
+        )
+    return corpus
+
+
+def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
+    """Refuse what can be wrong with a pre-training before its corpus is looked at."""
+    if cfg.trainer.gradient_checkpointing and hardware.strategy == "fsdp":
+        raise ValueError(
+            "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
+            " them"
+        )
+    # A given encoder brings its own shape, whatever the configuration says of a model.
+    positions = cfg.model.max_position_embeddings
+    if cfg.encoder is not None:
+        require_encoder(cfg.encoder)
+        positions = given_config(cfg).max_position_embeddings
+        folders.refuse_untied(cfg.encoder)
+    phases = [vars(phase) for phase in cfg.phases]
+    check_lengths(phases, vars(cfg.validation), positions, hardware.world_size)
+    check_position_growth(cfg.position_growth, phases, hardware.strategy)
+    # The constructor refuses sizes and parts that do not fit together.
+    EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
+    factory.check_optimizer(cfg, total_steps(phases))
+
+
+def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[str, Path]:
+    """The folders of encoders that a run reads, by the names under which it records them.
+
+    ValueError where two phases read another one under one name.
+    """
+    folders_read = {}
+    if cfg.encoder is not None:
+        folders_read = _given_folders(Path(cfg.encoder), objectives)
+    for objective in objectives:
+        for name, folder in objective.token.inputs().items():
+            if folders_read.setdefault(name, folder) != folder:
+                raise ValueError(
+                    f"phases read two folders as {name}, {folders_read[name]} and {folder}: give"
+                    " all of them the same"
+                )
+    return folders_read
+
+
+def _given_folders(encoder: Path, objectives: Sequence[Objective]) -> dict[str, Path]:
+    """A given encoder's folder, and those of its run's further models (generator) that are there.
+
+    Any other further model starts from fresh weights.
+    """
+    given = {"encoder": encoder}
+    for objective in objectives:
+        for name in objective.token.trains_beside:
+            beside = encoder.resolve().with_name(name)
+            if (beside / CONFIG_FILE).is_file():
+                given[name] = beside
+    return given
+
+
+def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
+    """Refuse folders that the objectives read and that do not fit the encoder; they are there."""
+    if cfg.encoder is None:
+        student = EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
+    else:
+        student = given_config(cfg)
+    # Which objectives and parts fit together, the constructors know.
+    with torch.device("meta"):
+        models = build_models(Encoder(student), list(dict.fromkeys(objectives)))
+    # Named as a PretrainingModule names what it trains.
+    names = []
+    for model_name, model in models.items():
+        if model.is_trained:
+            names += [f"model.models.{model_name}.{name}" for name, _ in model.named_parameters()]
+    match_groups(names, cfg.optimizer.get("groups"))
+    longest = max(phase.seq_length for phase in cfg.phases)
+    for objective in dict.fromkeys(objectives):
+        objective.token.check(student, longest)
+        if cfg.encoder is not None and getattr(objective.token, "teacher_layers", None):
+            raise ValueError(
+                "encoder= and objective.token.teacher_layers both say what the student starts from:"
+                " leave one of them out"
+            )
+
+
+def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> None:
+    """Refuse an encoder, given as `name`, that does not read the corpus's tokens."""
+    tokenizer = open_tokenizer(folder)
+    of_corpus = corpus.tokenizer.fingerprint
+    # A folder of somebody's may follow the same rules in files of its own: `released` names them.
+    if of_corpus not in (tokenizer.fingerprint, tokenizer.released):
+        file = "vocab.txt"
+        if (folder / TOKENIZER_FILE).is_file():
+            file = TOKENIZER_FILE
+        raise ValueError(
+            f"{name}={folder} was trained with another vocabulary than the corpus is prepared with"
+            f" (fingerprints {tokenizer.fingerprint[:12]} and {of_corpus[:12]}): its token ids mean"
+            f" other words; prepare the corpus with the folder's own,"
+            f" tokenizer.vocab_file=FOLDER/{file}"
+        )
+
+
+def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
+    """Say how often the plan reads the corpus; many passes are a warning."""
+    planned_tokens = 0
+    for phase in data.phases:
+        planned_tokens += phase.steps * phase.global_batch_size * phase.seq_length
+    sentence, is_much = passes(planned_tokens, corpus.train.num_tokens)
+    level = logging.INFO
+    if is_much:
+        level = logging.WARNING
+    log.log(level, "%s", sentence)
+
+
+def log_learning_rate(cfg: PretrainConfig) -> None:
+    """Say at which learning rate a given encoder is trained further."""
+    encoder = Path(str(cfg.encoder))
+    learning_rate = cfg.optimizer.get("learning_rate")
+    of_scale = cfg.scale.pretrain.learning_rate
+    reason = ""
+    if is_given(encoder, cfg.scale.name) and learning_rate != of_scale:
+        reason = (
+            f": {encoder} is a given encoder, and {of_scale:g} of scale={cfg.scale.name} is for"
+            " fresh weights"
+        )
+    log.info("learning rate %s%s", learning_rate, reason)
+
+
+def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
+    """Train from the newest checkpoint to the end, save the encoder, complete the run."""
+    cfg = job.cfg
+    module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
+    adapt_to_machine(job, run, module)
+    facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
+    run.record(precision=job.hardware.precision, threads=torch.get_num_threads(), **facts)
+    if cfg.encoder is not None:
+        folder = Path(cfg.encoder)
+        begun_with = factory.encoder_facts(folder, module.model.encoder.config)
+        run.record(encoder=begun_with, fresh_heads=module.fresh_heads)
+    # What is kept on the way is written as the last one is.
+    save = partial(save_encoder, job, run, module, tokenizer)
+    callbacks = factory.build_callbacks(
+        cfg,
+        run,
+        cfg.checkpoint_interval_steps,
+        before_checkpoint=[KeepEncoders(job.steps_to_keep, save)],
+    )
+    loggers = factory.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")
+    with tracked(loggers):
+        trainer = factory.make_trainer(
+            cfg,
+            job.hardware,
+            job.data.total_steps,
+            cfg.validation.interval_steps,
+            callbacks=callbacks,
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        if run.is_leader:
+            save()
+            summarise(loggers, module.facts())
+            run.complete({"scores": module.facts()}, **module.facts())
+
+
+def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
+    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    job = prepare_pretraining(cfg)
+    for name, folder in read_folders(cfg, job.objectives).items():
+        require_same_vocabulary(name, folder, job.corpus)
+    module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
+    module.choose_graphs(job.hardware.cuda_graphs)
+    if job.hardware.compiles_pretraining:
+        _compile_encoders(module)
+    trainer = factory.make_trainer(
+        cfg,
+        job.hardware,
+        job.data.total_steps,
+        cfg.validation.interval_steps,
+        callbacks=factory.configured_callbacks(cfg),
+        loggers=[],
+        folder=Path(cfg.run_dir),
+    )
+    return module, job.data, trainer
+
+
+def save_encoder(
+    job: PretrainingJob,
+    run: Run,
+    module: PretrainingModule,
+    tokenizer: Tokenizer,
+    step: int | None = None,
+) -> None:
+    """Write the encoder as it is after `step` (None: after the last) into the run's folder."""
+    folder = run.dir / "encoder"
+    if step is not None:
+        folder = run.dir / f"encoders/step-{step}"
+    provenance = encoder_provenance(job.cfg, run.content, job.corpus, step=step)
+    module.save_encoder(folder, tokenizer.files(), provenance, job.cfg.encoder_dtype)
+
+
+def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
+    """Digest of a corpus's text."""
+    checksums = []
+    for source in corpus.manifest["settings"]["sources"]:
+        checksums += [file["sha256"] for file in source["files"]]
+    return digest([sorted(checksums), cfg.corpus.validation_fraction])
+
+
+def corpus_facts(
+    cfg: PretrainConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
+) -> JsonObject:
+    """Losses on the held-out text that the report compares the trained model's with.
+
+    `unigram_loss` is what the training text's frequencies alone give there. A generated text has
+    `known_loss` too, the best that any model can do. `text` is a digest of the files that were read
+    and of how much was held out, whatever they are called and whichever tokenizer cuts them.
+    """
+    labels = data.held_out_labels()
+    facts: JsonObject = {
+        "unigram_loss": unigram_loss(corpus.train, labels),
+        "text": text_digest(cfg, corpus),
+    }
+    if not cfg.corpus.generator:
+        return facts
+    # (share of tokens that are predicted, share of these that stay as they are)
+    masking_shares = None
+    if isinstance(objective.token, Masking) and not objective.is_causal:
+        masking = objective.token
+        # Of tokens masked in spans, or that see each other, the best loss is not known.
+        is_known = len(masking.span_weights) == 1 and not masking.unit_texts
+        if not is_known or objective.token.predictions_help:
+            return facts
+        predicted = min(masking.predict_prob, masking.max_predictions_fraction)
+        masking_shares = (predicted, masking.same_fraction)
+    elif not objective.is_causal:
+        return facts
+    best = known_loss(
+        cfg.data_dir,
+        corpus.tokenizer,
+        labels,
+        seq_length=data.validation_seq_length,
+        masking=masking_shares,
+    )
+    if best:
+        facts["known_loss"] = best
+    return facts
+
+
+def encoder_provenance(
+    cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
+) -> JsonObject:
+    """What an encoder folder remembers of its making, without secrets, for it is given away.
+
+    `step` is the one after which it was kept (None: the last). It has seen no longer sequences than
+    until then.
+    """
+    # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
+    first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)
+    seq_lengths = given_lengths(cfg)
+    for phase, first_step in zip(cfg.phases, first_steps, strict=True):
+        if step is None or first_step < step:
+            seq_lengths.add(phase.seq_length)
+    provenance: JsonObject = {}
+    if step is not None:
+        provenance["step"] = step
+    for key in ("experiment", "arm", "seed", "objective", "phases"):
+        provenance[key] = record.config[key]
+    return provenance | {
+        "run_fingerprint": record.fingerprint,
+        "corpus_fingerprint": corpus.fingerprint,
+        "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
+        "trained_seq_lengths": sorted(seq_lengths),
+    }
+
+
+def adapt_to_machine(job: PretrainingJob, run: Run, module: PretrainingModule) -> None:
+    """Choose micro-batch sizes, and whether to compile and to replay steps as CUDA graphs.
+
+    A run that goes on reads what it chose when it began. All are applied, and recorded.
+    """
+    data = job.data
+    has_chosen = "compiled" in run.facts  # perhaps before there were graphs
+    if has_chosen:
+        module.cuda_graphs = bool(run.facts.get("cuda_graphs"))
+    else:
+        module.choose_graphs(job.hardware.cuda_graphs)
+    # Another layout (devices, micro-batches) has dropped these facts: then they are chosen anew.
+    sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(job, module)
+    phases = zip(data.phases, sizes, strict=True)
+    data.phases = [replace(phase, micro_batch_size=size) for phase, size in phases]
+    is_compiled = run.facts.get("compiled", job.hardware.compiles_pretraining)
+    if is_compiled:
+        _compile_encoders(module)
+    run.record(compiled=is_compiled, cuda_graphs=module.cuda_graphs, micro_batch_sizes=sizes)
+
+
+def _compile_encoders(module: PretrainingModule) -> None:
+    for encoder in module.model.encoders:
+        compile_encoder(encoder, dynamic=False)
+
+
+def _micro_batch_sizes(job: PretrainingJob, module: PretrainingModule) -> list[int]:
+    """Each phase's size: as configured or, with `auto`, what fits in the device's memory.
+
+    Several devices would have to agree, and do not.
+    """
+    configured = [phase.micro_batch_size for phase in job.data.phases]
+    if job.cfg.trainer.micro_batch != "auto" or job.hardware.accelerator != "gpu":
+        return configured
+    if job.hardware.world_size > 1:
+        log.warning("trainer.micro_batch=auto is for one device: micro-batches stay as configured")
+        return configured
+    fitting = []
+    for index in range(len(configured)):
+        fitting.append(_largest_micro_batch(job, module, index))
+    if fitting != configured:
+        log.info("micro-batches of %s instances fit, of the configured %s", fitting, configured)
+    return fitting
+
+
+def _largest_micro_batch(job: PretrainingJob, module: PretrainingModule, index: int) -> int:
+    """The largest of a phase's configured size and its halves of which a step fits in memory."""
+    data = job.data
+    phase = data.phases[index]
+    first_step = data.first_steps[index]
+
+    # The first batch of a phase stands for all of them.
+    def attempt(size: int) -> None:
+        data.phases[index] = replace(phase, micro_batch_size=size)
+        micro_batch = data.train_stream(first_step, 0, 1).micro_batches(first_step)[0]
+        try_step(module.model, micro_batch, job.hardware.device, job.hardware.precision)
+
+    fitting = largest_that_fits(attempt, min(phase.micro_batch_size, phase.global_batch_size))
+    # The trials changed the plan; the caller changes it once, for all phases.
+    data.phases[index] = phase
+    return fitting

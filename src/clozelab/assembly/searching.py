@@ -1,0 +1,135 @@
+"""The lines of a file that are most like a text, by the cosine of their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clozelab.corpus.rows import RowFile, open_rows
+from clozelab.corpus.tables import table_format
+from clozelab.datamodules.columns import trained_columns
+from clozelab.datamodules.files import text_lines
+from clozelab.files.digests import file_sha256
+from clozelab.files.lines import file_suffix
+from clozelab.modules import answering
+from clozelab.text.plain import JsonObject, ReadOnlyJson
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from clozelab.modules.predictor import Predictor
+
+
+def queries_of(values: Mapping[str, str], model_path: Path) -> list[str]:
+    """The one query of a command line, or those of its file that hold something.
+
+    ValueError where there is none, where one cannot be read, and where a query is the name of a
+    file.
+    """
+    if "query" in values:
+        query = values["query"]
+        if not query.strip():
+            raise ValueError("query= is empty: say what to search for")
+        if Path(query).is_file():
+            raise ValueError(
+                f"query={query} is a file: say queries={query} to search for each line"
+            )
+        return [query]
+    path = Path(values["queries"])
+    if table_format(path) is not None or file_suffix(path) == ".json":
+        queries = _queries_of_table(path, values, model_path)
+    else:
+        queries = _queries_of_lines(path)
+    if not queries:
+        raise ValueError(f"queries={path} has no text to search for")
+    return queries
+
+
+def _queries_of_lines(path: Path) -> list[str]:
+    queries = []
+    for number, line in text_lines(path):
+        if line is None:
+            raise ValueError(f"queries={path}: line {number} is not UTF-8")
+        if line.strip():
+            queries.append(line)
+    return queries
+
+
+def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -> list[str]:
+    """The texts of the column that is chosen as that of `in=` is."""
+    file = open_rows(str(path))
+    # A run, or a folder of weights in one.
+    trained = trained_columns(model_path)
+    if not trained:
+        trained = trained_columns(model_path.parent)
+    # `text=` is said of the searched file, whose columns may have other names.
+    named = {}
+    if values.get("text") in file.columns:
+        named["text"] = values["text"]
+    roles = answering.roles_of_file(file, "embed", named, trained)
+    if len(roles) > 1:
+        raise ValueError(f"queries={path} has two texts a row, and a query is one: leave a column")
+    queries = []
+    for row in answering.rows_of(file, roles, "embed", named, skips_empty=True):
+        query = row.record.get(roles["text"])
+        if row.problem is not None or not isinstance(query, str):
+            problem = "holds no text" if row.problem is None else row.problem
+            raise ValueError(f"queries: {row.place} {problem}")
+        queries.append(query)
+    return queries
+
+
+def cosine_similarities(
+    vectors: NDArray[np.float32], query: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """[rows] from vectors [rows, H] and a query [H]; NaN for a row of NaN."""
+    # A vector of zeros is like nothing rather than a division by zero.
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+    return vectors @ query / np.maximum(norms, 1e-12)
+
+
+def most_similar(cosines: NDArray[np.float32], top_k: int) -> list[int]:
+    """Indices of the highest cosines, the highest first; NaN is never among them."""
+    # Stable: of equal lines the first comes first.
+    order = np.argsort(-cosines, kind="stable").tolist()
+    finite = [index for index in order if np.isfinite(cosines[index])]
+    return finite[:top_k]
+
+
+def content_of(
+    predictor: Predictor,
+    model_path: Path,
+    file: RowFile,
+    roles: Mapping[str, str],
+    options: ReadOnlyJson,
+) -> JsonObject:
+    """What decides a file's vectors: the model and its code, how it pools, what it reads."""
+    from clozelab.modules.model import sentence_vectors
+    from clozelab.runs.code import code_behind
+    from clozelab.runs.inputs import encoder_fingerprint
+
+    folder = predictor.model.folder
+    precision = predictor.precision
+    content: JsonObject = {
+        "options": dict(options),
+        "model": encoder_fingerprint(folder),
+        "precision": precision,
+        "code": code_behind(["clozelab.modules.predictor.Predictor"]),
+        "file": file_sha256(Path(file.name)),
+        "form": file.form,
+        "columns": dict(roles),
+    }
+    # A file of weights may be one of several in its folder.
+    if model_path.is_file():
+        content["weights"] = file_sha256(model_path)
+    # A folder whose vectors are not computed here has its encoder's own.
+    if "pooling" not in options:
+        vectors = sentence_vectors(folder)
+        content["pooling"] = vectors.pooling
+        # Without the key where all columns are kept: so vectors of older versions are found again.
+        if vectors.size is not None:
+            content["columns_kept"] = vectors.size
+    return content

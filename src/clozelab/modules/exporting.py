@@ -1,0 +1,119 @@
+"""A model's folder for other programs: transformers, ONNX or sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from clozelab.models.folders import refuse_foreign
+from clozelab.models.registry import family_for
+from clozelab.modules.model import (
+    PROBLEM_TYPES,
+    Model,
+    has_pooler,
+    sentence_vectors,
+    write_model,
+)
+from clozelab.modules.onnx import to_onnx
+from clozelab.modules.sentence_folders import (
+    SentenceVectors,
+    activation_keys,
+    files_beside,
+    sentence_files,
+)
+from clozelab.text.plain import JsonObject
+
+
+def model_to_export(model: Model, *, has_head: bool) -> Model:
+    """The model with its head, or its encoder alone; ValueError for a head without weights."""
+    if has_head:
+        require_trained_heads(model)
+        return model
+    return without_heads(model)
+
+
+def write(
+    to: Path,
+    model: Model,
+    further_files: Mapping[str, str | bytes],
+    *,
+    form: str,
+    pooling: str,
+    has_head: bool,
+    dtype: str,
+) -> None:
+    """Write the folder of a `model_to_export`; `further_files` go along, name -> content."""
+    provenance = model.provenance
+    extra_config: JsonObject = {"clozelab": provenance, **activation_keys(model.folder)}
+    if has_head and "task" in provenance:
+        extra_config["finetuning_task"] = provenance["task"]
+    # Name in the folder -> content, of what is no weight, configuration or tokenizer.
+    files = dict(further_files)
+    if form == "onnx":
+        files["onnx/model.onnx"] = to_onnx(model)
+    if form == "sentence_transformers":
+        files |= sentence_transformers_files(model, pooling)
+    else:
+        files |= files_beside(model.folder)
+    heads = dict(model.heads)
+    problem_type = PROBLEM_TYPES.get(model.task or "")
+    with_pooler = has_pooler(model)
+    write_model(
+        to,
+        model.encoder,
+        heads,
+        model.tokenizer,
+        labels=model.labels,
+        problem_type=problem_type,
+        max_length=model.max_length,
+        with_pooler=with_pooler,
+        extra_config=extra_config,
+        extra_files=files,
+        dtype=dtype,
+    )
+
+
+def require_trained_heads(model: Model) -> None:
+    """ValueError for a head that has no weights, or is not ours; a pooler may lack them."""
+    if model.task:
+        refuse_foreign(model.foreign, model.folder)
+    for kind in model.untrained:
+        if kind != "pooler":
+            raise ValueError(
+                f"{model.folder} has no weights for its {kind} head, so a program would make them"
+                " up: train it (clozelab finetune), or say head=false"
+            )
+
+
+def without_heads(model: Model) -> Model:
+    """The encoder alone, as a model of its own architecture."""
+    config = model.encoder.config
+    # Not every model has trained a pooler: a masked one without a pair objective has not.
+    untrained: tuple[str, ...] = ("pooler",)
+    if has_pooler(model):
+        untrained = ()
+    return replace(
+        model,
+        heads=nn.ModuleDict(),
+        task=None,
+        labels=(),
+        architecture=family_for(config).architecture((), config.is_causal),
+        untrained=untrained,
+    )
+
+
+def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
+    """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
+    vectors = SentenceVectors(pooling)
+    if pooling == "auto":
+        vectors = sentence_vectors(model.folder)
+    files = sentence_files(vectors, model.encoder.config, model.max_length)
+    if not files:
+        raise ValueError(
+            "pooling=cls: sentence-transformers reads the first token: a causal encoder's sees only"
+            " itself, and an XLNet's text ends with [CLS]; choose mean"
+        )
+    return files

@@ -1,0 +1,119 @@
+"""Which claim gets one more pre-training seed, and the overrides that run it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.analysis.verdicts import Judgement
+from clozelab.planning.steps import Step, chooses_seeds
+from clozelab.results.experiment import Experiment
+
+
+def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
+    """The override that gives the seeds of the first look.
+
+    Raises:
+        ValueError: there is no such rule, or the seeds are chosen already.
+    """
+    if not until:
+        raise ValueError("budget= needs until=decided")
+    if until != "decided":
+        raise ValueError(f"until={until}: there is until=decided alone")
+    if experiment.stopping is None:
+        raise ValueError(
+            f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written"
+            " before the first look, such as stopping: {first: 3, most: 8}"
+        )
+    for override in overrides:
+        if chooses_seeds(override):
+            raise ValueError(f"{override}: until=decided chooses the pre-training seeds itself")
+    seeds = range(1, experiment.stopping.first + 1)
+    return f"seeds={','.join(map(str, seeds))}"
+
+
+def steps_with_seeds(steps: Sequence[Step], seed_overrides: Sequence[str]) -> list[Step]:
+    """The steps that get a seed more: all, or the corpus and the stages that the overrides name."""
+    if seed_overrides[0].startswith("seeds="):
+        return list(steps)
+    stages = {override.partition(".")[0] for override in seed_overrides}
+    return [step for step in steps if step.verb in stages or not step.is_sweep]
+
+
+def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
+    """The undecided claim to give the next seed to.
+
+    That is the first primary one, or else the one with the nearest forecast.
+    """
+    max_seeds = 0
+    if experiment.stopping:
+        max_seeds = experiment.stopping.most
+    pretrained_rows = {row.name for row in experiment.rows if row.arm}
+    # The primary claims behind the first open one wait; the others gain by it.
+    gate = _first_open_primary(judgements)
+    candidates = []
+    for judgement in judgements:
+        is_waiting = judgement.claim.primary and judgement is not gate
+        if is_waiting or not _has_looks_left(judgement, max_seeds):
+            continue
+        if pretrained_rows.intersection(judgement.rows):
+            candidates.append(judgement)
+    # The primary claim that the others wait for goes first.
+    if any(judgement is gate for judgement in candidates):
+        return gate
+    return min(
+        candidates,
+        key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p_value),
+        default=None,
+    )
+
+
+def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
+    for judgement in judgements:
+        is_open = judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
+        if judgement.claim.primary and is_open:
+            return judgement
+    return None
+
+
+def _has_looks_left(judgement: Judgement, max_seeds: int) -> bool:
+    """Whether a claim is tested and undecided, and its stopping rule allows another seed."""
+    if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.p_value is None:
+        return False
+    return judgement.difference is not None and judgement.difference.count < max_seeds
+
+
+def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
+    """The overrides that give a claim's rows one more seed, on the data sets that it is about."""
+    # A row without an arm takes the shape of one, from its encoder's folder.
+    any_arm = next((row.arm for row in experiment.rows if row.arm), "")
+    arms = {}
+    for row in experiment.rows:
+        arms[row.name] = str(row.arm or row.delta.get("encoder_arm") or any_arm)
+    arm_list = ",".join(dict.fromkeys(arms[row] for row in judgement.rows))
+    row_list = ",".join(judgement.rows)
+    # "1 2 3/1 2": pre-training seeds, fine-tuning seeds. The row with fewest gets the next one.
+    last_seeds = []
+    for seeds in judgement.seeds.values():
+        last_seeds.append(max(map(int, seeds.partition("/")[0].split())))
+    seed = min(last_seeds) + 1
+
+    # What else runs with the new seed depends on the data set that the claim is about.
+    pretraining = [f"pretrain.seed={seed}", f"pretrain.arm={arm_list}"]
+    column = judgement.column
+    if judgement.claim.against:  # another column's runs, too
+        return [f"seeds={seed}", f"pretrain.arm={arm_list}", f"row={row_list}"]
+    if column and column.is_pretraining:
+        return pretraining
+    if column and column.is_measured:
+        return [
+            *pretraining,
+            f"evaluate.pretrain_seed={seed}",
+            f"evaluate.measured={row_list}",
+            f"evaluate.measure={','.join(column.tasks)}",
+        ]
+    finetuning = [f"finetune.pretrain_seed={seed}", f"finetune.row={row_list}"]
+    if column:
+        finetuning.append(f"finetune.task={','.join(column.tasks)}")
+    return [*pretraining, *finetuning]

@@ -1,0 +1,120 @@
+"""What an experiment, or a stage, costs: counted before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from clozelab.launch.progress import Part, plan_file, write_plan
+from clozelab.launch.sweep import Sweep
+from clozelab.planning.budget import parse_budget, parse_difference
+from clozelab.planning.steps import Step, make_steps, step_of
+from clozelab.results.experiment import Experiment, open_experiment
+from clozelab.runs.find import Runs, find
+from clozelab.terminal import ParsedArgs, say
+
+if TYPE_CHECKING:  # they import torch: not for --help and mistakes
+    from clozelab.planning.cost import Costing
+
+MATCHINGS = ("steps", "tokens", "flops", "time")
+STAGES = ("pretrain", "finetune")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment, or a stage, costs.
+
+    Attributes:
+        args: what was asked.
+        budget: seconds for all of it; None where nothing is to be divided.
+        difference: the true one that is to be found, in points.
+        experiment: its claims; one without any for a stage.
+        steps: its commands.
+        runs: those so far, at this scale.
+        costing: what its jobs cost.
+        parts: of its time; None where a speed is unknown.
+    """
+
+    args: ParsedArgs
+    budget: float | None
+    difference: float
+    experiment: Experiment
+    steps: Sequence[Step]
+    runs: Runs
+    costing: Costing
+    parts: list[Part] | None
+
+    @property
+    def sweeps(self) -> dict[str, Sweep]:
+        """Stage -> its jobs."""
+        return {step.verb: step.sweep for step in self.steps if step.is_sweep}
+
+
+def make_plan(args: ParsedArgs) -> Plan:
+    """Count what is asked for costs, with speeds that the cache has or that are measured now.
+
+    ValueError: a value is wrong, or goes with another that is missing.
+    """
+    from clozelab.planning.cost import parts_of, with_speeds
+    from clozelab.planning.sweeps import Corpora, analyse
+
+    budget = None
+    if "budget" in args.values:
+        budget = parse_budget(args.values["budget"])
+    matched_by = args.values.get("matched_by")
+    if matched_by and budget is None:
+        raise ValueError(
+            f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too"
+        )
+    difference = parse_difference(args.values.get("difference", "2"))
+
+    (name,) = args.names
+    if name in STAGES:
+        steps = [step_of(args)]
+        experiment = Experiment(folder=Path(), name=name, columns=())
+    else:
+        experiment = open_experiment(name)
+        steps = make_steps(experiment.folder, args.overrides)
+
+    first_sweep = next(step for step in steps if step.is_sweep)
+    root, _ = first_sweep.root
+    runs = find(root)
+    progress = Console(stderr=True)
+    with TemporaryDirectory(prefix="clozelab-plan-") as world:
+        measures = "no-measure" not in args.flags
+        # A generated world that is not there yet is written small, to count what it and its tasks
+        # hold.
+        corpora = Corpora(strict=False)
+        if measures:
+            corpora.world = Path(world)
+        costing = analyse(steps, corpora, runs)
+        # All until here is what opening the experiment takes: imports, and composing each kind of
+        # job.
+        opening = time.process_time() - corpora.sampling
+        sweep = first_sweep.sweep
+        costing = with_speeds(
+            costing,
+            Path(sweep.settings(sweep.jobs[0])["cache_dir"]),
+            measure=measures,
+            anew="measure-again" in args.flags,
+            say=lambda line: say(line, "dim", console=progress),
+        )
+        parts = parts_of(costing, steps, opening, corpora.preparing)
+    return Plan(args, budget, difference, experiment, steps, runs, costing, parts)
+
+
+def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
+    """Leave a plan for the sweeps of a reproduction to count by.
+
+    An older one goes where the time is not known.
+    """
+    if parts is None:
+        (folder / plan_file(None)).unlink(missing_ok=True)
+    else:
+        write_plan(folder, parts)

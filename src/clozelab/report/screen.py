@@ -1,0 +1,172 @@
+"""A report on the screen: its scores, its verdicts, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from clozelab.analysis.grouping import group_by
+from clozelab.analysis.verdict_codes import Verdict
+from clozelab.report.verdict_looks import COLOURS, LABELS
+from clozelab.terminal import Heading, fitting, make_table, say
+from clozelab.text.formatting import DASH, several
+
+if TYPE_CHECKING:
+    from clozelab.report.claims import ClaimView, DifferenceView
+    from clozelab.report.page import ColumnGroup, Page, RowView
+    from clozelab.report.render import Report
+
+
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
+VERDICT_WIDTH = len(LABELS[Verdict.INCONCLUSIVE])
+# Of a kind of trouble that small encoders may have in every cell of a row.
+MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
+
+
+def show(report: Report) -> None:
+    """Print table, verdicts and where the report lies."""
+    print_page(report.page, Console())
+    say(f"Report: {(report.folder / 'report.html').resolve()}")
+
+
+def print_page(page: Page, console: Console) -> None:
+    """Print scores, verdicts, and what went wrong."""
+    print_title(page, console)
+    print_problems(page.problems, console)
+    for group in page.table.groups:
+        if any(heading.has_ours for heading in group.headings):
+            console.print(f"\n[bold]{escape(group.title)}[/]")
+            for table in score_tables(group, console.width):
+                console.print(table)
+    if page.judged.claims:
+        console.print(verdict_table(page.judged.claims))
+    if page.judged.differences:
+        print_differences(page.judged.differences, console)
+
+
+def print_title(page: Page, console: Console) -> None:
+    """Print what the page is about: title, data, seeds, looks, registration."""
+    if page.about.synthetic:
+        console.print(
+            "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
+        )
+    console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
+    looks = ""
+    if page.overview.analyses:
+        looks = f"; looks: {page.overview.analyses}"
+    runs = f"{page.overview.setup}\n{page.overview.runs}"
+    interval = ""
+    if page.table.interval:
+        interval = f"; {page.table.interval}"
+    _print_plain(f"{runs}{looks}{interval}", console, "dim")
+    if page.overview.registered:
+        _print_plain(page.overview.registered, console, "dim")
+
+
+def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> None:
+    """Print the lines of each kind of trouble, of some kinds the first ones alone."""
+    for heading, lines in problems.items():
+        shown_lines = list(lines[: MOST_LINES.get(heading, len(lines))])
+        num_more = len(lines) - len(shown_lines)
+        if num_more:
+            shown_lines.append(f"{several(num_more, 'more cell')}, in report.md")
+        for line in shown_lines:
+            _print_plain(f"{heading.lower()}: {line}", console, "yellow")
+
+
+def print_differences(differences: Sequence[DifferenceView], console: Console) -> None:
+    """Print paired differences from the first row, and why some have no p-value."""
+    headings = [
+        Heading("row", folds=True),
+        Heading("column", folds=True),
+        Heading("difference", is_number=True),
+        Heading("95 % interval", is_number=True),
+        Heading("corrected p", is_number=True, drop=1),
+    ]
+    rows = []
+    for difference in differences:
+        estimate = f"{difference.ours} {difference.unit}"
+        figures = [estimate, difference.interval, difference.p]
+        rows.append([difference.row, difference.judged_on, *figures])
+    _print_plain(f"differences from {differences[0].first}, paired by seed", console, "bold")
+    console.print(make_table(headings, rows, console.width))
+    untested = [difference for difference in differences if difference.note and not difference.p]
+    for (row, note), same in group_by(untested, attrgetter("row", "note")).items():
+        columns = ", ".join(difference.judged_on for difference in same)
+        _print_plain(f"{row} on {columns}: {note}", console, "dim")
+
+
+def _print_plain(text: str, console: Console, style: str) -> None:
+    """Print text that is no markup, and whose numbers get no colour."""
+    console.print(escape(text), style=style, highlight=False)
+
+
+def score_tables(group: ColumnGroup, width: int) -> Iterator[Table]:
+    """Make tables of a group's rows, each with as many columns as stand side by side.
+
+    Below the rows is what needs no encoder.
+    """
+    rows = list(group.rows)
+    rows += group.baselines
+    labels = [row.label for row in rows]
+    columns = _score_columns(group, rows)
+    while columns:
+        # The last ones are left out first, and make the next table.
+        headings = [Heading("", folds=True)]
+        for number, (name, _) in enumerate(columns):
+            headings.append(Heading(name, is_number=True, drop=number))
+        lines = list(zip(labels, *(cells for _, cells in columns), strict=True))
+        yield make_table(headings, lines, width)
+        shown = fitting(headings, lines, width)
+        # Counted from 1: the labels stand in column 0.
+        columns = [column for number, column in enumerate(columns, 1) if number not in shown]
+
+
+def _score_columns(group: ColumnGroup, rows: Sequence[RowView]) -> list[tuple[str, list[str]]]:
+    """The one or two columns of each data set: (name, a cell for each row)."""
+    columns = []
+    for index, heading in enumerate(group.headings):
+        cells = [row.cells[index] for row in rows]
+        if heading.has_paper:
+            columns.append((f"{heading.name}\npaper", [cell.paper for cell in cells]))
+        if heading.has_ours:
+            title = "\n".join(filter(None, (heading.name, heading.of_class, heading.note)))
+            columns.append((title, [cell.ours for cell in cells]))
+    return columns
+
+
+def verdict_table(claims: Iterable[ClaimView]) -> Table:
+    """A verdict and what it needs, beside it what it is about, and below that its figures."""
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column(min_width=VERDICT_WIDTH, max_width=2 * VERDICT_WIDTH)
+    table.add_column(overflow="fold")
+    for claim in claims:
+        verdict = Text(claim.label, COLOURS[claim.verdict].terminal)
+        if claim.needs_short:
+            verdict.append(f"\n{claim.needs_short}", "default")
+        sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")
+        table.add_row(verdict, sentence)
+    return table
+
+
+def _figures(claim: ClaimView) -> str:
+    """A claim's difference, its p-value and what the paper claims; or why there is none."""
+    figures = claim.figures
+    texts = []
+    if figures.ours != DASH:
+        interval = figures.interval.replace(" ", NO_BREAK_SPACE)
+        texts.append(f"{claim.judged_on}: {figures.ours} {interval}".rstrip())
+    texts += [figures.corrected, claim.claimed]
+    # Nothing was tested: that a measure measured nothing is the reason that matters most.
+    if not figures.corrected:
+        notes = claim.note.split("; ")
+        reason = (note for note in notes if note.endswith("measured nothing"))
+        texts.append(next(reason, notes[0]))
+    return ", ".join(filter(None, texts))

@@ -1,0 +1,102 @@
+"""What differs between two runs, and what they score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from clozelab.runs.record import Record, Score
+from clozelab.text.plain import JsonObject, flatten
+
+NONE = "(none)"
+SHOWN_DIGITS = 12  # of a checksum: its beginning tells it apart
+# Fields of a record: what its fingerprint is made of, and what was the same by intention, and may
+# not be.
+COMPARED_FIELDS: dict[str, JsonObject] = {
+    "configuration": {"config": True, "inputs": True, "results_version": True},
+    "made with": {"versions": True, "git": True, "host": True, "facts": {"precision"}},
+}
+
+
+def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
+    """List [dotted key, value of A, value of B, ...] of everything that is not the same."""
+    dumps = []
+    for record in records:
+        dumps.append(flatten(record.model_dump(include=COMPARED_FIELDS[aspect])))
+    rows = []
+    # In the order in which they first come.
+    for key in dict.fromkeys(chain(*dumps)):
+        values = [str(dump.get(key, NONE)) for dump in dumps]
+        if len(set(values)) == 1:
+            continue
+        if key.startswith("inputs."):
+            values = [checksum[:SHOWN_DIGITS] for checksum in values]
+        rows.append([key.removeprefix("config."), *values])
+    return rows
+
+
+@dataclass(frozen=True)
+class HeldOutFigure:
+    """A held-out figure of two runs: at their ends, and at the last tokens that both have seen.
+
+    There the longer run's lies on the line between its evaluations around them. None: there are no
+    such tokens.
+    """
+
+    key: str
+    last: tuple[float, ...]
+    common_tokens: int | None
+    common: tuple[float, ...] | None
+
+
+def held_out_figures(first: Record, second: Record) -> list[HeldOutFigure]:
+    """Every held-out figure that two trainings of one stage have.
+
+    Those of two stages only share names, and an evaluation has no course.
+    """
+    if first.stage != second.stage or first.stage == "evaluate":
+        return []
+    return [_held_out_figure(key, first, second) for key in first.curves if key in second.curves]
+
+
+def _held_out_figure(key: str, first: Record, second: Record) -> HeldOutFigure:
+    curves = []  # of each run [2, evaluations]: tokens, and the figure in its unit
+    for run in (first, second):
+        tokens, values = np.array(run.curves[key], dtype=np.float64).T
+        curves.append((tokens, score_of(run, key).factor * values))
+    last = tuple(float(values[-1]) for _, values in curves)
+    # The curve that goes on is read off where the other one ends.
+    limit = min(int(tokens[-1]) for tokens, _ in curves)
+    # One had ended before the other was first evaluated.
+    if any(tokens[0] > limit for tokens, _ in curves):
+        return HeldOutFigure(key, last, None, None)
+    common = tuple(float(np.interp(limit, tokens, values)) for tokens, values in curves)
+    return HeldOutFigure(key, last, limit, common)
+
+
+def final_scores(first: Record, second: Record) -> list[tuple[str, float, float]]:
+    """List (key, first, second) of two complete fine-tunings or evaluations, each in its unit."""
+    if any(record.stage == "pretrain" or not record.is_complete for record in (first, second)):
+        return []
+    common = [key for key in first.values if key in second.values]
+    return [(key, first.values[key], second.values[key]) for key in common]
+
+
+def score_of(record: Record, key: str) -> Score:
+    """What a figure is, also one that was not declared (of one source of a corpus)."""
+    if key in record.scores:
+        return record.scores[key]
+    are_shares = any(score.factor != 1.0 for score in record.scores.values())
+    return Score.of(key, are_shares=are_shares or record.stage == "pretrain")
+
+
+def name_with_unit(record: Record, key: str) -> str:
+    """`f1, percent`; a perplexity has its name alone."""
+    name = record.score_name(key)
+    unit = score_of(record, key).unit
+    if not unit:
+        return name
+    return f"{name}, {unit}"

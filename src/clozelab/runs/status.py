@@ -1,0 +1,130 @@
+"""How an experiment at one scale stands: by its runs, and by the notes of its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from clozelab.runs.progress import (
+    Launch,
+    Progress,
+    SweepState,
+    read_launches,
+    read_progress,
+    sweep_state,
+)
+from clozelab.runs.record import DAMAGED, KILLED, RUN_FILE, JobName, Record
+from clozelab.text.formatting import STAGE_NAMES
+
+LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
+TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
+MAX_COMMANDS = 3  # of single runs that no launch speaks for
+
+
+@dataclass(frozen=True)
+class ExperimentStatus:
+    """How an experiment at one scale stands."""
+
+    experiment: str
+    scale: str
+    sweeps: list[SweepState]
+    running: list[tuple[Record, Progress]]
+    trouble: list[Record]
+    # jobs that ended before their run began: the run folder, why, and the log
+    unbegun: list[tuple[str, str, Path]]
+    commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
+
+    @property
+    def is_done(self) -> bool:
+        """Every job of every launch is complete, and every run where no launch is noted."""
+        return not self.trouble and all(sweep.is_done for sweep in self.sweeps)
+
+
+def experiment_statuses(records: Sequence[Record]) -> Iterator[ExperimentStatus]:
+    """Tell the status of every experiment and scale that has a run; records come in that order."""
+    for (experiment, scale), runs in groupby(
+        records, key=lambda record: (record.experiment, record.scale)
+    ):
+        yield _status_of(experiment, scale, list(runs))
+
+
+def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> ExperimentStatus:
+    """Tell the status of an experiment at a scale by its runs, and by the notes of its launches."""
+    root = _folder_of_launches(runs, experiment, scale)
+    launches = read_launches(root)
+    jobs = {stage: launch.jobs for stage, launch in launches.items()}
+    stages_with_runs = {run.stage for run in runs}
+    sweeps = []
+    for stage in STAGE_NAMES:
+        # No job: the stage was not to be run. None: a search chooses its jobs on its way.
+        if jobs.get(stage, []) != [] or stage in stages_with_runs:
+            sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
+    running = []
+    for run in runs:
+        if run.status == "running":
+            running.append((run, read_progress(run)))
+    trouble = [run for run in runs if run.status in TROUBLE]
+    unbegun = list(failed_before_begun(root)) if any(sweep.not_begun for sweep in sweeps) else []
+    commands = []
+    if not running:
+        commands = _commands_to_go_on(launches, sweeps, trouble, root)
+    return ExperimentStatus(experiment, scale, sweeps, running, trouble, unbegun, commands)
+
+
+def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield the folder, the reason and the log of each job of the last launch that has no run.
+
+    What is wrong with its words or its files ends a job before it claims a folder.
+    """
+    planned_runs = set()
+    for stage, launch in read_launches(root).items():
+        planned_runs |= {_usual_place(stage, job) for job in launch.jobs or ()}
+    for log in sorted((root / LAUNCHER_FOLDER).glob("logs/*.log")):
+        # pretrain-pretrain--mlm--seed-1.log is of the run pretrain/mlm/seed-1
+        place = log.stem.partition("-")[2].replace("--", "/")
+        _, is_error, reason = log.read_text(errors="replace").rpartition("\nerror: ")
+        if is_error and place in planned_runs and not (root / place / RUN_FILE).is_file():
+            yield place, reason.strip(), log
+
+
+def _usual_place(stage: str, job: JobName) -> str:
+    """Where a job's run lies below EXPERIMENT/SCALE, unless its command line said otherwise."""
+    # "1" of a pre-training, "1/2" of what stands on one
+    *pretrain_seeds, seed = job.seeds.split("/")
+    parts = [stage, job.name]
+    if pretrain_seeds:
+        parts += [f"pretrain-seed-{pretrain_seeds[0]}", job.task]
+    return "/".join([*parts, f"seed-{seed}"])
+
+
+def _folder_of_launches(runs: Sequence[Record], experiment: str, scale: str) -> Path:
+    """The folder EXPERIMENT/SCALE above some run, or one that has no launches."""
+    # A run lies some folders below: EXPERIMENT/SCALE/pretrain/ARM/seed-1.
+    for run in runs:
+        for parent in run.folder.resolve().parents:
+            if (parent.parent.name, parent.name) == (experiment, scale):
+                return parent
+    return Path()
+
+
+def _commands_to_go_on(
+    launches: dict[str, Launch],
+    sweeps: Sequence[SweepState],
+    trouble: Sequence[Record],
+    root: Path,
+) -> list[str]:
+    """The launches of stages that are not done, and the commands of single runs beside them."""
+    unfinished = {}
+    for sweep in sweeps:
+        if not sweep.is_done and sweep.stage in launches:
+            unfinished[sweep.stage] = launches[sweep.stage]
+    commands = [launch.command(root) for launch in unfinished.values()]
+    single_runs = []
+    for run in trouble:
+        launch = unfinished.get(run.stage)
+        is_of_launch = launch is not None and (launch.jobs is None or run.job_name in launch.jobs)
+        if not is_of_launch and run.command:
+            single_runs.append(run.command)
+    return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))

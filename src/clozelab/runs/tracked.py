@@ -1,0 +1,80 @@
+"""What a tracker gets to know of a run: its name, its tags, its configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clozelab.text.plain import JsonObject, ReadOnlyJson, flatten
+from clozelab.text.redaction import DIGEST, redacted_words
+from clozelab.training.jobs import TrackedJob
+
+if TYPE_CHECKING:
+    from clozelab.runs.record import Record
+    from clozelab.runs.store import Run
+    from clozelab.schema import StageConfig
+
+
+ID_FACT = "tracker_id"
+
+
+def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJob:
+    """What the trackers of a stage are told.
+
+    The id is kept in run.json, so it goes where the folder goes.
+    """
+    run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
+    # In run.json, so that a resumed run goes on in the tracker's same run.
+    if run.is_leader and ID_FACT not in run.facts:
+        run.record(**{ID_FACT: run_id})
+    return replace(_job(cfg, run.content, run_id, name), arm=arm, command=command_words())
+
+
+def job_of_record(cfg: StageConfig, record: Record) -> TrackedJob:
+    """The same of a run that has ended; one that had no tracker has an id that is always the
+    same."""
+    run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
+    run_id = str(record.facts.get(ID_FACT, run_hash[:16]))
+    return _job(cfg, record, run_id, f"{record.name}/seed-{record.seeds}")
+
+
+def _job(cfg: StageConfig, record: Record, run_id: str, name: str) -> TrackedJob:
+    return TrackedJob(
+        folder=record.folder,
+        run_id=run_id,
+        experiment=record.experiment,
+        arm=record.name,
+        stage=record.stage,
+        name=f"{cfg.scale.name}/{record.stage}/{name}",
+        tags=tags_of(cfg),
+        config=tracked_config(record.config),
+    )
+
+
+def command_words() -> tuple[str, ...]:
+    """The words of this process's command line, without secrets."""
+    return tuple(redacted_words(sys.argv[1:]))
+
+
+def tags_of(cfg: StageConfig) -> tuple[str, ...]:
+    """scale:..., corpus:..., task:..., seed:..., as far as the stage has them."""
+    tags = []
+    for key in ("scale", "corpus", "task"):
+        if hasattr(cfg, key):
+            tags.append(f"{key}:{getattr(cfg, key).name}")
+    for key in ("pretrain_seed", "seed"):
+        if hasattr(cfg, key):
+            tags.append(f"{key}:{getattr(cfg, key)}")
+    return tuple(tags)
+
+
+def tracked_config(recorded: ReadOnlyJson) -> JsonObject:
+    """A record's configuration by dotted keys, without the hashes of secrets."""
+    config = flatten(dict(recorded))
+    for key, value in config.items():
+        if isinstance(value, str):
+            config[key] = DIGEST.sub("", value)
+    return config
