@@ -307,3 +307,50 @@ def test_linked_folders_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "text" / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
     files, _ = matching_files("text", tmp_path)
     assert sorted(files) == ["inner/b.txt", "other/a.txt"]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.arrow"])
+def test_half_of_a_binary_table(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    sentence = r"is no (parquet|arrow) file, or is damaged or incomplete"
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, name)
+
+
+def test_a_stream_whose_writer_was_stopped(tmp_path: Path) -> None:
+    """It ends between two batches, so it reads well: only its end mark is missing."""
+    write_stream(tmp_path / "x.arrow")
+    (tmp_path / "x.arrow").write_bytes((tmp_path / "x.arrow").read_bytes()[:-8])
+    with pytest.raises(ValueError, match="does not end with its mark"):
+        read(tmp_path, "x.arrow")
+
+
+def test_a_list_is_no_text(tmp_path: Path) -> None:
+    pandas.DataFrame({"text": [["two", "words"]] * 3}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"the column 'text' holds list<.*>, no text"):
+        read(tmp_path, "x.parquet")
+
+
+ROWS = "".join(f'"The cat sat on mat number {number}.",{number}\n' for number in range(20))
+BAD_FILES = [
+    ("x.csv", ROWS, r"first line names no columns \('The cat sat on mat number 0.'\)"),
+    (
+        "x.csv",
+        'text\n"opened and never closed\n' + "a line\n" * 50,
+        r"x\.csv:52: not a CSV file: unexpected end of data",
+    ),
+    ("a.txt", jsonl_of(TEXTS), r"a\.txt holds JSON.*corpus\.sources\.0\.format=jsonl"),
+    ("b.jsonl", json.dumps([{"text": text} for text in TEXTS]), r"b\.jsonl is one JSON array"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), BAD_FILES)
+def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: str, sentence: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, name)
