@@ -56,13 +56,22 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
 
 
 @few_and_many(40, 400)
-@given(tables(), layouts(), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
-@example([["text"], ["the NA"], ["the 'cat"]], WINDOWS, csv.QUOTE_MINIMAL)
-@example([["text", "label"], ['the "cat"', "1"], ["a, b", ""]], CLEAN, csv.QUOTE_ALL)
-def test_comma_separated(table: list[list[str]], layout: Layout, quoting: Any) -> None:
+@given(
+    tables(),
+    layouts(),
+    st.sampled_from([",", ";", "\t"]),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+)
+@example([["text"], ["the NA"], ["the 'cat"]], WINDOWS, ",", csv.QUOTE_MINIMAL)
+@example([["text", "label"], ['the "cat"', "1"], ["a, b", ""]], CLEAN, ";", csv.QUOTE_ALL)
+def test_comma_separated(
+    table: list[list[str]], layout: Layout, separator: str, quoting: Any
+) -> None:
+    # What stands between columns is known by the header, which has to have two.
+    assume(separator == "," or len(table[0]) > 1)
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n", quoting=quoting).writerows(table)
-    read = csv.DictReader(io.StringIO(buffer.getvalue(), newline=""))
+    csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=quoting).writerows(table)
+    read = csv.DictReader(io.StringIO(buffer.getvalue(), newline=""), delimiter=separator)
     rows = predicted(layout.write(buffer.getvalue()), f".csv{layout.suffix}")
     check_rows(rows, [*read])
 
