@@ -99,7 +99,7 @@ def record(row: str, seed: int, score: float) -> Record:
         config=config,
         inputs={},
         metric=METRIC,
-        scores={METRIC: Score(unit="percent", value=score)},
+        scores={METRIC: Score(unit="percent", higher_is_better=True, value=score)},
         folder=Path("none"),
     )
 

@@ -12,6 +12,7 @@ import socket
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.screens import Screens
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.older_scores import older_metric
 from clozelab.runs.record import COPY_FILE, Score, read_record, write_record
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it
@@ -350,10 +352,14 @@ def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = (
     assert record is not None
     are_shares = not {"validation/exact_match", "validation/exact"} & saved["scores"].keys()
     keys = keys or saved["scores"]
-    record.metric, record.scores = (
-        saved["metric"],
-        {key: Score.of(key, are_shares=are_shares) for key in keys},
-    )
+    record.metric = saved["metric"]
+    record.scores = {}
+    for key in keys:
+        metric = older_metric(key, ("mismatched",))
+        assert metric is not None, key
+        if not are_shares:
+            metric = replace(metric, factor=1.0)
+        record.scores[key] = Score.of(metric)
     record.take(saved)
     kept = (
         "title",

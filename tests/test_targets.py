@@ -156,7 +156,7 @@ def test_addresses_alone_import_nothing() -> None:
         ("task.module", "head"),
         ("task.module", "seed"),  # a base's argument, and the stage's
         ("task.module", "input_size"),  # a base's argument, and a subclass's
-        ("task.module", "score_keys"),
+        ("task.module", "metrics_of"),
         ("task.module", "bilstm_numlayers"),
         ("task.data", "plan"),
     ],

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.baselines import Texts, guess_classes
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, Values
 from clozelab.metrics import glue
+from clozelab.metrics.metric import Metric, Scorer, by_name
 from clozelab.modules.model import MULTI_LABEL
 
 
@@ -34,7 +35,9 @@ class LabelSet(LabelKind):
     metrics = ("accuracy", "f1")
     predicts = "a set of labels"
     problem_type = "multi_label_classification"
-    scorers: ClassVar = {"accuracy": _exact_match, "f1": _micro_f1}
+    scorers: ClassVar = by_name(
+        Scorer(Metric.share("accuracy"), _exact_match), Scorer(Metric.share("f1"), _micro_f1)
+    )
 
     def encode(self, labels: Sequence[Collection[str]]) -> Values:
         encoded = np.zeros((len(labels), len(self.names)), dtype=np.int64)

@@ -22,7 +22,7 @@ from tests.screens import Screens
 
 from clozelab.config import Composed
 from clozelab.launch import sweep
-from clozelab.launch.launcher import SweepLauncher
+from clozelab.launch.launcher import SweepLauncher, check_direction
 from clozelab.launch.processes import Job
 from clozelab.launch.sweepers import OptunaSweeper
 from clozelab.training.host import require_package
@@ -133,6 +133,17 @@ def test_a_search_does_not_maximise_a_loss(screen: Screens) -> None:
     config: Any = OmegaConf.create({"hydra": {"job": {"name": "pretrain"}}})
     with screen.refuses(ValueError):
         OptunaSweeper(**SETTINGS).setup(hydra_context=None, task_function=task, config=config)
+
+
+def test_a_search_goes_the_way_of_the_metric(tmp_path: Path) -> None:
+    """The error of a regression is minimised: the highest is no best trial."""
+    words = ["task=stsb", "task.metric=validation/mae", "task.module.metrics=[mae,spearman]"]
+    for metric, direction in (("mae", "minimize"), ("spearman", "maximize")):
+        config = sweep.compose("finetune", [*words, f"task.metric=validation/{metric}"])
+        check_direction(direction, config)
+        other = {"minimize": "maximize", "maximize": "minimize"}[direction]
+        with pytest.raises(ValueError, match=f"say hydra.sweeper.direction={direction}"):
+            check_direction(other, config)
 
 
 def test_a_missing_extra_is_said() -> None:

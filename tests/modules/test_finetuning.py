@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Evaluation, FineTuning
 
@@ -28,8 +29,8 @@ class Constant(FineTuning):
         return torch.tensor(self.value * batch["local_examples"], requires_grad=True)
 
     @classmethod
-    def score_keys(cls, settings: Any, data: Any) -> list[str]:
-        return ["score"]
+    def metrics_of(cls, settings: Any, data: Any) -> tuple[Metric, ...]:
+        return (Metric.share("score"),)
 
     def evaluate(self, parts: Any) -> Evaluation:
         return Evaluation(1, {"score": 1.0}, [], False)
@@ -76,6 +77,7 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         barebones=True,
         should_stop=False,
     )
+    module.declare(module.metrics_of({}, {}))
     module._trainer = trainer  # type: ignore[assignment]
     return module
 

@@ -57,7 +57,7 @@ def finish(step: Step, words: tuple[str, ...], **changes: Any) -> None:
     }
     state |= {
         "metric": "m",
-        "scores": {"m": {"unit": "percent", "better": "higher", "value": 70.0}},
+        "scores": {"m": {"unit": "percent", "higher_is_better": True, "value": 70.0}},
     }
     (folder / "run.json").write_text(json.dumps(state))
     (folder / "scores.json").write_text("{}")

@@ -317,7 +317,8 @@ def judge(
         record = _record(place, "finetune", names | {"task": {"name": one["task"]}}, facts)
         record.metric = one["metric"]
         record.scores = {
-            key: Score(unit="percent", value=value) for key, value in one["scores"].items()
+            key: Score(unit="percent", higher_is_better=True, value=value)
+            for key, value in one["scores"].items()
         }
         record.scores[one["metric"]].majority = one["majority"]
         records.append(record)

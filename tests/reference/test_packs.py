@@ -73,7 +73,7 @@ def test_a_published_pack_is_judged_as_it_was(
     "frozen", [pytest.param(one, id=one.stem, marks=is_slow(one)) for one in FROZEN]
 )
 def test_a_published_pack_is_what_it_says(frozen: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["verify", str(PUBLISHED / frozen.stem / "runs.zip"), "retrain=false"])
+    status = main(["verify", str(PUBLISHED / frozen.stem / "runs.zip")])
     printed = " ".join(capsys.readouterr().out.split())
     assert status == 0, printed
     assert "lines of results.csv" in printed

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from clozelab.analysis.schema import IN_PERCENT
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.report.plots import (
     LEAST_PERCENT,
@@ -84,7 +85,16 @@ def test_a_curve_of_one_point_has_a_mark() -> None:
 def test_the_line_is_that_of_the_best_trivial_rule(
     majority: Any, baseline: Any, expected: float | None
 ) -> None:
-    column = DataColumn("x", "x", "m", None, Origin.OTHER, majority=majority, baseline=baseline)
+    column = DataColumn(
+        "x",
+        "x",
+        "m",
+        None,
+        Origin.OTHER,
+        scale=IN_PERCENT,
+        majority=majority,
+        baseline=baseline,
+    )
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
     with look("light"):

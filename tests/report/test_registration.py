@@ -75,7 +75,9 @@ def write(step: Step, job: tuple[str, ...], started: str) -> None:
         "config": recorded,
         "results_version": RESULTS_VERSIONS[step.verb],
         "metric": "validation/accuracy",
-        "scores": {"validation/accuracy": {"unit": "percent", "better": "higher", "value": 70.0}},
+        "scores": {
+            "validation/accuracy": {"unit": "percent", "higher_is_better": True, "value": 70.0}
+        },
     }
     target = Path(config["run_dir"])
     shutil.rmtree(target, ignore_errors=True)

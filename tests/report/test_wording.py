@@ -13,7 +13,7 @@ from clozelab.analysis.contrasts import Context, Contrast, ContrastTerm, Obstacl
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.history import Breach, BreachKind
 from clozelab.analysis.hypotheses import ClaimOnDataset
-from clozelab.analysis.schema import Column, SequentialDesign
+from clozelab.analysis.schema import IN_PERCENT, Column, SequentialDesign
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.analysis.verdict_codes import Verdict
@@ -26,7 +26,7 @@ NO_RUN = Reason("no run", "no complete run of LTR")
 # -- verdicts --------------------------------------------------------------------------------------
 
 MRPC = Column(name="MRPC", metric="validation/accuracy", task="mrpc")
-DATASET = DataColumn("MRPC", "mrpc", "validation/accuracy", MRPC, Origin.PAPER)
+DATASET = DataColumn("MRPC", "mrpc", "validation/accuracy", MRPC, Origin.PAPER, scale=IN_PERCENT)
 ESTIMATE = Estimate(-2.9, -4.0, -1.8, 3, PRETRAINING_SEEDS, sd=0.4)
 CONTRAST = Contrast(
     label="",

@@ -83,7 +83,7 @@ def record(
         inputs={},
         folder=folder,
         metric=METRIC,
-        scores={METRIC: Score(unit="percent", value=score)},
+        scores={METRIC: Score(unit="percent", higher_is_better=True, value=score)},
         **more,
     )
 
@@ -232,7 +232,9 @@ def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(
             config = {key: value for key, value in one.config.items() if key != "task"} | {
                 "measure": {"name": "task"}
             }
-            score = {key: Score(unit="bits", value=one.scores[METRIC].value)}
+            score = {
+                key: Score(unit="bits", higher_is_better=False, value=one.scores[METRIC].value)
+            }
             changes = {"stage": "evaluate", "config": config, "metric": key, "scores": score}
             measured.append(one.model_copy(update=changes))
         (one,) = judge(build_table(experiment, Runs(Path("none"), measured)))

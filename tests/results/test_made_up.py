@@ -63,10 +63,11 @@ def claim(text: str, one: str, other: str, **more: Any) -> dict[str, Any]:
 def run(
     stage: str, scores: dict[str, float], facts: dict[str, Any] | None = None, **config: Any
 ) -> Record:
-    units = {
-        key: Score.of(key, are_shares=False).model_copy(update={"value": one})
-        for key, one in scores.items()
-    }
+    units = {}
+    for key, one in scores.items():
+        units[key] = Score(unit="percent", higher_is_better=True, value=one)
+        if key == BITS:
+            units[key] = Score(unit="bits", higher_is_better=False, value=one)
     place = Path("none") / "-".join(str(one) for one in config.values()).replace("/", "_")
     return Record.model_construct(
         status="complete",

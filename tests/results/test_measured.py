@@ -79,7 +79,7 @@ def test_each_column_has_its_own_score_and_unit(table: ResultTable) -> None:
         "percent",
         "percent",
         "percent",
-        "bits per character",
+        "bits",
     ]
     assert cells(table, "Left") == {"mlm": 10.0, "ltr": 30.0, "random": 0.0}
     assert cells(table, "Both") == {"mlm": 40.0, "ltr": None, "random": 0.0}
@@ -175,9 +175,9 @@ def test_a_folder_of_evaluations_has_a_table_of_its_own(table: ResultTable) -> N
     found = infer_table(table.runs)
     assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]
     bits = next(one for one in found.columns if one.heading == "The text")
-    assert bits.unit == "bits per character" and found.cells[
-        "mlm", bits.key
-    ].estimate.mean == pytest.approx(1.515)
+    assert bits.unit == "bits" and found.cells["mlm", bits.key].estimate.mean == pytest.approx(
+        1.515
+    )
     assert bits.decimals == 3, "models differ by hundredths of a bit"
 
 

@@ -142,7 +142,7 @@ def drawn_runs(
         metric = f"validation/{TASKS[task]}"
         if not is_missing[r, t, i, j]:
             config = {"row": row, "task": {"name": task}, "pretrain_seed": i + 1, "seed": j + 1}
-            one = Score(unit="percent", value=float(score))
+            one = Score(unit="percent", higher_is_better=True, value=float(score))
             facts = {"collapsed": has_failed}
             finetune.append(made("finetune", config, facts, metric=metric, scores={metric: one}))
     pretrain = []

@@ -21,6 +21,7 @@ from clozelab.report.problems import problems
 from clozelab.report.summaries import seed_counts
 from clozelab.results.adhoc import infer_table
 from clozelab.results.table import ResultTable
+from clozelab.results.units import scale_without_runs
 from clozelab.runs.find import find
 from clozelab.runs.outcome import results
 from clozelab.stages.report import main
@@ -167,9 +168,9 @@ def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> No
         writers.pretrain(tmp_path, arm, 1, known=known)
     table = infer_table(find(tmp_path))
     assert rows_of(table) == {arm: [4.4, 70.0, 60.0] for arm in ("ltr", "mlm")}
-    assert [one.unit for one in table.with_results] == ["loss", "percent", "percent"]
+    assert [one.unit for one in table.with_results] == ["nats", "percent", "percent"]
     units = {
-        one: Column(name="a", source="pretrain", metric=one).unit
+        one: scale_without_runs(Column(name="a", source="pretrain", metric=one)).unit
         for one in (
             "validation/nsp_accuracy/wiki",
             "validation/rtd_trivial_accuracy",
@@ -178,7 +179,7 @@ def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> No
             "tokens",
         )
     }
-    assert [*units.values()] == ["percent", "percent", "rtd loss", "perplexity", "tokens"]
+    assert [*units.values()] == ["percent", "percent", "nats", "perplexity", "tokens"]
 
 
 def test_what_only_tasks_differ_in_names_no_row(tmp_path: Path, writers: Any) -> None:

@@ -41,7 +41,10 @@ def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any
         "watched": {},
         "started": "",
     }
-    found = {key: Score(unit="percent", value=value) for key, value in scores.items()}
+    found = {
+        key: Score(unit="percent", higher_is_better=True, value=value)
+        for key, value in scores.items()
+    }
     facts = {"title": task.upper()} | about
     return Record(
         stage="finetune", config=config, facts=facts, metric=metric, scores=found, **whole

@@ -44,7 +44,7 @@ def configuration(runs: Path, seed: int = 1, **changes: Any) -> Given:
 
 
 def claim(config: Given) -> Run:
-    scores = {"validation/loss": Score.of("validation/loss", are_shares=True)}
+    scores = {"validation/loss": Score(unit="nats", higher_is_better=False)}
     return Run.claim(
         config.run_dir, stage="pretrain", config=config, scores=scores, metric="validation/loss"
     )

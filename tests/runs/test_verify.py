@@ -203,18 +203,6 @@ def test_what_cannot_be_trained_again_is_one_sentence(
         assert status == 1 and sentence in said
 
 
-def test_a_run_of_a_pack_is_trained_again_to_the_bit(
-    place: Path, tmp_path: Path, capsys: Any, screen: Screens
-) -> None:
-    pack = tmp_path / "one.zip"
-    assert main(["pack", str(place / "seed-1"), f"out={pack}"]) == 0
-    capsys.readouterr()
-    status = main(["verify", str(pack), f"data_dir={place}", f"cache_dir={place / 'cache'}"])
-    out = capsys.readouterr()
-    assert status == 0, out.out + out.err
-    screen(out.out, hide=FIGURES)
-
-
 def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(
     place: Path, screen: Screens
 ) -> None:

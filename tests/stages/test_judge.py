@@ -71,8 +71,8 @@ def test_one_seed_decides_nothing(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     path.write_text("arm,seed,task,score\na,1,t,9\nb,1,t,1\n")
     (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
-    claims, design = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_score_file(path), claims, design))
+    spec = read_claims(tmp_path / "claims.yaml")
+    (judgement,) = judge(make_score_table(read_score_file(path), spec.claims, spec.stopping))
     assert judgement.verdict is Verdict.ONE_SEED
 
 
@@ -84,8 +84,8 @@ def test_finetuning_seeds_are_averaged_inside_a_pretraining_seed(tmp_path: Path)
             lines += [f"{arm},{seed},{tuned},t,{gain + seed + 0.1 * tuned}" for tuned in (1, 2)]
     path.write_text("\n".join(lines))
     (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
-    claims, design = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_score_file(path), claims, design))
+    spec = read_claims(tmp_path / "claims.yaml")
+    (judgement,) = judge(make_score_table(read_score_file(path), spec.claims, spec.stopping))
     assert judgement.difference is not None
     assert judgement.difference.count == 3 and judgement.difference.mean == pytest.approx(2.0)
 

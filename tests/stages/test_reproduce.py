@@ -13,6 +13,7 @@ import pytest
 from tests.screens import Screens
 
 from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.schema import IN_PERCENT
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import estimate
 from clozelab.analysis.verdict_codes import Verdict
@@ -98,7 +99,7 @@ def judgement(
     difference = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
     column = experiment.columns[0 if number < 2 else 1]
     tasks = ("mrpc",) if number < 2 else ()
-    dataset = DataColumn("x", "x", "m", column, Origin.OTHER, tasks=tasks)
+    dataset = DataColumn("x", "x", "m", column, Origin.OTHER, scale=IN_PERCENT, tasks=tasks)
     seed_numbers = " ".join(map(str, range(1, seeds + 1)))
     return Judgement(
         placed=ClaimOnDataset(experiment.claims[number], dataset, "x"),
@@ -282,7 +283,15 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
     experiment = load_experiment(
         ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
     )
-    column = DataColumn("x", "x", "m", experiment.columns[1], Origin.OTHER, tasks=("blimp",))
+    column = DataColumn(
+        "x",
+        "x",
+        "m",
+        experiment.columns[1],
+        Origin.OTHER,
+        scale=IN_PERCENT,
+        tasks=("blimp",),
+    )
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     found = replace(found, placed=replace(found.placed, column=column))
     assert next_seed.next_seed(found, experiment) == [

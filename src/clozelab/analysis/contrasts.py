@@ -534,6 +534,10 @@ def _other_scores(columns: Sequence[DataColumn]) -> Reason | None:
         if claimed and column.tasks and column.metric != claimed:
             text = f"another metric: {column.metric}, where the claim is about {claimed}"
             return Reason("other metric", text)
+    units = dict.fromkeys(column.unit for column in columns)
+    if len(units) > 1:
+        text = f"another unit: {' and '.join(units)} cannot be subtracted"
+        return Reason("other unit", text)
     return None
 
 

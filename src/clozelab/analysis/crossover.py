@@ -182,7 +182,7 @@ def _leads(
         return np.interp(np.log(amounts), places, means)
 
     # Of losses the smaller one is ahead.
-    sign = -1.0 if column.falls else 1.0
+    sign = column.sign
     pretrain_seeds = sorted({pretrain_seed for pretrain_seed, _ in seeds})
     leads = [line(0, seed) - line(1, seed) for seed in pretrain_seeds]
     return sign * np.array(leads)

@@ -53,6 +53,18 @@ ORDERING = ("increasing", "decreasing", "within")
 # what a difference is compared with where no margin is claimed
 ZERO = (0.0,)
 
+
+class Scale(NamedTuple):
+    """What scores are in, and whether a higher one is better.
+
+    The direction is None where nobody knows it, or the number is no achievement.
+    """
+
+    unit: str
+    higher_is_better: bool | None
+
+
+IN_PERCENT = Scale(PERCENT, higher_is_better=True)
 RowPair = tuple[str, str]
 Number = Annotated[float, Strict()]
 
@@ -132,6 +144,10 @@ class Column(Entry):
     """pretrain, evaluate, or left out for a task"""
     parts: Parts = Field(default=(), alias="mean_of")
     """a list of two or more different columns"""
+    unit: str = ""
+    """the unit of its scores, such as points; without it, the one that its runs record"""
+    higher_is_better: Annotated[bool, Strict()] | None = None
+    """true or false, beside unit"""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -148,6 +164,10 @@ class Column(Entry):
             )
         if self.source and not self.metric:
             raise ValueError(f"a column from {self.source} has a metric, such as validation/loss")
+        if bool(self.unit) != (self.higher_is_better is not None):
+            raise ValueError("unit and higher_is_better belong together: say both, or neither")
+        if self.unit and self.parts:
+            raise ValueError("a mean is of percent: unit belongs to its columns")
         return self
 
     @property
@@ -161,20 +181,9 @@ class Column(Entry):
         return self.source == "evaluate"
 
     @property
-    def unit(self) -> str:
-        """PERCENT, or the metric's own unit: "loss", "perplexity", "tokens"."""
-        is_figure = self.metric.startswith("validation/") or not self.is_pretraining
-        is_percent = not self.source or (is_figure and not self.falls)
-        if is_percent:
-            return PERCENT
-        # "validation/bits_per_character" -> "bits per character"
-        return self.metric.rpartition("/")[2].replace("_", " ")
-
-    @property
-    def falls(self) -> bool:
-        """Whether a smaller score is the better one, in a unit of its own: nats, bits."""
-        name = self.metric.removeprefix("validation/").partition("/")[0]
-        return name.endswith(("loss", "perplexity")) or name.startswith("bits_")
+    def scale(self) -> Scale | None:
+        """The declared unit and direction; None where its runs decide."""
+        return Scale(self.unit, self.higher_is_better) if self.unit else None
 
     @property
     def tasks(self) -> tuple[str, ...]:

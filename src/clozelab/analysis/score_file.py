@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.analysis.schema import Claim, Column, Row, SequentialDesign, TableSpec
+from clozelab.analysis.schema import IN_PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
 from clozelab.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from clozelab.analysis.statistics import Seeds
 
@@ -134,14 +134,20 @@ def make_score_table(
     lines: Iterable[ScoreLine],
     claims: Iterable[Claim],
     design: SequentialDesign | None = None,
+    declared: Iterable[Column] = (),
 ) -> ScoreTable:
-    """The table of a score file. Nothing is known of how its runs were made."""
+    """The table of a score file. Nothing is known of how its runs were made.
+
+    `declared` are columns whose unit and direction are given; all others are taken for percent,
+    where higher is better.
+    """
     scores: dict[tuple[str, str], dict[Seeds, float]] = {}
     for line in lines:
         scores.setdefault((line.arm, line.column), {})[line.seeds] = line.score
     arms = dict.fromkeys(arm for arm, _ in scores)
     column_names = dict.fromkeys(name for _, name in scores)
-    columns = [Column(name=name, task=name) for name in column_names]
+    known = {column.name: column for column in declared}
+    columns = [known.get(name, Column(name=name, task=name)) for name in column_names]
     rows = [Row(row=arm, label=arm, arm=arm) for arm in arms]
     spec = TableSpec(
         columns=tuple(columns),
@@ -156,6 +162,7 @@ def make_score_table(
             metric="",
             column=column,
             origin=Origin.OTHER,
+            scale=column.scale or IN_PERCENT,
             task=column.name,
             tasks=(column.name,),
         )

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from clozelab.analysis.comparability import Pair
-from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, TableSpec
+from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Scale, TableSpec
 from clozelab.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
@@ -43,7 +43,7 @@ ROLES = {
 
 @dataclass(frozen=True)
 class DataColumn:
-    """A data set in the table; scores in percent unless `unit` says otherwise."""
+    """A data set in the table, with the unit and the direction of its scores."""
 
     heading: str
     # what its cells are filed under
@@ -53,6 +53,8 @@ class DataColumn:
     # the paper's column that it is, or stands in for
     column: Column | None
     origin: Origin
+    # of its scores as they are shown; a number without a unit has its own name, "perplexity"
+    scale: Scale = field(kw_only=True)
     # of a mean: the headings of those of its parts that stand in for others
     stand_in_parts: tuple[str, ...] = ()
     # whose runs it holds; several columns may show different scores of one task
@@ -101,12 +103,17 @@ class DataColumn:
 
     @property
     def unit(self) -> str:
-        return self.column.unit if self.column else PERCENT
+        return self.scale.unit
 
     @property
     def falls(self) -> bool:
         """Whether a smaller score is the better one."""
-        return self.column is not None and self.column.falls
+        return self.scale.higher_is_better is False
+
+    @property
+    def sign(self) -> float:
+        """What turns a score into one of which the larger is better."""
+        return -1.0 if self.falls else 1.0
 
     @property
     def trivial(self) -> float | None:
@@ -114,7 +121,8 @@ class DataColumn:
         scores = [self.majority]
         if self.baseline:
             scores.append(self.baseline[1])
-        return max((score for score in scores if score is not None), default=None)
+        known = [score for score in scores if score is not None]
+        return max(known, key=lambda score: self.sign * score, default=None)
 
     @property
     def is_pretraining(self) -> bool:
@@ -298,8 +306,7 @@ class ScoreTable:
         if floor and floor.estimate and floor.classes == cell.classes:
             least = floor.estimate.mean
             name = "the same head on random weights"
-        sign = -1.0 if column.falls else 1.0
-        if least is None or sign * (estimate.mean - least) >= -ROUNDING:
+        if least is None or column.sign * (estimate.mean - least) >= -ROUNDING:
             return ""
         return (
             f"{about.label} has {estimate.mean:.1f} on {column.heading},"

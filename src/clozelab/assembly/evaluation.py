@@ -22,6 +22,7 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.scoring import MeasureDataModule
 from clozelab.files.digests import digest
+from clozelab.metrics.metric import metric_of
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import config_path
@@ -153,11 +154,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
 
 def score_of(module: ScoringModule, key: str) -> Score:
     """The record's entry for one of a module's scores."""
-    return Score.of(
-        key,
-        are_shares=module.scores_are_shares,
-        positive_label=module.positive_label,
-    )
+    return Score.of(metric_of(key, module.metrics), module.positive_label)
 
 
 def describe_measure(job: EvaluationJob) -> JsonObject:

@@ -133,7 +133,7 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     module = locate(cfg.task.module["_target_"])
     module.check_head(cfg.head)
     module.check_settings(cfg.task.module)
-    check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
+    check_metric(cfg.task.metric, module.metrics_of(cfg.task.module, cfg.task.data))
     factory.check_optimizer(cfg, 1)
 
 
@@ -214,13 +214,10 @@ def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     module = locate(task.module["_target_"])
     # of a task with labels of its own
     label_kind = getattr(job.data.validation, "kind", None)
+    positive_label = getattr(label_kind, "positive_label", None)
     scores = {}
-    for name in module.score_keys(task.module, task.data):
-        scores[f"validation/{name}"] = Score.of(
-            name,
-            are_shares=module.scores_are_shares,
-            positive_label=getattr(label_kind, "positive_label", None),
-        )
+    for metric in module.metrics_of(task.module, task.data):
+        scores[metric.key] = Score.of(metric, positive_label)
     return Run.claim(
         job.cfg.run_dir,
         stage="finetune",

@@ -29,20 +29,21 @@ from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest
 from clozelab.files.origin import is_given
+from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.locate import CONFIG_FILE
 from clozelab.modules.model import open_tokenizer
-from clozelab.modules.pretraining import PretrainingModule, check_lengths
+from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
 from clozelab.objectives.objective import Objective, build_models
 from clozelab.optim.groups import match_groups
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.record import Record
+from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps
 from clozelab.runs.store import Run
 from clozelab.schema import PretrainConfig
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.callbacks import (
     KeepEncoders,
     check_position_growth,
@@ -54,18 +55,7 @@ from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
-SCORES = (
-    "validation/loss",
-    "validation/perplexity",
-    "validation/accuracy",
-    "validation/nsp_accuracy",
-    "validation/nsp_accuracy_one_source",
-    "validation/nsp_source_rule",
-    "validation/sop_accuracy",
-    "validation/rtd_loss",
-    "validation/rtd_accuracy",
-)
-"""Scores of a pre-training; the first is its headline."""
+HEADLINE = "validation/loss"
 
 
 @dataclass(frozen=True)
@@ -287,8 +277,17 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
         trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
         if run.is_leader:
             save()
-            summarise(loggers, module.facts())
-            run.complete({"scores": module.facts()}, **module.facts())
+            facts = module.facts()
+            summarise(loggers, facts)
+            run.content.scores = published_scores(job.objectives, facts)
+            run.complete({"scores": facts}, **facts)
+
+
+def published_scores(objectives: Sequence[Objective], facts: ReadOnlyJson) -> dict[str, Score]:
+    """The held-out figures that a training has published, also those of single sources."""
+    metrics = published_metrics(objectives)
+    keys = [HEADLINE, *(key for key in facts if key.startswith(PREFIX))]
+    return {key: Score.of(metric_of(key, metrics)) for key in keys}
 
 
 def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:

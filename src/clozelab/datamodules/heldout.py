@@ -40,6 +40,7 @@ from clozelab.datamodules.scoring import (
     token_ranges,
 )
 from clozelab.files.digests import file_sha256
+from clozelab.metrics.metric import Metric
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, read_json
 
@@ -205,6 +206,12 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
     pseudo-loss, which depends on that number. Bits a character compare between byte-level BPEs.
     """
 
+    metrics = (
+        Metric("loss", "nats", higher_is_better=False),
+        Metric.share("accuracy"),
+        Metric("bits_per_character", "bits", higher_is_better=False),
+    )
+
     def __init__(
         self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Unpack[HeldOutArguments]
     ) -> None:
@@ -321,6 +328,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
     """
 
     SIDES = ("left", "right", "both")
+    metrics = (Metric.share("accuracy"), Metric("loss", "nats", higher_is_better=False))
 
     def __init__(
         self,

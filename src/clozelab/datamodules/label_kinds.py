@@ -9,7 +9,7 @@ Letters: N examples, B examples of a batch, K classes or labels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.baselines import Texts, guess_classes, guess_numbers
 from clozelab.metrics import glue
+from clozelab.metrics.metric import Scorer
 from clozelab.text.plain import Json, JsonObject
 
 Values = np.ndarray
@@ -34,7 +35,7 @@ class LabelKind(ABC):
     predicts: str  # for messages
     problem_type: str | None  # in a model's config.json
     positive_label: str | None = None  # the class that an F1 is of, where it is known
-    scorers: ClassVar[Mapping[str, Callable[..., float]]] = glue.SCORERS
+    scorers: ClassVar[Mapping[str, Scorer]] = glue.SCORERS
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = list(names)
@@ -113,7 +114,7 @@ class Classes(LabelKind):
     false and true, as in GLUE and scikit-learn; other classes have none.
     """
 
-    metrics = ("accuracy", "f1", "macro_f1", "weighted_f1", "matthews")
+    metrics = tuple(glue.OF_CLASSES)
     predicts = "a class"
     problem_type = None
 
@@ -177,7 +178,7 @@ class Classes(LabelKind):
 class Number(LabelKind):
     """A number, which a model's one output is."""
 
-    metrics = glue.CORRELATIONS
+    metrics = tuple(glue.OF_NUMBERS)
     predicts = "a number"
     problem_type = "regression"
 

@@ -23,7 +23,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 import numpy as np
 import pandas
@@ -45,6 +45,7 @@ from clozelab.datamodules.files import fingerprint_of
 from clozelab.datamodules.finetuning import Batch, FinetuningDataModule, TaskInputs
 from clozelab.datamodules.labelled import TableFormat
 from clozelab.files.digests import file_sha256
+from clozelab.metrics.metric import Metric
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
 
@@ -182,6 +183,7 @@ class ScoringDataModule(MeasureDataModule):
     It makes the questions, and turns the answers into scores.
     """
 
+    metrics: ClassVar[tuple[Metric, ...]]  # what `score` computes
     questions: Questions
 
     @abstractmethod
@@ -190,7 +192,7 @@ class ScoringDataModule(MeasureDataModule):
 
     @abstractmethod
     def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
-        """Scores (shares of one) and a record for each example.
+        """Scores, each a raw number of its metric, and a record for each example.
 
         They come from the answer to each token that was asked for: its `log_probs` [P], and its
         `credit` [P], 1 where the token is the most probable one, shared among equals.
@@ -230,6 +232,13 @@ class MinimalPairs(ScoringDataModule):
     another order are scored apart as well: no count of words can tell their sentences apart. Args:
     as conf/measure/minimal_pairs.yaml says of each.
     """
+
+    metrics = tuple(
+        map(
+            Metric.share,
+            ("accuracy", "accuracy_of_field", "accuracy_of_permutations", "accuracy_of_others"),
+        )
+    )
 
     def __init__(
         self,

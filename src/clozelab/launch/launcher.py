@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
+from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -31,6 +32,7 @@ from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
+from clozelab.metrics.metric import metric_of
 from clozelab.runs.outcome import (
     ending,
     has_learnt_nothing,
@@ -41,6 +43,7 @@ from clozelab.runs.outcome import (
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
+from clozelab.targets import locate
 from clozelab.terminal import Heading, print_table, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.plain import flatten
@@ -119,6 +122,9 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         console = Console(stderr=True)
         composed, planned = self._compose_jobs(job_overrides, console)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
+        if not is_grid(self.master) and self.verb == "finetune":
+            for config in composed:
+                check_direction(str(self.master.of_hydra("sweeper.direction")), config)
         wait_for_what_they_read(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
         self._read_outlook(jobs)
@@ -366,6 +372,21 @@ def configuration_options(config: Composed) -> list[str]:
 def is_grid(config: Composed) -> bool:
     """Say whether all jobs are known beforehand."""
     return str(config.of_hydra("sweeper._target_")).endswith(".GridSweeper")
+
+
+def check_direction(direction: str, config: Composed) -> None:
+    """Raise ValueError where a search goes the other way than a fine-tuning's metric."""
+    task: Any = config.get("task")
+    module = locate(task["module"]["_target_"])
+    metrics = module.metrics_of(task["module"], task["data"])
+    rises = metric_of(task["metric"], metrics).higher_is_better
+    right = "maximize" if rises else "minimize"
+    if direction != right:
+        better = "higher" if rises else "lower"
+        raise ValueError(
+            f"hydra.sweeper.direction={direction}: of {task['metric']} a {better} value is better;"
+            f" say hydra.sweeper.direction={right}"
+        )
 
 
 def require_positive(name: str, value: object, *, instead: str = "") -> None:

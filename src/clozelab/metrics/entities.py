@@ -22,9 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from clozelab.metrics.classes import ClassScores
+from clozelab.metrics.metric import Metric
 
 OUTSIDE = "O"
 PLAIN = "plain"
+# what `entity_scores` and `tag_scores` compute
+ENTITY_METRICS = tuple(map(Metric.share, ("f1", "precision", "recall", "accuracy")))
+TAG_METRICS = (Metric.share("accuracy"),)
 # Other schemes' L(ast), U(nit) and M(iddle) -> E(nd), S(ingle) and I(nside).
 _SAME_PREFIX = {"L": "E", "U": "S", "M": "I"}
 _PREFIXES = "BIES"

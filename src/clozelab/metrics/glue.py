@@ -1,7 +1,8 @@
 """Scores of classification and regression tasks, and GLUE's submissions.
 
 Scores are pure functions of arrays. Each takes `predictions` and `labels` of shape [N] and returns
-a plain float in the scorer's own unit (a share of one or a correlation, never percent). Unusual: a
+a plain float: a share of one or a correlation, never percent, or a number in the labels' own unit.
+A `Metric` beside each says how it is shown, and whether higher is better. Unusual: a
 constant input has no correlation; where the official GLUE scripts return nan for it, these return
 0.0 (Matthews is 0.0 there by scikit-learn's convention too), so that a collapsed run has a score
 that can be compared and is reported as collapsed beside it.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from clozelab.files.atomic import atomic_open
 from clozelab.metrics.classes import macro_f1, weighted_f1
+from clozelab.metrics.metric import Metric, Scorer, by_name
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
@@ -80,16 +82,26 @@ def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
     return float(getattr(stats, kind)(predicted, expected).statistic)
 
 
-SCORERS: dict[str, Callable[..., float]] = {  # what a task's YAML may list under `metrics`
-    "accuracy": accuracy,
-    "f1": f1_binary,
-    "macro_f1": macro_f1,
-    "weighted_f1": weighted_f1,
-    "matthews": matthews_correlation,
-    "pearson": partial(correlation, "pearsonr"),
-    "spearman": partial(correlation, "spearmanr"),
-}
-CORRELATIONS = ("pearson", "spearman")
+def mean_absolute_error(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return the mean distance of a prediction from its label, in the labels' own unit."""
+    predicted, expected = _paired(predictions, labels)
+    return float(np.abs(predicted - expected).mean())
+
+
+# What a task's YAML may list under `metrics`: a new score is its function and a line here.
+OF_CLASSES = by_name(
+    Scorer(Metric.share("accuracy"), accuracy),
+    Scorer(Metric.share("f1", is_of_one_class=True), f1_binary),
+    Scorer(Metric.share("macro_f1"), macro_f1),
+    Scorer(Metric.share("weighted_f1"), weighted_f1),
+    Scorer(Metric.share("matthews"), matthews_correlation),
+)
+OF_NUMBERS = by_name(
+    Scorer(Metric.share("pearson"), partial(correlation, "pearsonr")),
+    Scorer(Metric.share("spearman"), partial(correlation, "spearmanr")),
+    Scorer(Metric("mae", "points", higher_is_better=False), mean_absolute_error),
+)
+SCORERS = OF_CLASSES | OF_NUMBERS
 # One class is predicted for nearly all examples, while the others are over FEWER times as frequent
 # among the labels as among the predictions: a run that has collapsed, but for a few.
 NEARLY_ALL = 0.95

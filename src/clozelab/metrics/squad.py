@@ -13,8 +13,41 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from clozelab.metrics.metric import PERCENT, Metric
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _declared(name: str) -> Metric:
+    """A score in percent; from which null odds on there is no answer is neither good nor bad."""
+    if name in ("threshold", "best_exact_thresh", "best_f1_thresh"):
+        return Metric(name, "logits", higher_is_better=None)
+    return Metric(name, PERCENT, higher_is_better=True)
+
+
+V1_SCORES = ("exact_match", "f1")
+# some of them need questions without an answer
+V2_SCORES = (
+    "exact",
+    "f1",
+    "threshold",
+    "exact_untuned",
+    "f1_untuned",
+    "HasAns_exact",
+    "HasAns_f1",
+    "NoAns_exact",
+    "NoAns_f1",
+    "best_exact",
+    "best_exact_thresh",
+    "best_f1",
+    "best_f1_thresh",
+    "pr_exact_ap",
+    "pr_f1_ap",
+    "pr_oracle_ap",
+)
+V1_DECLARED = tuple(map(_declared, V1_SCORES))
+V2_DECLARED = tuple(map(_declared, V2_SCORES))
 
 Answers = Mapping[str, Sequence[str]]
 Texts = Mapping[str, str]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics.glue import prediction_lines
+from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder, last_of_directions
 from clozelab.models.layout import Layout
 from clozelab.modules.class_report import ClassReport, error_lines
@@ -30,7 +32,6 @@ from clozelab.modules.finetuning import (
     BatchValues,
     Evaluation,
     FineTuning,
-    check_metric,
     in_fp32,
     in_order,
 )
@@ -65,23 +66,24 @@ class SequenceClassification(FineTuning):
             "extra_validation_files": validation.extra,
         }
         super().__init__(encoder=encoder, **training)
-        check_metric(self.metric, self.score_keys({"metrics": metrics}, data))
-        self.metrics = list(metrics)
+        self.declare(self.metrics_of({"metrics": metrics}, data))
+        self.metric_names = list(metrics)
         self.validation = validation
         self.number_range = number_range or (-np.inf, np.inf)
         self.put_head("classification", self.kind.num_outputs)
 
     @classmethod
-    def score_keys(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[str]:
-        metrics = settings["metrics"]
+    def metrics_of(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[Metric]:
+        names = settings["metrics"]
         kind: LabelKind = Classes()
         if data.get("numeric_labels"):
             kind = Number()
-        kind.check_metrics(metrics)
-        keys = list(metrics)
-        for name in data.get("extra_validation_files") or ():
-            keys += [f"{name}_{metric}" for metric in metrics]
-        return keys
+        kind.check_metrics(names)
+        main = [kind.scorers[name].metric for name in names]
+        metrics = list(main)
+        for file in data.get("extra_validation_files") or ():
+            metrics += [replace(metric, name=f"{file}_{metric.name}") for metric in main]
+        return metrics
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; one column for regression."""
@@ -105,7 +107,7 @@ class SequenceClassification(FineTuning):
             split_logits = split.pool(logits[first : first + split.num_inputs])
             first += split.num_inputs
             predicted = self._predicted(split_logits)
-            split_scores = self.kind.score(self.metrics, predicted, split.labels)
+            split_scores = self.kind.score(self.metric_names, predicted, split.labels)
             for metric, value in split_scores.items():
                 scores[f"{name}_{metric}" if name else metric] = value
             records[name] = self._records(split, predicted, split_logits)
@@ -162,7 +164,7 @@ class SequenceClassification(FineTuning):
         name = self.metric.removeprefix("validation/")
         labels = self.validation.labels
         majority = self.kind.majority(labels)
-        if majority is None or name not in self.metrics:
+        if majority is None or name not in self.metric_names:
             return None
         return self.kind.score([name], majority, labels)[name]
 

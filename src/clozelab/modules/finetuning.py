@@ -1,9 +1,9 @@
 """The training loop of all fine-tuning tasks: global loss, evaluation, the best checkpoint.
 
-The best checkpoint is the first with the highest `metric` on the validation split, as the paper
+The best checkpoint is the first with the best `metric` on the validation split, as the paper
 selects on its development sets: scores of that same split are therefore slightly optimistic, for
-every arm alike. Its predictions are kept with it. Scores keep their scorer's own unit: shares of
-one, SQuAD's in percent.
+every arm alike. Best is the highest value, or the lowest where the Metric says so. Its predictions
+are kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
 
 Last: what a run leaves behind, scores.json, every prediction and the model.
 """
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import Batch
 from clozelab.files.atomic import atomic_write_lines
+from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
@@ -94,7 +95,7 @@ class FineTuning(TrainingModule):
 
     classifier: nn.Module
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
-    scores_are_shares = True  # whether its scorer's 1 stands for 100 percent
+    metrics: Sequence[Metric]  # what `evaluate` computes; see `declare`
     positive_label: str | None = None  # of an F1 of one class
     # arguments that a subclass gives, never a configuration
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
@@ -155,11 +156,16 @@ class FineTuning(TrainingModule):
 
     @classmethod
     @abstractmethod
-    def score_keys(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[str]:
-        """Its scores, without "validation/", by a task's `module` and `data`.
+    def metrics_of(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[Metric]:
+        """What it computes, by a task's `module` and `data`.
 
         ValueError for a score that does not fit them.
         """
+
+    def declare(self, metrics: Sequence[Metric]) -> None:
+        """Say what `evaluate` computes. ValueError: `metric` is none of it, or has no direction."""
+        self.metrics = metrics
+        check_metric(self.metric, metrics)
 
     @classmethod
     def check_head(cls, head: str) -> None:
@@ -326,8 +332,19 @@ class FineTuning(TrainingModule):
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
         # The first of equally good ones stays.
-        if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
+        if self.best is None or self._is_better(scores[self.metric], self.best.scores[self.metric]):
             self.best = replace(result, scores=scores, weights=weights)
+
+    def score_name(self, key: str) -> str:
+        """A score's key with the class that it is of, if it is of one."""
+        if metric_of(key, self.metrics).is_of_one_class:
+            return with_class(key, self.positive_label)
+        return key
+
+    def _is_better(self, value: float, other: float) -> bool:
+        if metric_of(self.metric, self.metrics).higher_is_better:
+            return value > other
+        return value < other
 
     def require_best(self) -> Evaluation:
         """The best checkpoint's evaluation; there is one after every finished training."""
@@ -408,12 +425,18 @@ def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
     return ordered
 
 
-def check_metric(metric: str, score_keys: Sequence[str]) -> None:
-    """ValueError for a selecting metric that the task does not compute."""
-    known = [f"validation/{key}" for key in score_keys]
-    if metric not in known:
+def check_metric(key: str, metrics: Sequence[Metric]) -> None:
+    """ValueError for a selecting metric that the task does not compute, or that is never better."""
+    by_key = {metric.key: metric for metric in metrics}
+    if key not in by_key:
         raise ValueError(
-            f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}"
+            f"task.metric={key!r} is not a score of this task; it has {', '.join(by_key)}"
+        )
+    if by_key[key].higher_is_better is None:
+        usable = [name for name, metric in by_key.items() if metric.higher_is_better is not None]
+        raise ValueError(
+            f"task.metric={key!r} is neither good nor bad, so it selects no checkpoint; take one of"
+            f" {', '.join(usable)}"
         )
 
 
@@ -427,7 +450,11 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
     selection = "none: scored once"
     step = ""
     if module.total_steps:
-        selection = "highest metric over the evaluations on the validation split, as in the paper"
+        rises = metric_of(module.metric, module.metrics).higher_is_better
+        extreme = "highest" if rises else "lowest"
+        selection = (
+            f"{extreme} metric over the evaluations on the validation split, as in the paper"
+        )
         step = f"best at step {best.step} of {module.total_steps}: "
     scores = {
         **task,
@@ -440,6 +467,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         "num_examples": len(best.predictions),
         "num_entities": best.num_entities,
     }
+    scores["metrics"] = declarations(best.scores, module.metrics)
     scores["positive_label"] = module.positive_label
     scores["majority_baseline"] = module.baseline()
     scores["collapsed"] = best.is_collapsed
@@ -457,14 +485,22 @@ def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) ->
         )
     summary = []
     for key, value in best.scores.items():
-        name = with_class(key.removeprefix("validation/"), module.positive_label)
-        summary.append(f"{name} {value:.4g}")
+        summary.append(f"{module.score_name(key).removeprefix(PREFIX)} {value:.4g}")
     log.info("%s: %s%s", task.get("title"), step, ", ".join(summary))
     if "" in reports:
         names = ", ".join(fnmatch.filter(files, "*.csv"))
         lines = "\n".join(reports[""].shown_lines())
         log.info("where it fails, in percent (%s in %s):\n%s", names, folder, lines)
     return scores
+
+
+def declarations(keys: Iterable[str], metrics: Sequence[Metric]) -> JsonObject:
+    """Name of each metric that some key is of -> its unit, factor and direction."""
+    declared = {}
+    for key in keys:
+        metric = metric_of(key, metrics)
+        declared[metric.name] = {field: getattr(metric, field) for field in DECLARED}
+    return declared
 
 
 def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> None:

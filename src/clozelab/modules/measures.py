@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSequences
+from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
@@ -48,13 +49,14 @@ class Measurement(LightningModule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ()  # kinds of heads (models/families/bert.py)
-    scores_are_shares = True
+    metrics: Sequence[Metric]  # what `evaluate` computes
     positive_label: str | None = None
     total_steps = 0
     history = ()
     result_files = FineTuning.result_files
     class_reports = FineTuning.class_reports
     require_best = FineTuning.require_best
+    score_name = FineTuning.score_name
 
     def __init__(
         self, *, encoder: Encoder, heads: Mapping[str, nn.Module], data: Any, metric: str
@@ -93,6 +95,10 @@ class TokenScoring(Measurement):
 
     needs = ("lm",)
     data: ScoringDataModule
+
+    @property
+    def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
+        return self.data.metrics
 
     def val_dataloader(self) -> Iterable[Batch]:
         return self.data.evaluation_loader(self.data.questions)
@@ -154,6 +160,8 @@ class Probe(Measurement):
     what a probe does better on the task than on that: how much it reads off the states, and not
     learns by heart. `strength` is the `C` of scikit-learn.
     """
+
+    metrics = tuple(map(Metric.share, ("accuracy", "control_accuracy", "selectivity")))
 
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)

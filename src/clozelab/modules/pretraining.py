@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -23,6 +24,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from clozelab.metrics.metric import NO_UNIT, Metric
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
@@ -639,6 +641,26 @@ def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[s
         elif name.endswith(ONE_SOURCE[0]):
             metrics |= _inside_sources(sums, name.removesuffix(ONE_SOURCE[0]))
     return metrics
+
+
+def published_metrics(objectives: Iterable[Objective]) -> tuple[Metric, ...]:
+    """What `validation_metrics` may publish of these objectives; the held-out loss stands first."""
+    objectives = list(objectives)
+    declared = {
+        "loss": Metric("loss", "nats", higher_is_better=False),
+        "perplexity": Metric("perplexity", NO_UNIT, higher_is_better=False),
+    }
+    prefixes = ["", *(f"{objective.token.name}_" for objective in objectives)]
+    for objective in objectives:
+        metrics = list(objective.metrics)
+        if objective.pair is not None:
+            pair = objective.pair.name
+            metrics.append(Metric.share(f"{pair}_source_rule"))
+            metrics.append(Metric.share(f"{pair}_accuracy_one_source"))
+        for metric, prefix in product(metrics, prefixes):
+            name = metric.name.removeprefix(prefix)
+            declared[name] = replace(metric, name=name)
+    return tuple(declared.values())
 
 
 def _inside_sources(sums: Mapping[str, Sequence[float]], pair: str) -> dict[str, float]:

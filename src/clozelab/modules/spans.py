@@ -30,8 +30,9 @@ from clozelab.datamodules.examples import ragged_positions
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
+from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, check_metric, in_fp32
+from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_fp32
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
@@ -190,27 +191,6 @@ def window_candidates(
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-V1_SCORES = ("exact_match", "f1")
-V2_SCORES = (
-    "exact",
-    "f1",
-    "threshold",
-    "exact_untuned",
-    "f1_untuned",
-    "HasAns_exact",
-    "HasAns_f1",
-    "NoAns_exact",
-    "NoAns_f1",
-    "best_exact",
-    "best_exact_thresh",
-    "best_f1",
-    "best_f1_thresh",
-    "pr_exact_ap",
-    "pr_f1_ap",
-    "pr_oracle_ap",
-)
-
-
 class SpanExtraction(FineTuning):
     """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token.
 
@@ -224,7 +204,6 @@ class SpanExtraction(FineTuning):
 
     qa_outputs: nn.Module
     head_kind = "spans"
-    scores_are_shares = False
 
     def __init__(
         self,
@@ -237,22 +216,21 @@ class SpanExtraction(FineTuning):
         **training: Any,
     ) -> None:
         super().__init__(encoder=encoder, **training)
-        keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
-        check_metric(self.metric, keys)
+        self.declare(self.metrics_of({"with_unanswerable": with_unanswerable}, {}))
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
         self.put_head("spans", name="qa_outputs")
 
     @classmethod
-    def score_keys(
+    def metrics_of(
         cls,
         settings: ReadOnlyJson,
         data: ReadOnlyJson,  # noqa: ARG003
-    ) -> Sequence[str]:
+    ) -> Sequence[Metric]:
         if settings["with_unanswerable"]:
-            return V2_SCORES
-        return V1_SCORES
+            return squad.V2_DECLARED
+        return squad.V1_DECLARED
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
@@ -309,12 +287,12 @@ class SpanExtraction(FineTuning):
         if self.settings.with_unanswerable:
             threshold, scores = self._at_threshold(golds, answers)
             scores |= self._v2_extras(golds, answers, threshold)
-            scores = {key: scores[key] for key in V2_SCORES if key in scores}
             texts = with_threshold(answers, threshold)
         else:
             texts = answers.texts
             scores = squad.score_v1(golds, texts)
-            scores = {key: scores[key] for key in V1_SCORES if key in scores}
+        names = [metric.name for metric in self.metrics]
+        scores = {name: scores[name] for name in names if name in scores}
         predictions = []
         for key, text in texts.items():
             nbest = _nbest_records(answers.nbest[key])

@@ -20,7 +20,15 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
-from clozelab.metrics.entities import entities, entity_scores, scores_of_types, tag_scores
+from clozelab.metrics.entities import (
+    ENTITY_METRICS,
+    TAG_METRICS,
+    entities,
+    entity_scores,
+    scores_of_types,
+    tag_scores,
+)
+from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features
 from clozelab.modules.class_report import ClassReport
@@ -28,14 +36,10 @@ from clozelab.modules.finetuning import (
     BatchValues,
     Evaluation,
     FineTuning,
-    check_metric,
     in_fp32,
     in_order,
 )
 from clozelab.text.plain import JsonObject, ReadOnlyJson
-
-ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
-TAG_SCORES = ("accuracy",)
 
 
 class TokenClassification(FineTuning):
@@ -45,20 +49,19 @@ class TokenClassification(FineTuning):
 
     def __init__(self, *, encoder: Encoder, validation: TaggedSplit, **training: Any) -> None:
         super().__init__(encoder=encoder, **training)
-        keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
-        check_metric(self.metric, keys)
+        self.declare(self.metrics_of({}, {"entity_tags": validation.entity_tags}))
         self.validation = validation
         self.put_head("tags", len(validation.label_names))
 
     @classmethod
-    def score_keys(
+    def metrics_of(
         cls,
         settings: ReadOnlyJson,  # noqa: ARG003
         data: ReadOnlyJson,
-    ) -> Sequence[str]:
+    ) -> Sequence[Metric]:
         if data["entity_tags"]:
-            return ENTITY_SCORES
-        return TAG_SCORES
+            return ENTITY_METRICS
+        return TAG_METRICS
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K]."""

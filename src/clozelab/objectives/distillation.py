@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.metrics.metric import NO_UNIT, Metric
 from clozelab.models import folders
 from clozelab.models.config import DEFAULT_MODULES, EncoderConfig
 from clozelab.models.cost import training_flops_per_token
@@ -115,6 +116,15 @@ class Distillation(MaskedLanguageModel):
     def weights(self) -> dict[str, float]:
         used = {name: weight for name, weight in self.teacher_weights.items() if weight}
         return super().weights | used
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Of the teacher's terms `soft` alone is in nats: the others are distances of states."""
+        distances = []
+        for name in ("cosine", "hidden", "scores"):
+            distances.append(Metric(f"{name}_loss", NO_UNIT, higher_is_better=False))
+        named = {metric.name: metric for metric in (*super().metrics, *distances)}
+        return tuple(named.values())
 
     @property
     def asks_teacher(self) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from torch.nn import functional as F
 
 from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
+from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
@@ -157,6 +159,12 @@ class LossTerm:
         return means | self.figures
 
 
+def term_metrics(name: str) -> tuple[Metric, ...]:
+    """What a LossTerm of this name reports: a cross-entropy, and the share that is right."""
+    loss = Metric(f"{name}_loss", "nats", higher_is_better=False)
+    return loss, Metric.share(f"{name}_accuracy")
+
+
 # Slots of the stream that look, and those that they look at -> bool, as numpy broadcasts the two.
 Sees = Callable[[I64, I64], NDArray[np.bool_]]
 
@@ -196,6 +204,11 @@ class _Weighted(ABC):
         """Term name -> weight of its mean in the total loss."""
         return {self.name: self.weight}
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What its terms report, some of it in validation alone; a key NAME/PART is of NAME."""
+        return tuple(chain.from_iterable(map(term_metrics, self.weights)))
+
 
 class TokenObjective(_Weighted):
     """Predicts tokens, or something about them."""
@@ -210,6 +223,12 @@ class TokenObjective(_Weighted):
     trains_beside: tuple[str, ...] = ()
     # Whether a row is the text's slots and others behind them, which positions alone tell apart.
     moves_slots = False
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        # In validation [SEP] stands apart from all other tokens (`_held_out_term`).
+        names = [f"{name}_sep" for name in self.weights]
+        return (*super().metrics, *chain.from_iterable(map(term_metrics, names)))
 
     @property
     def hides_neighbours(self) -> bool:
@@ -477,6 +496,13 @@ class Objective:
         if self.pair is None:
             return self.token.weights
         return self.token.weights | self.pair.weights
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What its terms report."""
+        if self.pair is None:
+            return self.token.metrics
+        return self.token.metrics + self.pair.metrics
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         """Term name -> number of predictions in a batch, without a forward."""

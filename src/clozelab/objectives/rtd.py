@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.corpus.packing import PackedInstances
+from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.embeddings import Embeddings
@@ -72,6 +73,11 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     @property
     def weights(self) -> dict[str, float]:
         return {self.name: self.generator_weight, "rtd": self.weight}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        trivial = (Metric.share("rtd_replaced"), Metric.share("rtd_trivial_accuracy"))
+        return (*super().metrics, *trivial)
 
     def visibility(self, packed: PackedInstances, arrays: Arrays) -> list[VisibilitySpec]:
         """Neither model may see the text's own word where the generator writes.

@@ -27,6 +27,7 @@ from clozelab.analysis.schema import (
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
 from clozelab.results.table import ResultTable
+from clozelab.results.units import scale_without_runs
 from clozelab.text.formatting import duration
 from clozelab.text.paths import CONF_DIR
 
@@ -176,7 +177,7 @@ def _planned_task(column: Column, planned_tasks: set[str]) -> str | None:
 
     It is None for a column in another unit, since deviations are in points.
     """
-    if column.unit != PERCENT:
+    if scale_without_runs(column).unit != PERCENT:
         return None
     for task in (column.task, *column.stand_ins):
         if task in planned_tasks:

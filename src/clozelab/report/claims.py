@@ -197,6 +197,11 @@ def unit_of(judgement: Judgement) -> str:
     return judgement.column.unit
 
 
+def _is_of_percent(judgement: Judgement) -> bool:
+    """Whether its difference stands on the common axis of all claims, which is one of percent."""
+    return judgement.column is None or judgement.column.unit == PERCENT
+
+
 def _decimals(column: DataColumn | None) -> int:
     return column.decimals if column else 1
 
@@ -215,7 +220,7 @@ def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigu
         ours = wording.crossover_place(judgement.crossover)
         interval_text = wording.crossover_interval(judgement.crossover)
     else:
-        if unit_of(judgement) == POINTS:
+        if _is_of_percent(judgement):
             marks = _axis_marks(judgement, axis)
         if judgement.reported_contrast:
             weakest = f"weakest: {judgement.reported_contrast}"
@@ -248,7 +253,7 @@ def axis_half_width(judgements: Sequence[Judgement]) -> float:
     means = []
     ends = []
     for judgement in judgements:
-        if unit_of(judgement) != POINTS:
+        if not _is_of_percent(judgement):
             continue
         means.append(max(abs(judgement.paper_size or 0.0), judgement.claim.points))
         difference = judgement.difference

@@ -562,7 +562,8 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     if is_plain and column.column:
         name = column.column.name
     plain_metric = column.metric.rpartition("/")[2].replace("_", " ")
-    metric = with_direction(METRIC_NAMES.get(plain_metric, plain_metric))
+    metric = METRIC_NAMES.get(plain_metric, plain_metric)
+    metric = with_direction(metric, falls=column.falls)
     of_class = ""
     if column.positive_label is not None:
         of_class = f"{metric} of {column.positive_label}"

@@ -304,7 +304,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
                 _draw_point(axes, x, cell.estimate, is_collapsed=cell.is_collapsed, **style)
         _finish_panel(axes, column)
         _scale_to_sizes(axes, list(sizes.values()))
-        axes.set_ylabel(with_direction(column.unit))
+        axes.set_ylabel(with_direction(column.unit, falls=column.falls))
 
     entries = [
         _entry(label=row.label, color=style["colour"], marker=style["marker"], linestyle="")

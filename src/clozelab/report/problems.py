@@ -95,11 +95,13 @@ def _below_baseline(column: DataColumn, table: ResultTable) -> str:
     labels = []
     for row in table.experiment.rows:
         estimate = table.cells[row.name, column.key].estimate
-        if row.arm and estimate and estimate.mean < best:
+        if row.arm and estimate and column.sign * estimate.mean < column.sign * best:
             labels.append(row.label)
     if not labels:
         return ""
-    return f"{listed(labels)} below the surface baseline of {column.heading} ({name}: {best:.1f})"
+    side = "above" if column.falls else "below"
+    baseline = f"the surface baseline of {column.heading} ({name}: {best:.1f})"
+    return f"{listed(labels)} {side} {baseline}"
 
 
 def _missing_runs(table: ResultTable) -> Iterator[str]:

@@ -24,6 +24,7 @@ from jinja2 import Environment
 
 from clozelab.analysis.schema import PERCENT
 from clozelab.analysis.verdicts import Judgement, run_interim_analysis
+from clozelab.metrics.metric import NO_UNIT, PREFIX
 from clozelab.report.claims import ClaimView
 from clozelab.report.page import (
     ColumnGroup,
@@ -48,7 +49,7 @@ from clozelab.results.columns import is_scored, stand_in_for
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.runs.record import NO_UNIT, Record, Score
+from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, in_units
 from clozelab.text.plain import JsonObject
 
@@ -282,8 +283,8 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
 
     for line in _score_lines(scores, "validation/loss", headings):
         unit = NO_UNIT
-        if line.get("metric", "").startswith("validation/"):
-            unit = Score.of(line["metric"], are_shares=True).unit
+        if line.get("metric", "").startswith(PREFIX):
+            unit = run.score_of(line["metric"]).unit
         yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
 
 
@@ -309,7 +310,8 @@ def _task_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
         score = run.scores.get(line.get("metric", ""))
         if score:
             line |= {"unit": score.unit, "positive_label": score.positive_label}
-            line |= {"baseline": max(score.baselines.values(), default=None)}
+            _, baseline = score.best_baseline or ("", None)
+            line["baseline"] = baseline
             if line["is_headline"]:
                 line["majority"] = score.majority
         yield about | line

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from clozelab.metrics import glue, squad
-from clozelab.metrics.entities import entities, entity_scores, tag_scores
+from clozelab.metrics.entities import entities
 from clozelab.runs.record import Record
 from clozelab.text.formatting import signed
 from clozelab.text.plain import Json, ReadOnlyJson, read_json
@@ -356,66 +356,3 @@ def _questions(
             )
         scores_by_run.append(values)
     return PairedTest(len(right_answers), "f1", _bootstrap_means(np.array(scores_by_run)))
-
-
-# -- scoring again ---------------------------------------------------------------------------------
-
-
-def rescored(run: Record, data_dir: str | None) -> dict[str, float]:
-    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
-
-    ValueError: no predictions, or SQuAD's right answers (in the task's file) are not here.
-    """
-    if (run.folder / "predictions.json").is_file():
-        return _rescore_questions(run, data_dir)
-    paths = sorted(run.folder.glob("predictions*.jsonl"))
-    if not paths:
-        raise ValueError(f"{run.place} has no predictions")
-    with paths[0].open(encoding="utf-8") as file:
-        is_minimal_pairs = '"won":' in file.readline()
-    if is_minimal_pairs:
-        return _rescore_minimal_pairs(paths[0])
-    scores: dict[str, float] = {}
-    for path in paths:
-        scores |= _rescore_labelled(run, path)
-    return scores
-
-
-def _rescore_questions(run: Record, data_dir: str | None) -> dict[str, float]:
-    answers = read_answers(run.folder / "predictions.jsonl")
-    texts = dict(zip(answers.ids, answers.predictions, strict=True))
-    has_unanswerable, right_answers = _read_right_answers(run, answers.ids, data_dir)
-    scorer = squad.score_v2 if has_unanswerable else squad.score_v1
-    scores = {}
-    for key, value in scorer(right_answers, texts).items():
-        scores[f"validation/{key}"] = value
-    return {key: value for key, value in scores.items() if key in run.scores}
-
-
-def _rescore_minimal_pairs(path: Path) -> dict[str, float]:
-    """Accuracy of each paradigm, and their mean: ids are PARADIGM/NUMBER."""
-    from pandas import DataFrame
-
-    lines = path.read_text(encoding="utf-8").splitlines()
-    rows = DataFrame([json.loads(line) for line in lines])
-    paradigms = rows.id.str.rpartition("/")[0]
-    accuracies = rows.won.groupby(paradigms).mean()
-    by_paradigm = accuracies.add_prefix("validation/accuracy/")
-    return {"validation/accuracy": accuracies.mean()} | by_paradigm.to_dict()
-
-
-def _rescore_labelled(run: Record, path: Path) -> dict[str, float]:
-    """Scores of one file of predictions; predictions_mismatched.jsonl has mismatched_ scores."""
-    answers = read_answers(path)
-    labels = answers.labels or []
-    file = path.stem.removeprefix("predictions").removeprefix("_")
-    prefix = f"validation/{file}_" if file else "validation/"
-    names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
-    if labels and isinstance(labels[0], list):
-        scorer = entity_scores if "f1" in names else tag_scores
-        scores = scorer(answers.predictions, labels)
-    else:
-        predicted, expected = _as_numbers(run, answers.predictions, labels)
-        official = [name for name in names if name in glue.SCORERS]
-        scores = glue.score(official, predicted, expected)
-    return {f"{prefix}{name}": value for name, value in scores.items() if name in names}

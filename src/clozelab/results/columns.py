@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from clozelab.analysis.schema import OUR_SPLIT, Column, Part
+from clozelab.analysis.schema import IN_PERCENT, OUR_SPLIT, PERCENT, Column, Part
 from clozelab.analysis.scores import DataColumn, Origin, datasets_for_column
 from clozelab.results.experiment import Experiment
+from clozelab.results.units import scale_of, scale_without_runs
 from clozelab.runs.record import Record
 
 Generators = Mapping[str, str | None]  # task -> the generator of its data; None: real data
@@ -32,7 +33,14 @@ def stand_in_for(run: Record) -> str | None:
 
 def paper_column(column: Column) -> DataColumn:
     """The paper's own column, which no run of ours is on."""
-    return DataColumn(column.name, f"paper:{column.name}", column.metric, column, Origin.PAPER)
+    return DataColumn(
+        column.name,
+        f"paper:{column.name}",
+        column.metric,
+        column,
+        Origin.PAPER,
+        scale=scale_without_runs(column),
+    )
 
 
 def task_columns(
@@ -136,7 +144,7 @@ def _data_column(
     }
     if score and len(classes) <= 1:
         positive_label = score.positive_label
-        baseline = max(score.baselines.items(), key=lambda item: item[1], default=None)
+        baseline = score.best_baseline
         majority = score.majority
     # The task's title is about its headline score; another one goes by its column's name.
     name = ""
@@ -150,7 +158,6 @@ def _data_column(
     if not _is_of_another_file(run, metric):
         num_examples = run.facts.get("num_examples")
         num_entities = run.facts.get("num_entities")
-    trained_on = _training_share(run)
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
     data_column = DataColumn(
         heading=heading,
@@ -158,15 +165,20 @@ def _data_column(
         metric=metric,
         column=column,
         origin=origin,
+        scale=scale_of(column, metric, score),
         task=run.task,
         tasks=(run.task,),
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
         num_entities=num_entities,
-        trained_on=trained_on,
     )
-    return replace(data_column, positive_label=positive_label, held_out=held_out.get("fraction"))
+    return replace(
+        data_column,
+        trained_on=_training_share(run),
+        positive_label=positive_label,
+        held_out=held_out.get("fraction"),
+    )
 
 
 def class_of(run: Record, metric: str) -> str | None:
@@ -251,6 +263,13 @@ def _is_of_another_file(run: Record, metric: str) -> bool:
 
 
 def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
+    """The data set of a mean. ValueError where a part is not in percent."""
+    for dataset in parts:
+        if dataset.unit != PERCENT:
+            raise ValueError(
+                f"columns: {column.name} is a mean of percent, and {dataset.heading} is in"
+                f" {dataset.unit}: leave it out of mean_of"
+            )
     stand_ins = tuple(
         dataset.heading for dataset in parts if not dataset.is_paper and not dataset.is_other_split
     )
@@ -272,6 +291,7 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
         metric="",
         column=column,
         origin=origin,
+        scale=IN_PERCENT,
         stand_in_parts=stand_ins,
         tasks=tuple(dict.fromkeys(dataset.task for dataset in parts)),
     )

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from clozelab.runs.record import Record, Score
+from clozelab.runs.record import Record
 from clozelab.text.plain import JsonObject, flatten
 
 NONE = "(none)"
@@ -66,7 +66,7 @@ def _held_out_figure(key: str, first: Record, second: Record) -> HeldOutFigure:
     curves = []  # of each run [2, evaluations]: tokens, and the figure in its unit
     for run in (first, second):
         tokens, values = np.array(run.curves[key], dtype=np.float64).T
-        curves.append((tokens, score_of(run, key).factor * values))
+        curves.append((tokens, run.score_of(key).factor * values))
     last = tuple(float(values[-1]) for _, values in curves)
     # The curve that goes on is read off where the other one ends.
     limit = min(int(tokens[-1]) for tokens, _ in curves)
@@ -85,18 +85,10 @@ def final_scores(first: Record, second: Record) -> list[tuple[str, float, float]
     return [(key, first.values[key], second.values[key]) for key in common]
 
 
-def score_of(record: Record, key: str) -> Score:
-    """What a figure is, also one that was not declared (of one source of a corpus)."""
-    if key in record.scores:
-        return record.scores[key]
-    are_shares = any(score.factor != 1.0 for score in record.scores.values())
-    return Score.of(key, are_shares=are_shares or record.stage == "pretrain")
-
-
 def name_with_unit(record: Record, key: str) -> str:
     """`f1, percent`; a perplexity has its name alone."""
     name = record.score_name(key)
-    unit = score_of(record, key).unit
+    unit = record.score_of(key).unit
     if not unit:
         return name
     return f"{name}, {unit}"

@@ -17,10 +17,10 @@ from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
 
 from clozelab.analysis.schema import (
     ALL_COLUMNS,
+    IN_PERCENT,
     PROTOCOL,
     RATE_KEYS,
     BaseClaim,
-    Claim,
     Column,
     CrossingClaim,
     Entry,
@@ -28,6 +28,8 @@ from clozelab.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
+from clozelab.metrics.metric import UNKNOWN_UNIT
+from clozelab.results.units import UNKNOWN, scale_without_runs
 from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
@@ -136,12 +138,13 @@ class Experiment(TableSpec):
             _check_known(member.column, tasks, where, "tasks' columns")
             member_column = self.column(member.column)
             metric = member.metric or member_column.metric
-            if member_column.model_copy(update={"metric": metric}).falls:
+            scale = scale_without_runs(member_column, metric)
+            if scale not in (UNKNOWN, IN_PERCENT):
                 raise ValueError(f"{where}: {member.column} is not in percent, as a mean is")
 
     def _check_claim(self, claim: BaseClaim, where: str, row_names: list[str]) -> None:
         """Its rows and columns are the table's, its size is what the printed cells say."""
-        units = {column.name: column.unit for column in self.columns}
+        units = {column.name: scale_without_runs(column).unit for column in self.columns}
         for name in claim.all_rows:
             _check_known(name, row_names, where, "rows")
         _check_known(claim.column, [*units, ALL_COLUMNS], where, "columns")
@@ -154,7 +157,9 @@ class Experiment(TableSpec):
             _check_known(column, units, f"{where}: against", "columns")
             if first == second:
                 raise ValueError(f"{where}: against compares {first!r} with itself")
-            if units[claim.column] != units[column]:
+            # What is not known yet is looked at in the runs.
+            of_both = {units[claim.column], units[column]} - {UNKNOWN_UNIT}
+            if len(of_both) > 1:
                 raise ValueError(
                     f"{where}: compare is in {units[claim.column]} and against in {units[column]};"
                     " they cannot be subtracted"
@@ -325,25 +330,28 @@ def _load_yaml(path: Path) -> Json:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
 
 
-def read_claims(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
-    """(claims, sequential design) of a file that has `claims:` as paper.yaml, or is their list.
+def read_claims(path: Path) -> TableSpec:
+    """A file that has `claims:` as paper.yaml, or is their list.
 
-    Other keys of a paper.yaml are left alone. ValueError: the file, the key, what is wrong.
+    Of its columns those are read that give a unit and a direction; other keys of a paper.yaml are
+    left alone. ValueError: the file, the key, what is wrong.
     """
     file = _load_yaml(path)
     if isinstance(file, list):
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    entries = {}
+    entries: JsonObject = {"columns": []}
     for key in ("claims", "stopping"):
         if key in file:
             entries[key] = file[key]
+    for entry in file.get("columns") or ():
+        if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
+            entries["columns"].append({"task": entry.get("name", "")} | entry)
     try:
-        spec = TableSpec.model_validate({"columns": [], "claims": []} | entries)
+        return TableSpec.model_validate({"claims": []} | entries)
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
-    return list(spec.claims), spec.stopping
 
 
 def _in_words(error: ValidationError) -> str:

@@ -70,9 +70,7 @@ def refuse_other_version(record: Record) -> None:
     )
 
 
-def rerun_from_beginning(
-    record: Record, folder: Path, overrides: Mapping[str, str] | None = None
-) -> Comparison:
+def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
     """Make all of a complete run again in `folder`; it has no checkpoint to go on from.
 
     Raises:
@@ -85,7 +83,7 @@ def rerun_from_beginning(
     say(f"making {record.place} again; it took {duration(record.seconds)}")
     new_folder = folder / "again"
     label = unnamed_positive_label(record)
-    further = dict(overrides or {})
+    further = {}
     if label is not None:
         further["++task.data.positive_label"] = json.dumps(label, ensure_ascii=False)
     process = run_command_again(record, new_folder, further)

@@ -29,6 +29,7 @@ from clozelab.analysis.scores import (
     datasets_for_column,
 )
 from clozelab.analysis.statistics import Seeds
+from clozelab.metrics.metric import PREFIX
 from clozelab.results.columns import (
     class_of,
     datasets_of_parts,
@@ -45,8 +46,9 @@ from clozelab.results.evidence import (
     treatment_factors,
 )
 from clozelab.results.experiment import Experiment
+from clozelab.results.units import scale_of
 from clozelab.runs.find import Runs
-from clozelab.runs.record import Record
+from clozelab.runs.record import Record, Score
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.training.measuring import read_rows
 
@@ -352,7 +354,14 @@ class _Arrangement:
         if self.runs.synthetic:
             heading = f"{self.runs.synthetic} {column.name}"
             origin = Origin.SYNTHETIC
-        ours = DataColumn(heading, f"pretrain:{column.name}", column.metric, column, origin)
+        ours = DataColumn(
+            heading,
+            f"pretrain:{column.name}",
+            column.metric,
+            column,
+            origin,
+            scale=scale_of(column, column.metric, self._figure_of_pretraining(column.metric)),
+        )
         for row in self.experiment.rows:
             # Of an encoder on the way no such figure is known.
             is_at_end = float(row.delta.get(POINT, 1.0)) == 1.0
@@ -367,10 +376,27 @@ class _Arrangement:
         if self._has_scores(ours):
             self.columns.append(ours)
 
+    def _figure_of_pretraining(self, metric: str) -> Score | None:
+        """What the runs say that a held-out figure is; None where it is another fact."""
+        for run in self.runs.pretrain:
+            if metric.startswith(PREFIX) and metric in run.facts:
+                return run.score_of(metric)
+        return None
+
+    def _with_scale(self, dataset: DataColumn) -> DataColumn:
+        """A data set in the unit of its metric, which may be another than its column's."""
+        for run in self.own_runs:
+            if run.task == dataset.task and dataset.metric in run.values:
+                scale = scale_of(dataset.column, dataset.metric, run.scores[dataset.metric])
+                return replace(dataset, scale=scale)
+        return dataset
+
     def _add_mean(self, column: Column, filled: Sequence[DataColumn]) -> None:
         """A mean of columns; a mean over fewer is another number, so it takes all of them."""
         names = list(chain.from_iterable(column.parts))
         datasets = datasets_of_parts(names, filled)
+        for part, data in datasets.items():
+            datasets[part] = self._with_scale(data)
         if len(datasets) < len(set(names)):
             self.columns.append(paper_column(column))
             return
@@ -486,8 +512,15 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
         note = f"learning rate {rate}, of {len(by_rate)} without a seed in common"
         return list(complete[rate].values()), note
 
+    score = runs[0].scores[runs[0].metric]
+    if score.higher_is_better is None:
+        raise ValueError(
+            f"{runs[0].name} on {runs[0].task} has several learning rates, and nothing says whether"
+            f" a higher {runs[0].metric} is better: report each rate as a row of its own"
+        )
+
     def sum_over_common(rate: float | None) -> float:
-        return sum(complete[rate][seeds].score or 0.0 for seeds in common)
+        return score.sign * sum(complete[rate][seeds].score or 0.0 for seeds in common)
 
     rate = max(complete, key=sum_over_common)
     note = f"learning rate {rate}, best of {len(complete)} on {OUR_SPLIT}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import listed
+from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
-from clozelab.runs.record import PERCENT, Record
+from clozelab.runs.record import Record, Score
 from clozelab.text.formatting import DASH
 
 LEARNT_CONTEXT_NATS = 0.2
@@ -118,7 +119,17 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
 def is_behind(run: Record) -> bool:
     """Whether some simple method beats a run on the same examples."""
     score = run.scores.get(run.metric)
-    return score is not None and (run.score or 0.0) < max(score.baselines.values(), default=0.0)
+    return score is not None and _is_behind_baseline(score, run.score)
+
+
+def _is_behind_baseline(score: Score, value: float | None) -> bool:
+    """Whether a value of a score is worse than the best simple method's."""
+    if score.best_baseline is None:
+        return False
+    _, best = score.best_baseline
+    if score.falls:
+        return value is None or value > best
+    return (value or 0.0) < best
 
 
 def _baselines_in_words(runs: Sequence[Record], value: float | None) -> str:
@@ -130,9 +141,9 @@ def _baselines_in_words(runs: Sequence[Record], value: float | None) -> str:
     score = runs[0].scores.get(runs[0].metric)
     if score is not None and score.majority is not None:
         phrases.append(f"most frequent label {score.majority:.1f}")
-    if score is not None and score.baselines:
-        name, best = max(score.baselines.items(), key=itemgetter(1))
-        prefix = "behind the " if (value or 0.0) < best else ""
+    if score is not None and score.best_baseline is not None:
+        name, best = score.best_baseline
+        prefix = "behind the " if _is_behind_baseline(score, value) else ""
         phrases.append(f"{prefix}{name} {best:.1f}")
     num_collapsed = sum(bool(run.facts.get("collapsed")) for run in runs)
     if num_collapsed:

@@ -13,17 +13,20 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from clozelab.files.atomic import atomic_write_lines
+from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, Unit, base_name
 from clozelab.runs.identity import identity_of
+from clozelab.runs.older_scores import older_metric
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.formatting import is_of_one_class, with_class
+from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
@@ -42,8 +45,6 @@ STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
 """`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of
 a bad file.
 """
-PERCENT: Final = "percent"
-NO_UNIT: Final = ""
 # objectives whose held-out loss is the cross-entropy of masked tokens, and what chooses these
 MASKED = (
     "clozelab.objectives.mlm.MaskedLanguageModel",
@@ -62,42 +63,46 @@ MASKING = (
     "random_fraction",
     "same_fraction",
 )
-# of SQuAD 2.0, above which there is no answer
-THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
-
 logger = logging.getLogger(__name__)
 
 
 class Score(BaseModel):
     """A held-out figure of a run: what it is in and, at the end, its value."""
 
-    unit: Literal["percent", "nats", "bits", "logits", ""]
+    unit: Unit | Literal["unknown unit"]
     # times what metrics.csv and scores.json say: 100 where those have shares of one
     factor: float = 1.0
+    # None: it is no achievement, such as a threshold, or nobody knows
+    higher_is_better: bool | None = None
     value: float | None = None
     majority: float | None = None  # the figure of always answering what is most frequent
     baselines: dict[str, float] = {}  # simple method -> its figure on the same examples
     positive_label: str | None = None  # of an F1 of one class: which class
 
     @classmethod
-    def of(cls, key: str, *, are_shares: bool, positive_label: str | None = None) -> Score:
-        """Make a score without a value, its unit by the figure's name.
+    def of(cls, metric: Metric, positive_label: str | None = None) -> Score:
+        """Make a score without a value; `positive_label` is of its task."""
+        return cls(
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+            factor=metric.factor,
+            positive_label=positive_label if metric.is_of_one_class else None,
+        )
 
-        `are_shares` is of its scorer: 1 stands for 100 percent. `positive_label` is of its task.
-        """
-        name = key.removeprefix("validation/").partition("/")[0]
-        if name.endswith("loss"):
-            return cls(unit="nats")
-        if name.endswith("perplexity"):
-            return cls(unit=NO_UNIT)
-        if name.startswith("bits_"):
-            return cls(unit="bits")
-        if name in THRESHOLDS:
-            return cls(unit="logits")
-        if not is_of_one_class(name):
-            positive_label = None
-        factor = 100.0 if are_shares else 1.0
-        return cls(unit=PERCENT, factor=factor, positive_label=positive_label)
+    @property
+    def falls(self) -> bool:
+        """Whether a smaller value is the better one."""
+        return self.higher_is_better is False
+
+    @property
+    def sign(self) -> float:
+        """What turns a value into one of which the larger is better."""
+        return -1.0 if self.falls else 1.0
+
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        """The simple method with the best figure, and that; None where there is none."""
+        return max(self.baselines.items(), key=lambda item: self.sign * item[1], default=None)
 
 
 class Process(BaseModel):
@@ -191,6 +196,17 @@ class Record(BaseModel, extra="forbid"):
     folder: Path = Field(default=Path(), exclude=True)
     place: str = Field(default="", exclude=True)  # the folder below the place that was searched
     holder: int | None = Field(default=None, exclude=True)  # process that holds the folder now
+
+    @model_validator(mode="after")
+    def _with_directions(self) -> Self:
+        """Give the scores of an older record, which have none, their directions."""
+        for key, score in self.scores.items():
+            if "higher_is_better" not in score.model_fields_set:
+                metric = older_metric(key, self.further_files)
+                if metric is None:
+                    score.unit = UNKNOWN_UNIT
+                score.higher_is_better = metric.higher_is_better if metric else None
+        return self
 
     @property
     def is_complete(self) -> bool:
@@ -292,6 +308,29 @@ class Record(BaseModel, extra="forbid"):
         """The headline's value, in its unit."""
         return self.scores[self.metric].value if self.metric in self.scores else None
 
+    @property
+    def further_files(self) -> tuple[str, ...]:
+        """Names of a task's further validation files, whose scores are NAME_SCORE."""
+        data = _task_or_measure(self.config).get("data") or {}
+        return tuple(data.get("extra_validation_files") or ())
+
+    def score_of(self, key: str) -> Score:
+        """What a held-out figure is, without its value; also one of a part, such as a source.
+
+        A figure that nobody has declared is in UNKNOWN_UNIT.
+        """
+        declared = self.scores.get(key, self.scores.get(PREFIX + base_name(key)))
+        if declared is not None:
+            return declared
+        metric = older_metric(key, self.further_files)
+        if metric is None:
+            return Score(unit=UNKNOWN_UNIT)
+        # SQuAD's scores are in percent as they are.
+        factors = {score.factor for score in self.scores.values()}
+        if self.stage != "pretrain" and factors == {1.0}:
+            metric = replace(metric, factor=1.0)
+        return Score.of(metric)
+
     def score_name(self, key: str) -> str:
         """`accuracy`, `f1 of fraud`: a score with the class that it is of."""
         score = self.scores.get(key)
@@ -315,8 +354,8 @@ class Record(BaseModel, extra="forbid"):
             return dict(self.values)
         figures = dict(self.facts)
         for key in figures:
-            if key.startswith("validation/"):
-                figures[key] *= Score.of(key, are_shares=True).factor
+            if key.startswith(PREFIX):
+                figures[key] *= self.score_of(key).factor
         return figures
 
     @cached_property

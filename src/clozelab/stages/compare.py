@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clozelab.analysis.phrases import listed, rough
+from clozelab.metrics.metric import PERCENT
 from clozelab.results.answers import describe, paired_test
 from clozelab.results.comparison import (
     COMPARED_FIELDS,
@@ -14,11 +15,10 @@ from clozelab.results.comparison import (
     final_scores,
     held_out_figures,
     name_with_unit,
-    score_of,
 )
 from clozelab.runs.find import open_run
 from clozelab.runs.outcome import score_in_context
-from clozelab.runs.record import PERCENT, Record
+from clozelab.runs.record import Record
 from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
 from clozelab.text.formatting import signed
 
@@ -84,7 +84,7 @@ def print_held_out(first: Record, second: Record) -> None:
     rows = []
     for figure in held_out_figures(first, second):
         decimals = 4
-        if score_of(first, figure.key).unit == PERCENT:
+        if first.score_of(figure.key).unit == PERCENT:
             decimals = 2
         row = [name_with_unit(first, figure.key)]
         row += (f"{value:.{decimals}f}" for value in figure.last)

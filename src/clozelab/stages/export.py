@@ -121,14 +121,14 @@ def export_model(
         )
     # A finished model is read. A run on its way is written out from its newest checkpoint,
     # which is all that is asked for where the form is transformers' own.
-    from clozelab.assembly.recorded import export_checkpoint  # torch takes seconds
+    if is_checkpoint:
+        from clozelab.assembly.recorded import export_checkpoint  # torch: a mistake need not wait
 
-    if not is_checkpoint:
-        source = find_model(name, from_hub=values.get("hub") == "true")
-    elif form != "transformers":
+        if form == "transformers":
+            return export_checkpoint(path.resolve(), to)
         source = export_checkpoint(path.resolve(), None)
     else:
-        return export_checkpoint(path.resolve(), to)
+        source = find_model(name, from_hub=values.get("hub") == "true")
     if to is None:
         raise ValueError("export: say where the model goes, to=FOLDER")
     from clozelab.modules.exporting import model_to_export, write

@@ -6,7 +6,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.analysis.schema import ALL_COLUMNS, Claim, SequentialDesign
+from clozelab.analysis.phrases import listed
+from clozelab.analysis.schema import ALL_COLUMNS, TableSpec
 from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.scores import ScoreTable
 from clozelab.analysis.verdicts import Judgement, judge
@@ -24,7 +25,9 @@ HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]
 Judges claims from scores that were made anywhere. SCORES.csv has a line a run
 with the columns arm, seed, task and score; a column finetuning_seed and a
 column metric may be there, too. CLAIMS.yaml has `claims:` as paper.yaml has
-them, and `stopping:` if there is one.
+them, and `stopping:` if there is one. Scores are taken for percent, where
+higher is better, unless it has, for example,
+`columns: [{name: sts mae, unit: points, higher_is_better: false}]`.
 
   out=FILE.csv   also writes the verdicts, a line each
 
@@ -53,14 +56,22 @@ def main(args: ParsedArgs) -> int:
     score_path = Path(args.names[0])
     claim_path = Path(args.names[1])
     lines = read_score_file(score_path)
-    claims, design = read_claim_file(claim_path)
-    table = make_score_table(lines, claims, design)
+    spec = read_claim_file(claim_path)
+    table = make_score_table(lines, spec.claims, spec.stopping, spec.columns)
     # A misspelt arm would else be judged as one without runs.
     check_names(table, score_path, claim_path)
+    check_declared(table, spec, claim_path)
     judgements = judge(table)
 
     for judgement in judgements:
         print_judgement(judgement)
+    assumed = [column.name for column in table.spec.columns if not column.unit]
+    if assumed:
+        say(
+            f"Taken for percent, where higher is better: {listed(assumed)}. `columns:` in"
+            f" {claim_path} says otherwise (docs/claims.md).",
+            style="dim",
+        )
     say(
         "Whether these runs may be compared was not checked: a CSV says nothing of how they were"
         " made.",
@@ -72,12 +83,12 @@ def main(args: ParsedArgs) -> int:
     return 0
 
 
-def read_claim_file(path: Path) -> tuple[list[Claim], SequentialDesign | None]:
-    """(claims, sequential design) of a YAML file. ValueError: what it cannot mean, and where."""
-    claims, design = read_claims(path)
-    if not claims:
+def read_claim_file(path: Path) -> TableSpec:
+    """The claims of a YAML file. ValueError: what it cannot mean, and where."""
+    spec = read_claims(path)
+    if not spec.claims:
         raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
-    return claims, design
+    return spec
 
 
 def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
@@ -99,6 +110,17 @@ def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
                 raise ValueError(
                     f"{where}: {column!r} is no task of {score_path}; {hint(column, columns)}"
                 )
+
+
+def check_declared(table: ScoreTable, spec: TableSpec, claim_path: Path) -> None:
+    """Every column with a unit has scores. ValueError: one that has none."""
+    columns = [column.name for column in table.spec.columns]
+    for column in spec.columns:
+        if column.name not in columns:
+            raise ValueError(
+                f"{claim_path}: columns: {column.name!r} is no task of the scores;"
+                f" {hint(column.name, columns)}"
+            )
 
 
 def print_judgement(judgement: Judgement) -> None:

@@ -9,6 +9,7 @@ from clozelab.assembly import factory, pretraining
 from clozelab.assembly.encoders import encoder_tokenizer
 from clozelab.config import Composed
 from clozelab.files.digests import file_sha256
+from clozelab.modules.pretraining import published_metrics
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.reuse import require_kept_encoders
@@ -32,6 +33,7 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
             checksums.setdefault(name, {})[file_sha256(path)] = None
     inputs |= {name: " ".join(of_name) for name, of_name in checksums.items()}
     tokenizer = encoder_tokenizer(cfg, job.corpus, job.objectives)
+    metrics = published_metrics(job.objectives)
     # The very same run of another experiment is not trained again.
     share_equal_run(composed, inputs)
     with Run.claim(
@@ -39,8 +41,8 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
         stage="pretrain",
         config=composed,
         inputs=inputs,
-        scores={key: Score.of(key, are_shares=True) for key in pretraining.SCORES},
-        metric=pretraining.SCORES[0],
+        scores={metric.key: Score.of(metric) for metric in metrics},
+        metric=pretraining.HEADLINE,
     ) as run:
         if run.is_complete:
             require_kept_encoders(composed)

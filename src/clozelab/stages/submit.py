@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
+from clozelab.metrics.metric import base_name
+from clozelab.runs.older_scores import older_metric
 from clozelab.terminal import ParsedArgs, verb
-from clozelab.text.plain import read_json
+from clozelab.text.plain import ReadOnlyJson, read_json
 
 HELP = """\
 clozelab submit glue RUNS... [out=FILE] [--placeholders]
@@ -32,6 +34,7 @@ class Candidate:
     run: Path
     metric: str
     score: float
+    higher_is_better: bool
     stand_in_for: str | None
     task: str
 
@@ -83,7 +86,8 @@ def best_candidate(test_set: str, candidates: Sequence[Candidate]) -> Candidate:
             f"{test_set}: nobody can say which is best of {', '.join(runs)}; give only the run that"
             " you mean"
         )
-    return max(comparable, key=lambda candidate: candidate.score)
+    best = max if comparable[0].higher_is_better else min
+    return best(comparable, key=lambda candidate: candidate.score)
 
 
 def print_contents(best: Mapping[str, Candidate]) -> None:
@@ -119,6 +123,17 @@ def find_predictions(folders: Sequence[Path]) -> dict[str, list[Candidate]]:
     return candidates
 
 
+def _rises(results: ReadOnlyJson, metric: str) -> bool:
+    """Whether a higher score is better, by scores.json; KeyError where nothing says it."""
+    declared = results.get("metrics", {}).get(base_name(metric))
+    if declared is not None:
+        return bool(declared["higher_is_better"])
+    older = older_metric(metric)
+    if older is None:
+        raise KeyError(f"no direction of {metric}")
+    return older.higher_is_better is not False
+
+
 def _candidates_below(folder: Path) -> Iterator[Candidate]:
     for path in sorted(folder.rglob("test_predictions/*.tsv")):
         if path.stem not in TEST_SETS:
@@ -133,6 +148,7 @@ def _candidates_below(folder: Path) -> Iterator[Candidate]:
                 run,
                 metric,
                 score=float(results["scores"][metric]),
+                higher_is_better=_rises(results, metric),
                 stand_in_for=results.get("stand_in_for"),
                 task=str(results["name"]),
             )

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 
 STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
-LOWER_IS_BETTER = ("perplexity", "loss")
 DASH = "\u2013"
 MINUS = "\u2212"
 
@@ -77,15 +76,9 @@ def distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, values))) or DASH
 
 
-def is_of_one_class(metric: str) -> bool:
-    """Whether a score's name is that of one class's F1: `f1`, `mismatched_f1` of a further file."""
-    is_f1 = metric == "f1" or metric.endswith(("/f1", "_f1"))
-    return is_f1 and not metric.endswith(("macro_f1", "weighted_f1"))
-
-
 def with_class(metric: str, positive_label: str | None) -> str:
-    """Write `f1 of fraud`: a score with the class that it is of, where that is known."""
-    if positive_label is None or not is_of_one_class(metric):
+    """Write `f1 of fraud`: a score with the class that it is of, where it is of one."""
+    if positive_label is None:
         return metric
     return f"{metric} of {positive_label}"
 
@@ -104,8 +97,6 @@ def in_units(common: str, units: Mapping[str, str]) -> str:
     return f"{common} ({named})"
 
 
-def with_direction(metric: str) -> str:
-    """Write a metric's name, and where less of it is better, that too."""
-    if metric in LOWER_IS_BETTER:
-        return f"{metric}, lower is better"
-    return metric
+def with_direction(text: str, *, falls: bool) -> str:
+    """Write a metric's name or unit, and where less of it is better, that too."""
+    return f"{text}, lower is better" if falls else text

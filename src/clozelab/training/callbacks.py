@@ -23,7 +23,6 @@ from rich import progress as bars
 from rich.console import Console
 from rich.text import Text
 
-from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject
 from clozelab.training.checkpoints import Checkpoint, keep_best, validation_is_due
 from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
@@ -333,8 +332,9 @@ class TrainingProgress(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         latest = getattr(pl_module, "latest_validation", {})
         if latest and trainer.is_global_zero:
-            positive_label = getattr(pl_module, "positive_label", None)
-            named = {with_class(key, positive_label): value for key, value in latest.items()}
+            # A fine-tuning adds the class that a score is of.
+            score_name: Callable[[str], str] = getattr(pl_module, "score_name", str)
+            named = {score_name(key): value for key, value in latest.items()}
             log.info("step %d validation  %s", trainer.global_step, in_one_line(named))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
