@@ -173,6 +173,7 @@ BAD_FILES: list[tuple[str, str, str]] = [
     ("a.csv", "text\n", "a header and no row below it"),
     ("a.csv", "", "is empty"),
     ("a.txt", "", "has no line to read"),
+    ("a.jsonl", "\n \n", "has no line to read"),
     (
         "a.txt",
         "one\t1\tx\ntwo\t2\ty\n",

@@ -183,7 +183,9 @@ def _first_keys(name: str, lines: Lines) -> list[str]:
     for _, record in _json_records(lines):
         if isinstance(record, dict):
             return list(record)
-    number, _ = next(_json_records(lines))
+    number, _ = next(_json_records(lines), (0, None))
+    if number == 0:
+        raise ValueError(f"input={name} has no line to read")
     raise ValueError(f"{name}:{number} is no JSON object, nor is any line below it")
 
 
