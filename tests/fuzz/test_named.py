@@ -1,5 +1,5 @@
-"""The inputs of `make odd` in pytest, and their judge: does it see what is wrong in silence, and what
-nobody raised on purpose?
+"""The inputs of `make odd` in pytest, and their judge: it sees what is wrong in silence, and what
+nobody raised on purpose.
 
 A kind is a test, because the cases are built from models that are made once. All of them run with
 `pytest -m odd tests/fuzz`; every fiftieth, and all words at wrong places, run in the suite.

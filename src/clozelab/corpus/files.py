@@ -314,7 +314,8 @@ def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path],
         if num_left_out:
             others = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
         raise ValueError(
-            f"source {source.name}: no text files at {location}, nor from here{others}\n{HOW_TO_GET}"
+            f"source {source.name}: no text files at {location}, nor from here{others}\n"
+            f"{HOW_TO_GET}"
         )
     return paths, num_left_out
 
