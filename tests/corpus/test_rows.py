@@ -119,7 +119,7 @@ def test_half_a_character_in_json_can_be_written_again(tmp_path: Path) -> None:
 def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"one\rtwo\rthree\r")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"x\.txt ends its lines with a carriage return alone"):
         open_rows(str(path))
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r\ntwo\r\n")] == ["one", "two"]
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r")] == ["one"]
@@ -183,7 +183,6 @@ BAD_FILES: list[tuple[str, str, str]] = [
     ("a.json", "[1]", "a list of objects was expected"),
     ("a.xlsx", "PK\x03\x04" + "\0" * 100, "is binary"),
     ("a.parquet", "text", "no parquet file"),
-    ("a.txt", "one\rtwo\rthree\r", "a.txt ends its lines with a carriage return alone"),
 ]
 
 

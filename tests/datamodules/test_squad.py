@@ -446,18 +446,11 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
 
 
 def test_questions_without_answer(tmp_path: Path) -> None:
-    content = {
-        "data": [
-            {
-                "paragraphs": [
-                    {"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}
-                ]
-            }
-        ]
-    }
+    passage = {"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}
+    content = {"data": [{"paragraphs": [passage]}]}
     (tmp_path / "none.json").write_text(json.dumps(content))
     files = {"train_file": "none.json", "validation_file": "none.json"}
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no usable question"):
         build_module(tmp_path, **files).setup()
     data = build_module(tmp_path, with_unanswerable=True, **files)
     data.setup()
@@ -533,19 +526,12 @@ def test_bad_questions(
         read_squad(write_articles(tmp_path, questions), for_training=for_training)
 
 
-@pytest.mark.parametrize(
-    ("answers", "sentence"),
-    [
-        ({}, "question 'n' has no 'answers': a question without an answer has an empty"),
-        ({"answers": []}, "no usable question"),
-    ],
-)
-def test_a_file_without_answers(tmp_path: Path, answers: dict[str, Any], sentence: str) -> None:
-    passage = {"context": "sat", "qas": [{"id": "n", "question": "who", **answers}]}
-    content = {"data": [{"paragraphs": [passage]}]}
-    (tmp_path / "none.json").write_text(json.dumps(content))
+def test_a_question_without_the_key_of_answers(tmp_path: Path) -> None:
+    passage = {"context": "sat", "qas": [{"id": "n", "question": "who"}]}
+    (tmp_path / "none.json").write_text(json.dumps({"data": [{"paragraphs": [passage]}]}))
+    sentence = "question 'n' has no 'answers': a question without an answer has an empty"
     with pytest.raises(ValueError, match=sentence):
-        build_module(tmp_path, train_file="none.json", validation_file="none.json").setup()
+        build_module(tmp_path, validation_file="none.json").setup()
 
 
 def test_rows_too_short_for_any_question(tmp_path: Path) -> None:

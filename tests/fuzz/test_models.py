@@ -38,7 +38,7 @@ def tokenizing(lower: bool, strips: bool | None, splits_chinese: bool) -> tuple[
     return load(folder), folder
 
 
-@few_and_many(60, 1500)
+@few_and_many(40, 1500)
 @given(st.booleans(), st.sampled_from([None, True, False]), st.booleans(), RANDOM_TEXTS)
 @example(True, None, True, "the cat\u200bsat")
 @example(False, True, False, "É中b文 ｃａ")
@@ -63,7 +63,7 @@ HARMLESS: dict[str, Change] = {
 LAST = ("weights in a pickle", "weights in two files")
 
 
-@few_and_many(8, 100)
+@few_and_many(4, 100)
 @given(st.lists(st.sampled_from([*HARMLESS]), min_size=2, max_size=4, unique=True))
 @example(["layer norms called gamma and beta", "names begin with module.", LAST[0]])
 def test_oddities_of_weights_together(names: list[str]) -> None:

@@ -55,7 +55,7 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
     return [[*header[:place], "text", *header[place:]], *rows]
 
 
-@few_and_many(40, 400)
+@few_and_many(20, 400)
 @given(
     tables(),
     layouts(),
@@ -76,7 +76,7 @@ def test_comma_separated(
     check_rows(rows, [*read])
 
 
-@few_and_many(25, 250)
+@few_and_many(12, 250)
 @given(tables(), layouts())
 @example([["id", "text"], ["1", '"the cat'], ["2", 'a "mat']], CLEAN)
 def test_tab_separated(table: list[list[str]], layout: Layout) -> None:
@@ -96,7 +96,7 @@ VALUES = st.recursive(
 )
 
 
-@few_and_many(25, 250)
+@few_and_many(12, 250)
 @given(
     st.lists(st.tuples(texts([*SEPARATORS, "\n", "\t"]), VALUES), min_size=1, max_size=5),
     layouts(),
@@ -121,7 +121,7 @@ CONTAINERS = {
 UNREADABLE = st.sampled_from([None, float("nan"), 7, b"the cat", "", " \n", "😀"])
 
 
-@few_and_many(40, 300)
+@few_and_many(20, 300)
 @given(st.sampled_from([*CONTAINERS]), st.lists(texts() | UNREADABLE, min_size=1, max_size=5))
 @example("Series", ["the cat", float("nan")])
 @example("list", ["the cat", ""])

@@ -38,7 +38,7 @@ def labelled(draw: st.DrawFn) -> list[tuple[str, str]]:
     return rows
 
 
-@few_and_many(5, 60)
+@few_and_many(3, 60)
 @given(labelled(), layouts(), st.sampled_from([",", ";", "\t"]), st.booleans())
 def test_labels(
     rows: list[tuple[str, str]], layout: Layout, separator: str, is_text_first: bool
@@ -57,7 +57,7 @@ def test_labels(
         is_labelled_as(run, rows, validation)
 
 
-@few_and_many(4, 40)
+@few_and_many(3, 40)
 @given(
     st.sampled_from([list, iob1, bioes]),
     st.sampled_from([" ", "\t", "  "]),
