@@ -91,7 +91,8 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     from clozelab.datamodules.examples import encode_examples, subset
     from clozelab.datamodules.label_kinds import Classes
     from clozelab.datamodules.labelled import TableFormat
-    from clozelab.datamodules.squad import WindowSettings, build_features, read_squad
+    from clozelab.datamodules.squad import WindowSettings, build_features
+    from clozelab.readers.squad import read_squad
 
     tokenizer, length = open_tokenizer(vocab), MAX_SEQ_LENGTH[task]
     if task == "squad":

@@ -252,8 +252,8 @@ def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
     assert manifest["counts"]["documents"] == 300
     assert manifest["skipped"]["duplicate document"] == 1
     assert manifest["skipped"]["empty document"] == 1
-    assert manifest["skipped"]["invalid JSON"] == 1
-    assert manifest["first_unusable_rows"] == ["rows.jsonl:302: invalid JSON"]
+    assert manifest["skipped"]["no JSON object"] == 1
+    assert manifest["first_unusable_rows"] == ["rows.jsonl:302: no JSON object"]
 
 
 def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:

@@ -26,9 +26,11 @@ from clozelab.datamodules.examples import (
     longest_first,
     token_budget_batches,
 )
-from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
-from clozelab.datamodules.tags import TaggedSentences, build_sequences
+from clozelab.datamodules.squad import WindowSettings, build_features
+from clozelab.datamodules.tags import build_sequences
 from clozelab.models.layout import Layout
+from clozelab.readers.conll import TaggedSentences
+from clozelab.readers.squad import SquadExamples, SquadQuestion
 from clozelab.training.runtime import DEPTH, Prefetched, batch_loader, pinned
 
 

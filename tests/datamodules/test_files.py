@@ -22,13 +22,13 @@ from clozelab.datamodules.files import (
     cached_arrays,
     cached_folder,
     content_key,
-    refuse_wrong_file,
     require_file,
-    text_lines,
 )
 from clozelab.datamodules.labelled import TableFormat
 from clozelab.files.digests import file_sha256
 from clozelab.files.locks import exclusive_lock
+from clozelab.readers.bad_rows import refuse_wrong_file
+from clozelab.readers.lines import text_lines
 
 
 def test_found_file_and_its_checksum(tmp_path: Path) -> None:

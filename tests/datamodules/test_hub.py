@@ -21,8 +21,8 @@ from tests.screens import Screens
 from clozelab.datamodules.choices import ChoiceFormat
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.labelled import TableFormat, TextExamples
-from clozelab.datamodules.squad import read_squad
 from clozelab.launch import sweep
+from clozelab.readers.squad import read_squad
 
 datasets = pytest.importorskip("datasets")
 WORDS = ["a", 'quote "here', "Zürich", "it 's", "don't", "1,2", "#", "x  y"]

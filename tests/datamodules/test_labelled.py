@@ -761,7 +761,7 @@ BAD_TABLES: dict[str, tuple[str, list[str] | None]] = {
         ["0", "1"],
     ),
     "no column 'label'.*can only be predicted": ("index\tsentence\n0\ta\n", ["1"]),
-    r"no column 'sentence'; its columns are \['text', 'label'\]": ("text\tlabel\na\t1\n", None),
+    "no column 'sentence'; its columns are 'text', 'label'": ("text\tlabel\na\t1\n", None),
     "is empty": ("", None),
     "has no examples": ("sentence\tlabel\n", None),
 }
@@ -784,7 +784,7 @@ def test_a_bad_table_is_refused(
         (
             '{"s": "a", "label": 1}\n' * 100,
             TableFormat(["text"], "label"),
-            r"no column 'text'; its columns are \['s', 'label'\]",
+            "no column 'text'; its columns are 's', 'label'",
         ),
         ("no json\n", TableFormat(["s"], "label"), "x.jsonl:1: no JSON object"),
         (

@@ -17,17 +17,14 @@ from clozelab.datamodules.examples import window_ranges
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.squad import (
     SquadDataModule,
-    SquadExamples,
     SquadFeatures,
-    SquadQuestion,
     SquadSplit,
     WindowSettings,
     answer_tokens,
     build_features,
-    locate_answer,
     max_context_flags,
-    read_squad,
 )
+from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
 
 CONTEXT = "A cat sat. A cat ran."
 
@@ -473,7 +470,7 @@ def test_fingerprint_follows_the_shortened_settings(tmp_path: Path) -> None:
 
 BAD_CONTENTS = {
     "is not a JSON file": "{",
-    "not in the SQuAD format": "[]",
+    "a list of objects was expected": "[]",
     "expected a list 'paragraphs'": '{"data": [{"title": "x"}]}',
     "expected a text 'context'": '{"data": [{"paragraphs": [{"qas": []}]}]}',
     "expected a text 'id'": ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 7}]}]}]}'),

@@ -21,18 +21,11 @@ from clozelab.datamodules.examples import TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labels import ANY, CLASSES
-from clozelab.datamodules.tags import (
-    ColumnFormat,
-    TagDataModule,
-    TaggedSentences,
-    TaggedSequences,
-    build_sequences,
-    predicted_lines,
-    read_conll,
-)
+from clozelab.datamodules.tags import TagDataModule, TaggedSequences, build_sequences, read_tags
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.models.layout import Layout
+from clozelab.readers.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
 
 CONLL = ColumnFormat("columns", 0, -1)
 UPOS = ColumnFormat("conllu", 1, 3)
@@ -68,7 +61,7 @@ def read(
 ) -> TaggedSentences:
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_conll(path, layout, require_tags=tags)
+    return read_tags(path, layout) if tags else read_conll(path, layout)
 
 
 @pytest.mark.parametrize("change", ["plain", "crlf_bom", "no_end", "tabs"])
@@ -95,11 +88,11 @@ def test_conllu(tmp_path: Path) -> None:
     assert sentences.documents[0] != sentences.documents[1] == sentences.documents[2]
     packed = tmp_path / "x.conllu.zst"
     packed.write_bytes(zstandard.compress(TREE.encode()))
-    assert read_conll(packed, UPOS, require_tags=True) == sentences
+    assert read_tags(packed, UPOS) == sentences
     objects = tmp_path / "train.jsonl"
     objects.write_text('{"tokens": ["a", "b"], "tags": ["O", "O"]}\n')
     with pytest.raises(ValueError, match=r"train\.jsonl holds JSON objects: .* a word a line"):
-        read_conll(objects, UPOS, require_tags=True)
+        read_tags(objects, UPOS)
 
 
 def test_without_document_marks_every_sentence_is_alone(tmp_path: Path) -> None:
@@ -130,11 +123,9 @@ def test_files_without_tags_can_be_read(tmp_path: Path) -> None:
 def test_shared_files(shared_dir: Path) -> None:
     names = {"wnut17train.conll": 3394, "emerging.dev.conll": 1009, "emerging.test.annotated": 1287}
     for name, count in names.items():
-        sentences = read_conll(shared_dir / "data/ner" / name, CONLL, require_tags=True)
+        sentences = read_tags(shared_dir / "data/ner" / name, CONLL)
         assert (len(sentences), sentences.counts["damaged_sentences"]) == (count, 0)
-    sentences = read_conll(
-        shared_dir / "data/pos/en_ewt-ud-dev.conllu.zst", UPOS, require_tags=True
-    )
+    sentences = read_tags(shared_dir / "data/pos/en_ewt-ud-dev.conllu.zst", UPOS)
     assert (len(sentences), sum(map(len, sentences.words)), sentences.has_documents) == (
         2001,
         25147,
@@ -154,7 +145,7 @@ def test_predictions_are_a_last_column(tmp_path: Path, blank: str) -> None:
         for path in (tmp_path / "x.txt", tmp_path / "new.txt")
     )
     assert [line.rpartition(blank)[0] if line else "" for line in after] == before
-    again = read_conll(tmp_path / "new.txt", CONLL, require_tags=True)
+    again = read_tags(tmp_path / "new.txt", CONLL)
     assert again.words == sentences.words and again.documents == sentences.documents
     assert [*chain.from_iterable(again.tags or [])] == tags
 
@@ -176,7 +167,7 @@ def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
     assert (
         len(before) == len(after) and sum(a != b for a, b in zip(before, after, strict=True)) == 4
     )
-    again = read_conll(tmp_path / "new.txt", UPOS, require_tags=True)
+    again = read_tags(tmp_path / "new.txt", UPOS)
     assert again.words == sentences.words
     assert [*chain.from_iterable(again.tags or [])] == tags
 
@@ -665,9 +656,9 @@ def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
         "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
     )
     with pytest.raises(ValueError, match=r"x\.conllu:2: tag is empty"):
-        read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=True)
-    assert read_conll(path, ColumnFormat("conllu", 1, 5), require_tags=True).tags == [["_", "_"]]
-    assert len(read_conll(path, ColumnFormat("conllu", 1, 3), require_tags=False)) == 1
+        read_tags(path, ColumnFormat("conllu", 1, 3))
+    assert read_tags(path, ColumnFormat("conllu", 1, 5)).tags == [["_", "_"]]
+    assert len(read_conll(path, ColumnFormat("conllu", 1, 3))) == 1
 
 
 # What is refused
@@ -708,7 +699,7 @@ BAD_TAGS = [
 def test_what_is_no_tag(tmp_path: Path, content: str, expected: str, sentence: str) -> None:
     (tmp_path / "x.conll").write_text(content)
     with pytest.raises(ValueError, match=sentence):
-        read_conll(tmp_path / "x.conll", CONLL, require_tags=True, expected=expected)
+        read_tags(tmp_path / "x.conll", CONLL, expected)
 
 
 def test_an_unknown_format() -> None:

@@ -375,11 +375,12 @@ def long_label(_: int, label: str) -> str:
 
 for _oddity, _new in {
     "labels with commas, line breaks, emoji and 500 letters": long_label,
-    "labels 01 and 1, which are one number": lambda _, y: "01" if y == "pos" else "1",
     "labels None and null as words": lambda _, y: "None" if y == "pos" else "null",
 }.items():
     wanted = READ if _new is long_label else EITHER
     rows_case(_oddity, wanted, relabelled(_new), validation_rows=relabelled(_new, VALIDATION))
+one_number = relabelled(lambda _, label: "01" if label == "pos" else "1")
+rows_case("labels 01 and 1, which are one number", REFUSED, one_number, names="the same number")
 labelled_case(
     "labels 0.0 and 1.0 in training, 0 and 1 in validation",
     REFUSED,

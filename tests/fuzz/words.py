@@ -165,7 +165,7 @@ refused(
     [*SEARCH, "queries=blank.txt"],
     "queries=blank.txt has no text to search for",
 )
-refused("a file of queries in Latin-1", [*SEARCH, "queries=latin.txt"], "line 1 is not UTF-8")
+refused("a file of queries in Latin-1", [*SEARCH, "queries=latin.txt"], ":1: not UTF-8 text")
 refused("output= is the input", [*PREDICT, "output=lines.txt"], "output=lines.txt is the input")
 refused(
     "output= is a link to the input",
@@ -176,8 +176,8 @@ refused(
     "output= is a read-only file", [*PREDICT, "output=read-only.npy"], "read-only.npy is read-only"
 )
 refused(
-    "verify of a pack that is not there, with a key of packs",
-    ["verify", "monday.zip", "data_dir=data"],
+    "verify of a pack that is not there",
+    ["verify", "monday.zip"],
     "monday.zip does not exist",
 )
 refused(

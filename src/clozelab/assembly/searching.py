@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.corpus.rows import RowFile, open_rows
-from clozelab.corpus.tables import table_format
 from clozelab.datamodules.columns import trained_columns
-from clozelab.datamodules.files import text_lines
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import file_suffix
 from clozelab.modules import answering
+from clozelab.readers.lines import file_suffix, sound_lines
+from clozelab.readers.rows import RowFile, open_rows
+from clozelab.readers.tables import table_format
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -42,19 +41,9 @@ def queries_of(values: Mapping[str, str], model_path: Path) -> list[str]:
     if table_format(path) is not None or file_suffix(path) == ".json":
         queries = _queries_of_table(path, values, model_path)
     else:
-        queries = _queries_of_lines(path)
+        queries = [line for _, line in sound_lines(path)]
     if not queries:
         raise ValueError(f"queries={path} has no text to search for")
-    return queries
-
-
-def _queries_of_lines(path: Path) -> list[str]:
-    queries = []
-    for number, line in text_lines(path):
-        if line is None:
-            raise ValueError(f"queries={path}: line {number} is not UTF-8")
-        if line.strip():
-            queries.append(line)
     return queries
 
 

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers.processors import TemplateProcessing
 
 from clozelab.corpus import tokenizer_files as files
-from clozelab.files.lines import SURROGATES
+from clozelab.readers.lines import SURROGATES
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 # of cached words, 100 MB; then anew (frequent words are back within a batch)

@@ -37,7 +37,7 @@ from clozelab.corpus.tokenizer_files import (
     type_of,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
-from clozelab.files.lines import SURROGATES
+from clozelab.readers.lines import SURROGATES
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from clozelab.corpus.tables import refuse_twins
+from clozelab.readers.records import check_columns
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import read_json
 
@@ -92,7 +92,7 @@ def choose_columns(
     """
     # The caller has the first word.
     if named:
-        _refuse_missing(columns, named, where)
+        check_columns(columns, named, where)
         return _by_order(named, act, where)
     # Columns that are called as the roles are.
     column_of = {role: role for role in named_roles(columns, act)}
@@ -208,13 +208,6 @@ def _meant_role(name: str) -> str | None:
     if word in SECOND_NAMES:
         return "pair"
     return nearest(word, [role for role in ROLES if role != "text"], cutoff=ALIKE)
-
-
-def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) -> None:
-    for name in named:
-        if name not in columns:
-            raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
-    refuse_twins(columns, named, where)
 
 
 def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:

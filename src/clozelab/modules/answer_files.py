@@ -17,11 +17,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from clozelab.corpus.rows import Row, RowFile
-from clozelab.corpus.tables import COLUMNAR, csv_line, open_table
-from clozelab.datamodules.labels import is_missing
 from clozelab.files.atomic import atomic_open, atomic_write_lines
 from clozelab.modules.answers import Result, Unanswered, columns_of
+from clozelab.readers.cells import is_missing
+from clozelab.readers.delimited import csv_line
+from clozelab.readers.rows import Row, RowFile
+from clozelab.readers.tables import COLUMNAR, open_table
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from clozelab.analysis.scores import DataColumn
+from clozelab.readers.tables import open_table
 from clozelab.results.table import ResultTable
 
 FIGURES = ("precision", "recall", "f1", "count")
@@ -52,8 +52,7 @@ def class_tables(table: ResultTable) -> list[ClassTable]:
 def _lines(folders: Iterable[Path], name: str) -> Iterator[dict[str, str]]:
     for folder in folders:
         if (folder / name).is_file():
-            with (folder / name).open(newline="", encoding="utf-8") as file:
-                yield from csv.DictReader(file)
+            yield from open_table(folder / name).whole_rows()
 
 
 def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:

@@ -7,7 +7,6 @@ alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from scipy import stats
 
 from clozelab.metrics import glue, squad
 from clozelab.metrics.entities import entities
+from clozelab.readers.tables import open_table
 from clozelab.runs.record import Record
 from clozelab.text.formatting import signed
 from clozelab.text.plain import Json, ReadOnlyJson, read_json
@@ -88,9 +88,7 @@ def read_answers(path: Path) -> Answers:
         if questions.is_file():
             texts = read_json(questions)
             return Answers(list(texts), list(texts.values()))
-        rows = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            rows.append(json.loads(line))
+        rows = list(open_table(path).whole_rows())
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -315,7 +313,7 @@ def _read_right_answers(
 
     They are read from the file that a run was scored on, in `data_dir` or where it was then.
     """
-    from clozelab.datamodules.squad import read_squad
+    from clozelab.readers.squad import read_squad
 
     data = _task(run)["data"]
     name = str(data["validation_file"])

@@ -293,7 +293,7 @@ def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
     for attempt in attempts:
         values = " ".join(f"{value:.4f}" for value in attempt.values)
         writer.writerow(attempt.model_dump() | {"values": values})
-    atomic_write_lines(path, text.getvalue().splitlines())
+    atomic_write_lines(path, text.getvalue().removesuffix("\n").split("\n"))
 
 
 def best_of_contest(attempts: Iterable[Attempt], attempt: Attempt) -> Attempt | None:

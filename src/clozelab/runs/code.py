@@ -21,6 +21,7 @@ ROOMS = (
     "modules",
     "objectives",
     "optim",
+    "readers",
     "stages",
     "training",
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pandas
 import pytest
 
-from clozelab.corpus.rows import open_rows
+from clozelab.readers.rows import open_rows
 
 
 def rows_of(
@@ -59,12 +59,12 @@ def test_lines_are_texts_or_pairs(tmp_path: Path) -> None:
         and "0 tabs" in str(pairs[1][2])
         and pairs[2][2] is None
     )
-    assert rows_of(tmp_path / "c.txt", b"one\ncaf\xe9\n")[1][2] == "is not UTF-8 text"
+    assert rows_of(tmp_path / "c.txt", b"one\ncaf\xe9\n")[1][2] == "is damaged: not UTF-8 text"
     objects = rows_of(tmp_path / "d.txt", '{"text": "one"}\n[1]\n\n{"text": 2}\n')
-    assert [problem for _, _, problem in objects] == [None, "is no JSON object", None]
+    assert [problem for _, _, problem in objects] == [None, "is damaged: no JSON object", None]
     assert rows_of(tmp_path / "e.json", '[{"text": "one"},\n 3]') == [
         (1, {"text": "one"}, None),
-        (2, {}, "is no JSON object"),
+        (2, {}, "is damaged: no JSON object"),
     ]
 
 
@@ -83,7 +83,7 @@ def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n\xe9\n'), encoding="utf-8")
     )
-    assert [row.problem for row in open_rows("-").rows()] == [None, "is not UTF-8 text"]
+    assert [row.problem for row in open_rows("-").rows()] == [None, "is damaged: not UTF-8 text"]
 
 
 JSON_LISTS = ('[{"text": "one"}]', '[\n  {\n    "text": "one"\n  }\n]\n')
@@ -173,13 +173,13 @@ BAD_FILES: list[tuple[str, str, str]] = [
     ("a.csv", "text\n", "a header and no row below it"),
     ("a.csv", "", "is empty"),
     ("a.txt", "", "has no line to read"),
-    ("a.jsonl", "\n \n", "has no line to read"),
+    ("a.jsonl", "\n \n", "has no examples"),
     (
         "a.txt",
         "one\t1\tx\ntwo\t2\ty\n",
         "three columns and more: call it .tsv, or say format=tsv",
     ),
-    ("a.jsonl", "[1]\n", "a.jsonl:1 is no JSON object"),
+    ("a.jsonl", "[1]\n", "a.jsonl:1 begins a JSON array"),
     ("a.json", "[1]", "a list of objects was expected"),
     ("a.xlsx", "PK\x03\x04" + "\0" * 100, "is binary"),
     ("a.parquet", "text", "no parquet file"),
