@@ -21,7 +21,7 @@ from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
-from clozelab.readers.rows import Row, RowFile
+from clozelab.readers.records import Row, Table
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
 
 
 def roles_of_file(
-    file: RowFile, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
+    file: Table, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
 ) -> dict[str, str]:
     """Role -> the column of a file that has it, or the key of the command line that gives it.
 
@@ -173,7 +173,7 @@ def _constants(values: Mapping[str, str]) -> dict[str, str]:
     return {key: values[key] for key in CONSTANT_ROLES if key in values}
 
 
-def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> None:
+def _refuse_constants(constants: Mapping[str, str], file: Table, act: str) -> None:
     for key, value in constants.items():
         if key in file.columns:
             raise ValueError(
@@ -189,7 +189,7 @@ def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> 
 
 
 def rows_of(
-    file: RowFile,
+    file: Table,
     roles: Mapping[str, str],
     act: str,
     values: Mapping[str, str],
@@ -203,7 +203,7 @@ def rows_of(
     constants = _constants(values)
     # Objects whose texts are found by their keys may each have others.
     has_own_keys = file.form == "jsonl" and "text" not in values
-    for row in file.rows():
+    for row in file.placed_rows():
         record = {**row.record, **constants}
         problem = row.problem
         if problem is None:

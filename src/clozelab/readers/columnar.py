@@ -49,6 +49,7 @@ def open_columnar(path: Path, file_format: str) -> Table:
 
     return Table(
         path,
+        file_format,
         list(schema.names),
         rows,
         types={column.name: column.type for column in schema},

@@ -18,7 +18,8 @@ from clozelab.modules.answering import (
     OPTION_KEYS,
 )
 from clozelab.readers.lines import whole_characters
-from clozelab.readers.rows import RowFile, open_rows
+from clozelab.readers.records import Table
+from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.formatting import several
 
@@ -155,7 +156,7 @@ def refuse_for_act(act: str, values: Mapping[str, str], out: Path | None) -> Non
         )
 
 
-def tell_columns(file: RowFile, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
+def tell_columns(file: Table, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
     """Tell on stderr which columns were taken, where the command line names none.
 
     Columns that are called as their roles go without saying.
@@ -164,14 +165,16 @@ def tell_columns(file: RowFile, roles: Mapping[str, str], values: Mapping[str, s
         print(f"{file.name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
 
 
-def row_of_command_line(values: Mapping[str, str]) -> RowFile:
+def row_of_command_line(values: Mapping[str, str]) -> Table:
     """The one text of a command line, as a file of one row."""
     # A terminal's bytes that are not UTF-8 come as halves of characters.
     record = {key: whole_characters(values[key]) for key in TEXT_KEYS if key in values}
-    return RowFile("text=", "jsonl", list(record), lambda: iter([(1, record)]), _place="text")
+    return Table(
+        Path("text="), "jsonl", list(record), lambda *_: iter([(1, record)]), place_format="text"
+    )
 
 
-def roles_of_command_line(file: RowFile, act: str) -> dict[str, str]:
+def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
     """What the words of a command line are read as.
 
     ValueError where one is missing, or is nothing for the act.
