@@ -208,8 +208,8 @@ refused(
 )
 refused(
     "pack_that_is_not_there",
-    "verify of a pack that is not there, with a key of packs",
-    ["verify", "monday.zip", "data_dir=data"],
+    "verify of a pack that is not there",
+    ["verify", "monday.zip"],
     "monday.zip does not exist",
 )
 refused(

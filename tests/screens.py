@@ -1,4 +1,5 @@
-"""What a user reads, held whole: a snapshot of each screen and of each refusal.
+"""What a user reads: the ten screens that a person meets first are held whole, others by the rows
+that must be there (`shows`), and a refusal by its reason (`refuses`).
 
 `tests/ROOM/screens/test_x.txt` has the texts of `tests/ROOM/test_x.py`, one section a text. A
 section's heading is the name of its test, with a number from the second text of a test on. After a
@@ -27,6 +28,25 @@ CLOCK = re.compile(r"(?m)^\d\d:\d\d:\d\d\b")
 """The time at which a line was logged."""
 RULE = re.compile("\N{BOX DRAWINGS LIGHT HORIZONTAL}{4,}")
 """Below the headings of a table: as long as the longest path in it."""
+
+
+def shows(text: object, *rows: str) -> None:
+    """Each of the rows stands in the text, however wide its columns are."""
+    flat = " ".join(str(text).split())
+    for row in rows:
+        assert row in flat, f"{row!r} is not in: {flat}"
+
+
+@contextmanager
+def refuses(
+    reason: str, *errors: type[BaseException]
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+    """Expect one of these errors (ValueError without any), for this reason: a part of its message
+    that names what is wrong, and where.
+    """
+    with pytest.raises(errors or ValueError) as caught:
+        yield caught
+    shows(caught.value, reason)
 
 
 class Screens:
@@ -59,20 +79,6 @@ class Screens:
             difference = unified_diff((kept or "").splitlines(), shown.splitlines(), lineterm="")
             told = "\n".join([f"{self.file.name}: {heading} (see tests/screens.py)", *difference])
             raise AssertionError(told)
-
-    def log(self, caplog: pytest.LogCaptureFixture, hide: Mapping[str, str] | None = None) -> None:
-        """Compare the messages of the house's own loggers, one a line, with their section."""
-        own = [one for one in caplog.records if one.name.startswith("clozelab")]
-        self("\n".join(f"{one.levelname}: {one.getMessage()}" for one in own), hide)
-
-    @contextmanager
-    def refuses(
-        self, *errors: type[BaseException], hide: Mapping[str, str] | None = None
-    ) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-        """Expect one of these errors, and compare its message with its section."""
-        with pytest.raises(errors) as caught:
-            yield caught
-        self(caught.value, hide)
 
     def _normal(self, text: str, hide: Mapping[str, str]) -> str:
         text = text.replace(str(self.tmp_path), "TMP").replace(str(REPOSITORY), "HOUSE")

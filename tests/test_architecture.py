@@ -7,6 +7,9 @@ import re
 import tomllib
 from pathlib import Path
 
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, function_of
+
+MOST_LINES_OF_A_VERB = 150
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "clozelab"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -62,3 +65,14 @@ def test_every_room_and_file_that_the_page_names_is_there() -> None:
     for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|\.yaml)?)`", PAGE):
         places = (ROOT / name, PACKAGE / name)
         assert any(place.exists() for place in places), name
+
+
+def test_a_verb_is_a_table_of_contents() -> None:
+    """Every file of stages/ is a verb of the command line, short, and imports no other one."""
+    files = {path.stem: path for path in (PACKAGE / "stages").glob("[a-z]*.py")}
+    verbs = {function_of(verb)[0] for verb in PLAIN_VERBS} | HYDRA_VERBS.keys()
+    assert files.keys() == verbs
+    for name, path in files.items():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_A_VERB, name
+        others = [module for module in imported_modules(path) if ".stages" in module]
+        assert not others, name

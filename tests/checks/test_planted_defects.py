@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.analysis.phrases import rough
 from clozelab.checks.doctor import examine
@@ -329,9 +329,7 @@ def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.Mon
     assert caught(subject) == {"pairs"}
 
 
-def test_sources_that_tell_the_label(
-    subject: Subject, corpus: Corpus, make: Make, screen: Screens
-) -> None:
+def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Make) -> None:
     """Half of the random segments come from the other source, unless each is drawn inside its
     own.
     """
@@ -344,7 +342,7 @@ def test_sources_that_tell_the_label(
     changed = with_corpus(subject, make, mixed)
     told = [one for one in examine(changed) if one.level == WARNING]
     assert {one.check for one in told} == {"pairs"}
-    screen(told[0].what)
+    shows(told[0].what, "mlm_nsp: asking whether both segments are of one source is right for")
     inside = [replace(arm, objective=copy(arm.objective)) for arm in changed.arms]
     for arm in inside:
         arm.objective.input = SegmentPairs(0.5, "source")
@@ -419,7 +417,7 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
 
 
 def test_words_that_are_torn(
-    subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch, screen: Screens
+    subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "clozelab.corpus.packing.begin_words",
@@ -431,7 +429,7 @@ def test_words_that_are_torn(
         if one.level == ERROR
     ]
     assert {one.check for one in found} == {"masks"}
-    screen(found[0].what)
+    shows(found[0].what, "mlm_nsp: 6638 words are predicted in part")
 
 
 def test_another_share_than_the_settings_say(
@@ -514,9 +512,7 @@ def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) ->
     assert found == {"unknown tokens"}
 
 
-def test_contaminated_corpus(
-    subject: Subject, corpus: Corpus, make: Make, tokenizer: Any, screen: Screens
-) -> None:
+def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, tokenizer: Any) -> None:
     """Half of the validation texts of one part are put into the corpus."""
     task = make("task", tokenizer)
     texts = tokenizer.encode_batch(task.preview.validation.texts["first"][::2])
@@ -530,9 +526,9 @@ def test_contaminated_corpus(
     assert caught(spoilt, warning=True) == {"contamination"}
     one, other = [found for found in examine(spoilt) if found.check == "contamination"]
     assert one.figure.startswith("150 of 300 (50.0 %)")
-    screen(one.what)
+    shows(one.what, "nli, first: texts stand in the corpus words")
     assert other.level == OK
-    screen(other.what)
+    shows(other.what, "nli, second: texts do not stand in the corpus words")
 
 
 def exchanged(preview: Any, first: str, second: str) -> Any:
@@ -541,16 +537,14 @@ def exchanged(preview: Any, first: str, second: str) -> Any:
     return replace(preview, validation=replace(preview.validation, labels=labels))
 
 
-def test_exchanged_labels_between_files(
-    one_arm: Subject, make: Make, tokenizer: Any, screen: Screens
-) -> None:
+def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", tokenizer)
     swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
     assert caught(replace(one_arm, tasks=[swapped])) == {"label map"}
     (finding,) = [
         one for one in examine(replace(one_arm, tasks=[swapped])) if one.check == "label map"
     ]
-    screen(finding.what)
+    shows(finding.what, "nli: labels of the training and the validation file are exchanged")
 
 
 def test_a_turned_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:

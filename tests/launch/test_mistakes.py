@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra.errors import ConfigCompositionException
 from omegaconf.errors import OmegaConfBaseException
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain, known_keys, nearest_key
@@ -31,7 +31,7 @@ def test_nearest_key(key: str, expected: str | None) -> None:
     assert nearest_key(key, known) == expected
 
 
-def test_a_wrong_key_is_explained_without_hydras_advice(screen: Screens) -> None:
+def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
     with pytest.raises(ConfigCompositionException) as caught:
         sweep.compose("pretrain", ["sed=3"])
     text = explain(caught.value, "pretrain")
@@ -40,7 +40,10 @@ def test_a_wrong_key_is_explained_without_hydras_advice(screen: Screens) -> None
         == "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain --cfg job`)"
     )
     # verbs without a configuration of their own point to one that has it
-    screen(explain(caught.value, "report"))
+    shows(
+        explain(caught.value, "report"),
+        "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain",
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,10 +128,10 @@ def test_a_wrong_value_keeps_its_reason() -> None:
     assert explain(caught.value, "pretrain").startswith("phases=[{seq_length: abc}]: Value 'abc'")
 
 
-def test_a_wrong_key_inside_a_value_is_named(screen: Screens) -> None:
+def test_a_wrong_key_inside_a_value_is_named() -> None:
     with pytest.raises(ConfigCompositionException) as caught:
         sweep.compose("pretrain", ["phases=[{step: 3}]"])
-    screen(explain(caught.value, "pretrain"))
+    shows(explain(caught.value, "pretrain"), "phases: Key 'step' not in 'PhaseConfig'")
 
 
 def test_other_errors_keep_their_words() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.config import Composed
 from clozelab.launch import launcher
@@ -113,10 +113,10 @@ def test_who_wants_none_gets_none(
     assert len(asked) == times
 
 
-def test_an_error_starts_nothing(monkeypatch: pytest.MonkeyPatch, screen: Screens) -> None:
+def test_an_error_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, 1)
-    with screen.refuses(ValueError):
+    with refuses("the pre-flight has found an error, nothing was started; mend"):
         run_preflight("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
 
 
@@ -129,12 +129,10 @@ def test_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch, status: int) -> None
     assert caught.value.code == status
 
 
-def test_a_killed_pre_flight_is_no_wish_to_stop(
-    monkeypatch: pytest.MonkeyPatch, screen: Screens
-) -> None:
+def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, 137)
-    with screen.refuses(ValueError):
+    with refuses("the pre-flight was killed by signal 9 (9: out of memory, as a"):
         run_preflight("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
 
 

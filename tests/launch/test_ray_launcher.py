@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.composing import given
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.launch.ray_launcher import RayLauncher, gpus_of
 
@@ -34,8 +34,8 @@ def test_gpus_of_a_job(trainer: dict[str, object], asked: float | str, gpus: flo
     assert gpus_of(given("pretrain", {"trainer": trainer}), asked) == gpus
 
 
-def test_what_ray_cannot_do_is_said_early(monkeypatch: pytest.MonkeyPatch, screen: Screens) -> None:
-    with screen.refuses(ValueError):
+def test_what_ray_cannot_do_is_said_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses("trainer.num_nodes is 2: hydra/launcher=ray runs each job on one"):
         gpus_of(given("pretrain", {"trainer": {"num_nodes": 2, "devices": 1}}), "auto")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'clozelab\[ray\]'"):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.launch import sweep
 from clozelab.launch.clusters import RemoteJob
@@ -154,11 +154,11 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     }
 
 
-def test_one_machine_is_one_machine(screen: Screens) -> None:
+def test_one_machine_is_one_machine() -> None:
     parameters, config = settings("slurm_local", "trainer=ddp", "trainer.accelerator=cpu")
     assert job_resources(parameters, config, "local")["tasks_per_node"] == 1
     parameters, config = settings("slurm_local", "trainer=ddp", "trainer.num_nodes=2")
-    with screen.refuses(ValueError):
+    with refuses("trainer.num_nodes is 2: hydra/launcher=slurm_local has this"):
         job_resources(parameters, config, "local")
 
 

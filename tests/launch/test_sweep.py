@@ -14,7 +14,7 @@ from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab import hydra_compat
 from clozelab.config import Composed
@@ -286,9 +286,9 @@ def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     )
 
 
-def test_a_key_twice_in_a_job_is_refused(screen: Screens) -> None:
+def test_a_key_twice_in_a_job_is_refused() -> None:
     sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm", "++seed=1,2,3")
-    with screen.refuses(ValueError):
+    with refuses("++seed=1 stands beside the sweep's own seed=1: write seed= to"):
         _ = sweep.jobs
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
@@ -340,7 +340,7 @@ def test_pairs_are_what_their_labels_say(
 
 
 def test_what_pairs_and_cloze_leave_out_is_said(
-    folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture, screen: Screens
+    folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two texts of nine words fit in 32 slots; of four sentences each text has 36 words and loses
     some.
@@ -364,4 +364,4 @@ def test_what_pairs_and_cloze_leave_out_is_said(
         tokenizer,
         **(CLOZE | {"sources": [{"name": "lines", "path": "lines.txt"}]}),
     )
-    screen.log(caplog)
+    shows(caplog.text, "46 of 46 pairs are cut, by 2,024 tokens in all: of each text the first")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.composing import composed, run_stage
-from tests.screens import Screens
+from tests.screens import refuses, shows
 from torch import nn
 
 from clozelab.models.encoder import Encoder
@@ -194,7 +194,7 @@ def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
 
 
 def test_a_fine_tuned_model_on_another_file(
-    tmp_path: Path, evaluate: Any, save_encoder: Any, screen: Screens
+    tmp_path: Path, evaluate: Any, save_encoder: Any
 ) -> None:
     """The score of its own validation file is that of its run; another file's of its labels;
     nothing is touched.
@@ -247,9 +247,9 @@ def test_a_fine_tuned_model_on_another_file(
     with pytest.raises(ValueError, match=r"say measure\.task\.data\.long_documents=truncate"):
         evaluate(*words, *(f"measure.task.data.{setting}" for setting in otherwise))
     (folder / "odd.tsv").write_text("sentence\tlabel\nthe cat sat\tgood\n")
-    with screen.refuses(ValueError):
+    with refuses("label 'good' is not one of the known labels ['0', '1'] of"):
         evaluate(*words, "measure.task.data.validation_file=glue/SST-2/odd.tsv", name="odd")
-    with screen.refuses(ValueError):
+    with refuses("tensor classifier.weight (and 1 more) of this Bert model is"):
         evaluate(
             "measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare"
         )
@@ -282,20 +282,20 @@ def reviews(folder: Path) -> list[str]:
 
 
 def test_what_stands_between_encoder_and_head_is_read_whole_or_refused(
-    tmp_path: Path, save_tuned: Any, evaluate: Any, screen: Screens
+    tmp_path: Path, save_tuned: Any, evaluate: Any
 ) -> None:
     """A second layer, or a mix of layers, would be left out, and the score be another model's."""
     made = {"head": "bilstm"}
     config = {"clozelab": made}
     model = save_tuned("classification", bilstm=BiLSTM(24, 12, 2, 0.0), extra_config=config)
-    with screen.refuses(ValueError):
+    with refuses("has a BiLSTM of more layers than"):
         evaluate(*reviews(tmp_path), model)
     layers = "measure.task.module.bilstm_num_layers=2"
     size = "measure.task.module.bilstm_hidden_size=12"
     evaluate(*reviews(tmp_path), model, layers, size)
     made["features"] = "last"
     model = save_tuned("classification", bilstm=BiLSTM(24, 12, 1, 0.0), extra_config=config)
-    with screen.refuses(ValueError):
+    with refuses("tags words by features of several layers, which an evaluation"):
         evaluate(*reviews(tmp_path), model, size, name="mix")
 
 
@@ -318,33 +318,47 @@ def test_a_model_reads_texts_as_in_its_training_or_is_refused(
     evaluate(*reviews(tmp_path), model, *alike)
 
 
-@pytest.mark.parametrize("task", ["mrpc", "sst2"])
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("mrpc", "was fine-tuned on mrpc: do its classes mean the same on sst2?"),
+        ("sst2", "collapsed run: the same answer for (nearly) every validation"),
+    ],
+)
 def test_a_model_of_another_task_is_named(
     tmp_path: Path,
     save_tuned: Any,
     evaluate: Any,
     caplog: pytest.LogCaptureFixture,
     task: str,
-    screen: Screens,
+    reason: str,
 ) -> None:
     model = save_tuned(
         "classification", labels=["0", "1"], extra_config={"clozelab": {"task": task}}
     )
     evaluate(*reviews(tmp_path), model)
-    screen.log(caplog)  # a warning of the other task, and none of the same one
+    shows(caplog.text, reason)
+    assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
 
 
-@pytest.mark.parametrize("labels", [["LABEL_0", "LABEL_1"], ["0", "1"]], ids="-".join)
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (["LABEL_0", "LABEL_1"], "calls its classes LABEL_0, ...: they are taken in the task's"),
+        (["0", "1"], "collapsed run: the same answer for (nearly) every validation"),
+    ],
+    ids="-".join,
+)
 def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
     tmp_path: Path,
     save_tuned: Any,
     evaluate: Any,
     caplog: pytest.LogCaptureFixture,
     labels: list[str],
-    screen: Screens,
+    reason: str,
 ) -> None:
     evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels))
-    screen.log(caplog)
+    shows(caplog.text, reason)
 
 
 def nli(folder: Path, labels: str = "contradiction entailment neutral") -> list[str]:
@@ -361,10 +375,10 @@ NLI = ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]  # another order than the task'
 
 
 def test_classes_of_others_are_matched_by_a_key(
-    tmp_path: Path, save_tuned: Any, evaluate: Any, screen: Screens
+    tmp_path: Path, save_tuned: Any, evaluate: Any
 ) -> None:
     model = save_tuned("classification", num_labels=3, labels=NLI)
-    with screen.refuses(ValueError) as refusal:
+    with refuses("label 'contradiction' is not one of the known labels") as refusal:
         evaluate(*nli(tmp_path), model)
     # The line to type is in the message, and does it.
     (word,) = re.findall("'(measure.label_names=.*)'", str(refusal.value))
@@ -384,12 +398,32 @@ def test_classes_of_others_are_matched_by_a_key(
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "words", "reason"),
     [
-        pytest.param({}, ["measure.label_names={CONTRA: contradiction}"], id="no such name"),
-        pytest.param({"label2id": {"CONTRADICTION": 2}}, [], id="two outputs"),
-        pytest.param({"id2label": {"0": "a", "2": "b", "3": "c"}}, [], id="an output without"),
-        pytest.param({"problem_type": "multi_label_classification"}, [], id="several labels"),
+        pytest.param(
+            {},
+            ["measure.label_names={CONTRA: contradiction}"],
+            "has no label 'CONTRA'; did you mean 'CONTRADICTION'?",
+            id="no such name",
+        ),
+        pytest.param(
+            {"label2id": {"CONTRADICTION": 2}},
+            [],
+            "contradicts itself: 'CONTRADICTION' is output 0 in id2label and",
+            id="two outputs",
+        ),
+        pytest.param(
+            {"id2label": {"0": "a", "2": "b", "3": "c"}},
+            [],
+            "id2label has no name for output 1 (it names 0, 2, 3); add it",
+            id="an output without",
+        ),
+        pytest.param(
+            {"problem_type": "multi_label_classification"},
+            [],
+            "problem_type is multi_label_classification, and only one label",
+            id="several labels",
+        ),
     ],
 )
 def test_names_that_fit_nothing_are_refused(
@@ -398,13 +432,13 @@ def test_names_that_fit_nothing_are_refused(
     evaluate: Any,
     config: dict[str, Any],
     words: list[str],
-    screen: Screens,
+    reason: str,
 ) -> None:
     model = save_tuned("classification", num_labels=3, labels=NLI)
     place = tmp_path / "model/config.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | config))
     (tmp_path / "model/checksums.json").unlink()
-    with screen.refuses(ValueError):
+    with refuses(reason):
         evaluate(*nli(tmp_path), model, *words)
     assert not (tmp_path / "run").exists()
 

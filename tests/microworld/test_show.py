@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from microworld.__main__ import main
 
@@ -28,12 +28,19 @@ TASKS = [
 
 
 def test_prints_documents_and_every_task(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, screen: Screens
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     main(["--n", "2", "--seed=7"])
     printed = capsys.readouterr().out
-    screen(printed)
+    shows(
+        printed,
+        "microworld, seed 7. Synthetic text: no real person, place or event.",
+        "SST-2 does it speak well (1) or ill (0) of the thing?",
+        "label 4.000",
+        "SQuAD 1.1 which words of the passage answer the question?",
+        "SQuAD 2.0 which words of the passage answer the question?",
+    )
     assert re.findall(r"^document (\d)", printed, re.MULTILINE) == ["0", "1"]
     assert [
         line for line in TASKS if re.search(rf"^{re.escape(line)} ", printed, re.MULTILINE)

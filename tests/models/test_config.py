@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+import pytest
+
+from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for, family_of
 
 
@@ -13,3 +19,61 @@ def test_hf_round_trip(tiny_config):
         family = family_for(config)
         assert family.from_hf_config(family.to_hf_config(config)) == config
     assert family_of("bert").to_hf_config(tiny_config(is_causal=True))["is_decoder"] is True
+
+
+E = "clozelab.models.embeddings"
+A = "clozelab.models.attention"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_size": 25}, "num_attention_heads"),
+        ({"hidden_act": "swish"}, "hidden_act"),
+        ({"position_embedding_init": "rotary"}, "position_embedding_init"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": 1.0}, "num_hidden_layers is 1.0; it must be a whole number"),
+        ({"vocab_size": "16"}, "vocab_size is '16'; it must be a whole number"),
+        ({"num_attention_heads": True}, "num_attention_heads is True"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'; it must be a number"),
+        ({"initializer_range": 0.0}, "initializer_range"),
+        ({"num_hidden_groups": 3}, "num_hidden_groups is 3"),
+        ({"positions": {"_target_": "os.system"}}, "architecture.positions"),
+        ({"block": {}}, "architecture.block"),
+        ({"positions": {"_target_": f"{E}.Absolute"}}, "there is no part"),
+        ({"attention": {"_target_": f"{A}.LocalAttention", "window": 0}}, "window 0 must be at le"),
+        ({"positions": {"_target_": f"{E}.RotaryPositions"}, "hidden_size": 15}, "heads have 5"),
+    ],
+)
+def test_impossible_values_are_refused(
+    tiny_config: Any, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        Encoder(tiny_config(**changes))
+
+
+def test_code_outside_of_this_library_is_no_part(tiny_config: Any) -> None:
+    with pytest.raises(ValueError, match=r"below clozelab\.models"):
+        tiny_config(positions={"_target_": "os.system"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"add_cross_attention": True}, "add_cross_attention is True, and only False"),
+        ({"vocab_size": None}, "vocab_size"),
+    ],
+)
+def test_values_that_have_no_part_here_are_refused(
+    tiny_config: Any, changes: dict[str, Any], reason: str
+) -> None:
+    bert = family_of("bert")
+    with pytest.raises(ValueError, match=reason):
+        bert.from_hf_config({**bert.to_hf_config(tiny_config()), **changes})
+
+
+def test_an_unknown_family_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="known families: albert, bert, "):
+        family_of("gpt2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from clozelab.models.heads import FEATURES, FeatureMix, feature_layers
@@ -28,3 +29,16 @@ def test_mixes() -> None:
     torch.testing.assert_close(mix(x), 2 * x[:, 2])
     assert torch.equal(FeatureMix("last", 6, 5)(x[:, :1]), x[:, 0])
     assert [FeatureMix(name, 6, 5).output_size for name in FEATURES] == [5, 5, 5, 5, 20, 5]
+
+
+@pytest.mark.parametrize(
+    ("features", "num_layers", "reason"),
+    [
+        ("concat_last_four", 3, "features=concat_last_four needs more layers than this encoder"),
+        ("second_to_last", 1, "features=second_to_last needs more layers than this encoder's 1"),
+        ("all", 12, "features='all' is unknown; known: embeddings"),
+    ],
+)
+def test_layers_that_are_not_there_are_refused(features: str, num_layers: int, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        feature_layers(features, num_layers)

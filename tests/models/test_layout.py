@@ -76,3 +76,19 @@ def test_a_group_grows_by_sequences_of_its_width_alone():
     ]
     assert widths(largest_group=4) == [(8, [1, 5, 6, 7]), (8, [8, 8, 8]), (16, [9, 16, 16])]
     assert [width for width, _ in widths()] == [8, 8, 8, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "row_slots", "reason"),
+    [
+        ([3, 0], None, "at least one"),
+        ([], None, "at least one sequence"),
+        ([9], 8, "does not fit"),
+    ],
+)
+def test_impossible_lengths_are_refused(lengths, row_slots, reason):
+    with pytest.raises(ValueError, match=reason):
+        if row_slots is None:
+            Layout.ragged(lengths)
+        else:
+            Layout.rectangle(lengths, row_slots=row_slots)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.screens import Screens
 from torch import Tensor, nn
 
 import clozelab
@@ -204,16 +203,20 @@ def test_a_pre_training_begins_with_it_in_one_word(
     assert torch.equal(table[OLD : 2 * OLD - 1], table[1:OLD]), "the folder has the copies"
 
 
+EMBEDDINGS = "clozelab.models.embeddings"
+
+
 def test_weights_that_no_long_encoder_begins_with_are_refused(
-    tmp_path: Path, screen: Screens, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, _ = text_and_folder(tmp_path, "Bert")
     tokenizer = WordPieceTokenizer.train(["the cat"], 40, True)
     cases = {
-        "albert": {"model_type": "albert"},
-        "rotary": {"positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"}},
+        "of type albert, with Learned": {"model_type": "albert"},
+        "of type bert, with Rotary": {"positions": {"_target_": f"{EMBEDDINGS}.RotaryPositions"}},
     }
-    for name, parts in cases.items():
+    for reason, parts in cases.items():
+        name = reason.split()[-1]
         sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": OLD}
         rest = {"hidden_act": "gelu", "hidden_dropout_prob": 0.0, "type_vocab_size": 2}
         rest |= {"attention_probs_dropout_prob": 0.0, "initializer_range": 0.02}
@@ -223,4 +226,5 @@ def test_weights_that_no_long_encoder_begins_with_are_refused(
         write_model(tmp_path / name, encoder, heads, tokenizer)
         given = options | {"encoder": str(tmp_path / name)}
         assert main(["pretrain", "recipe=longformer", *clozelab._words(given)]) == 1
-        screen(capsys.readouterr().err.splitlines()[-1])
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert "longformer begins with a BERT or a RoBERTa" in message and reason in message

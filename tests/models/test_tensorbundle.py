@@ -218,3 +218,30 @@ def test_a_flipped_byte_is_refused(google, tmp_path, place):
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(ValueError, match="checksum of"):
             list(read_bundle(tmp_path / "bert_model.ckpt.index", lambda name: True))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "reason"),
+    [
+        ("bert_model.ckpt.index", 100, "cut short, or no index"),
+        ("bert_model.ckpt.index", 0, "cut short, or no index"),
+        ("bert_model.ckpt.data-00001-of-00002", 200, "2 is wrong: the file is damaged"),
+        ("bert_model.ckpt.data-00001-of-00002", None, "data-00001-of-00002 is missing"),
+    ],
+)
+def test_a_file_that_is_cut_or_gone_is_named(google, tmp_path, name, size, reason):
+    for path in google[0].glob("bert_model*"):
+        content = path.read_bytes()
+        if path.name != name:
+            (tmp_path / path.name).write_bytes(content)
+        elif size is not None:
+            (tmp_path / path.name).write_bytes(content[:size])
+    with pytest.raises(ValueError, match=reason):
+        read_tensors(tmp_path)
+
+
+def test_another_model_of_tensorflow_is_refused(tmp_path):
+    arrays = {"dense/kernel": np.zeros((2, 3), dtype=np.float32)}
+    write_bundle(tmp_path / "model.ckpt", arrays)
+    with pytest.raises(ValueError, match="holds no variables of BERT"):
+        read_tensors(tmp_path)

@@ -1,6 +1,6 @@
-"""UltraBERT equals transformers' classes, and NeoBERT a plain implementation of this file: 1e-5.
+"""NeoBERT equals a plain implementation of this file: 1e-5; and an UltraBERT's old file is read.
 
-All parameters are random with a deviation of 0.2.
+test_families.py has UltraBERT's layers and heads.
 """
 
 from __future__ import annotations
@@ -12,125 +12,28 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from tests.numerics import members
+from tests.numerics.members import LENGTHS, TOLERANCE, VOCAB, assert_equal, case_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import load_encoder, load_head, read_config, save_encoder_folder
-from clozelab.models.layout import Layout
+from clozelab.models.folders import (
+    load_encoder,
+    load_head,
+    read_config,
+    save_encoder_folder,
+    to_hf_tensors,
+)
 from clozelab.models.registry import family_for, family_of
 
 transformers = pytest.importorskip("transformers")
 
-TOLERANCE = 1e-5
-VOCAB = 64
-LENGTHS = [1, 2, 7, 4, 5, 9, 29, 3]
-ULTRABERT: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 6,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-    "sliding_window": 4,
-    "num_labels": 3,
-}
-CLASSES = {
-    "ForMaskedLM": "lm",
-    "ForSequenceClassification": "classification",
-    "ForTokenClassification": "tags",
-    "ForQuestionAnswering": "spans",
-}
-
-
-def randomise(model: nn.Module) -> None:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
-
-
-def padded_batch() -> tuple[Tensor, Tensor]:
-    """Numbers of tokens, and bool [B, S] where they are."""
-    generator = torch.Generator().manual_seed(1)
-    is_real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    ids = torch.randint(1, VOCAB, is_real.shape, generator=generator)
-    return torch.where(is_real, ids, 0), is_real
+ULTRABERT = case_of("ultrabert").settings
 
 
 def our_batch() -> dict[str, Any]:
-    ids, is_real = padded_batch()
-    positions = torch.arange(max(LENGTHS)).expand_as(ids)[is_real]
-    stream = {"input_ids": ids[is_real], "token_type_ids": ids[is_real], "position_ids": positions}
-    return {**stream, "layout": Layout.ragged(LENGTHS)}
-
-
-def assert_equal(ours: Tensor, expected: Tensor, name: str) -> None:
-    assert ours.shape == expected.shape, name
-    distance = float((ours - expected).detach().abs().max())
-    assert distance <= TOLERANCE, f"{name}: {distance:.2e}"
-
-
-def ultrabert(suffix: str, folder: Path, **changes: Any) -> Any:
-    if suffix == "ForQuestionAnswering":
-        changes |= {"num_labels": 2}
-    settings = ULTRABERT | {"attn_implementation": "eager"} | changes
-    config = transformers.UltrabertConfig(**settings)
-    model = getattr(transformers, f"Ultrabert{suffix}")(config).eval()
-    randomise(model)
-    model.save_pretrained(folder)
-    return model
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("suffix", ["Model", *CLASSES])
-def test_ultrabert_there_and_back(
-    suffix: str, pooling: str, tmp_path: Path, hf_gradients: Any
-) -> None:
-    """States, outputs and gradients; and what we write loads in its class with no other tensor."""
-    model = ultrabert(suffix, tmp_path / "theirs", classifier_pooling=pooling)
-    encoder = load_encoder(tmp_path / "theirs").eval()
-    heads = {}
-    if suffix != "Model":
-        kind = CLASSES[suffix]
-        heads[kind] = family_for(encoder.config).head(kind, encoder, num_labels=3).eval()
-        load_head(tmp_path / "theirs", kind, heads[kind])
-    ids, is_real = padded_batch()
-    theirs = model(input_ids=ids, attention_mask=is_real.long(), output_hidden_states=True)
-    batch = our_batch()
-    output = encoder(**batch, output_hidden_states=True)
-    states = output.hidden_states
-    for number, (mine, other) in enumerate(zip(states, theirs.hidden_states, strict=True)):
-        assert_equal(mine, other[is_real], f"hidden state {number}")
-    mine = output.sequence_output
-    other = theirs[0][is_real] if suffix in ("Model", "ForMaskedLM") else theirs[0]
-    if suffix == "ForSequenceClassification":
-        mine = heads["classification"](encoder.pool(mine, batch["layout"]))
-    elif suffix != "Model":
-        mine = heads[CLASSES[suffix]](mine)
-        other = other if suffix == "ForMaskedLM" else other[is_real]
-        if suffix == "ForQuestionAnswering":
-            other = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1)[is_real]
-    assert_equal(mine, other, suffix)
-    mine.square().mean().backward()
-    other.square().mean().backward()
-    gradients = hf_gradients(encoder, heads)
-    own_names = {"model.": "ultrabert.", "head.decoder.": "cls."}
-    for name, parameter in model.named_parameters():
-        stored = name if suffix != "Model" else f"model.{name}"
-        for prefix, own in own_names.items():
-            if stored.startswith(prefix):
-                stored = own + stored.removeprefix(prefix)
-        assert_equal(gradients[stored], parameter.grad, f"gradient of {name}")
-    extra = {"num_labels": model.config.num_labels}
-    save_encoder_folder(
-        tmp_path / "ours", encoder, heads=heads, tokenizer_files={}, extra_config=extra
-    )
-    loaded, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    for name, value in model.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], value), name
-    assert read_config(tmp_path / "ours") == encoder.config
+    return members.make_batch(case_of("ultrabert")).ours
 
 
 def test_an_ultrabert_file_with_a_window_a_layer() -> None:
@@ -228,15 +131,15 @@ def neobert(tmp_path: Path) -> tuple[dict[str, Tensor], Encoder, nn.Module]:
     return tensors, encoder, head
 
 
-def test_neobert_equals_a_plain_one(neobert: Any, hf_gradients: Any) -> None:
+def test_neobert_equals_a_plain_one(neobert: Any) -> None:
     tensors, encoder, head = neobert
     batch = our_batch()
     output = encoder(**batch, output_hidden_states=True)
     logits = head(output.sequence_output)
     expected = []
     for ids, states in zip(
-        batch["input_ids"].split(LENGTHS),
-        zip(*(state.split(LENGTHS) for state in output.hidden_states), strict=True),
+        batch["input_ids"].split([*LENGTHS]),
+        zip(*(state.split([*LENGTHS]) for state in output.hidden_states), strict=True),
         strict=True,
     ):
         plain_states, plain_logits = plain_neobert(tensors, ids)
@@ -246,7 +149,8 @@ def test_neobert_equals_a_plain_one(neobert: Any, hf_gradients: Any) -> None:
     assert_equal(logits, torch.cat(expected), "logits")
     logits.square().mean().backward()
     torch.cat(expected).square().mean().backward()
-    gradients = hf_gradients(encoder, {"lm": head})
+    members.become_gradients(nn.ModuleList([encoder, head]))
+    gradients = to_hf_tensors(encoder, {"lm": head})
     assert gradients.keys() == tensors.keys()
     for name, value in tensors.items():
         assert_equal(gradients[name], value.grad, f"gradient of {name}")
@@ -290,9 +194,9 @@ def test_a_changed_key_of_a_neobert_is_read(
     (folder / "config.json").write_text(json.dumps({**NEOBERT, **change}))
     encoder = load_encoder(folder).eval()
     batch = our_batch()
-    states = encoder(**batch).sequence_output.split(LENGTHS)
+    states = encoder(**batch).sequence_output.split([*LENGTHS])
     eps = change.get("norm_eps", 1e-5)
-    for ids, mine in zip(batch["input_ids"].split(LENGTHS), states, strict=True):
+    for ids, mine in zip(batch["input_ids"].split([*LENGTHS]), states, strict=True):
         assert_equal(mine, plain_neobert(tensors, ids, eps)[0][-1], str(change))
     if eps != 1e-5:
         assert (states[-1] - plain_neobert(tensors, ids)[0][-1]).abs().max() > 100 * TOLERANCE

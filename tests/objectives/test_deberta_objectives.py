@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.screens import Screens
+from tests.screens import refuses
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -181,19 +181,19 @@ def test_a_folder_has_the_sum(make, tmp_path):
     assert torch.equal(loaded.embeddings.word_embeddings.weight, expected)
 
 
-def test_what_does_not_go_together_is_refused(make, tiny_config, ids, screen: Screens):
+def test_what_does_not_go_together_is_refused(make, tiny_config, ids):
     encoder = Encoder(tiny_config(vocab_size=ids.vocab_size, **DEBERTA))
     mlm = MaskedLanguageModel(weight=1.0, **MASKING)
     other = Objective(input=SegmentPairs(0.0, "corpus"), token=mlm, pair=None)
-    with screen.refuses(ValueError):
+    with refuses("objective.token.embedding_sharing=gdes cannot take turns with"):
         build_models(encoder, [other, replaced_tokens("gdes")])
-    with screen.refuses(ValueError):
+    with refuses("objective.token.embedding_sharing is 'some'; choose all or gdes"):
         replaced_tokens("some")
     encoder = Encoder(encoder.config)
     narrow = ReplacedTokenDetection(
         generator_width="1/2", generator_weight=1.0, weight=50.0, **MASKING
     )
-    with screen.refuses(ValueError):
+    with refuses("objective.token.embedding_sharing=all shares the table of"):
         narrow.build({"encoder": build_models(encoder, [other])["encoder"]})
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import refuses
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -344,72 +344,86 @@ def test_both_models_are_counted(setup, student_config, teacher_config):
     assert counter.get_total_flops() == pytest.approx(forward)
 
 
-def test_a_teacher_that_is_not_there_yet_counts_as_the_student(
-    tmp_path, student_config, screen: Screens
-):
+def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student_config):
     token = objective_of(tmp_path / "nowhere").token
     nothing = {"soft_weight": 0.0, "cosine_weight": 0.0, "teacher_layers": "even"}
     alone = objective_of(tmp_path / "nowhere", **nothing).token
     once = alone.flops_per_token(student_config, SLOTS, 0.0)
     assert token.flops_per_token(student_config, SLOTS, 0.0) == pytest.approx(once * 4 / 3)
-    with screen.refuses(ValueError):
+    with refuses("does not exist: an encoder is a folder with config.json and"):
         PretrainingModel(Encoder(student_config), [objective_of(tmp_path / "nowhere")])
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"teacher": None},
-        {"temperature": 0.0},
-        {"soft_weight": 0.0, "cosine_weight": 0.0},
-        {"teacher_layers": "odd"},
-        {"soft_weight": -1.0},
-        {"teacher_layers": [4]},
-        {"teacher_layers": [0, 2]},
-        {"teacher_layers": [2, 5]},
-        {"hidden_layers": [[1, 5]]},
-        {"hidden_layers": [[1]]},
-        {"score_layers": [[0, 1]]},
+        ({"teacher": None}, "objective.token.teacher is not set: give the folder of an"),
+        ({"temperature": 0.0}, "objective.token.temperature is 0.0; it must be above 0"),
+        (
+            {"soft_weight": 0.0, "cosine_weight": 0.0},
+            "objective=distillation learns nothing from its teacher: give",
+        ),
+        (
+            {"teacher_layers": "odd"},
+            "objective.token.teacher_layers is 'odd'; give a list of layers",
+        ),
+        ({"soft_weight": -1.0}, "objective.token.soft_weight is -1.0: give 0 or more"),
+        ({"teacher_layers": [4]}, "teacher_layers names 1 layers, and the student has 2 with 2"),
+        ({"teacher_layers": [0, 2]}, "teacher_layers is [0, 2]; its layers are 1 to 4"),
+        ({"teacher_layers": [2, 5]}, "teacher_layers is [2, 5]; its layers are 1 to 4"),
+        ({"hidden_layers": [[1, 5]]}, "objective.token.hidden_layers has [1, 5]; give [student's"),
+        ({"hidden_layers": [[1]]}, "objective.token.hidden_layers has [1]; give [student's"),
+        ({"score_layers": [[0, 1]]}, "objective.token.score_layers has [0, 1]; give [student's"),
     ],
     ids=str,
 )
-def test_settings_that_are_refused(teacher, student_config, settings, screen: Screens):
-    with screen.refuses(ValueError):
+def test_settings_that_are_refused(teacher, student_config, settings, reason: str):
+    with refuses(reason):
         objective_of(teacher, **settings).token.check(student_config, SLOTS)
 
 
 @pytest.mark.parametrize(
-    ("changes", "settings"),
+    ("changes", "settings", "reason"),
     [
-        ({"is_causal": True}, {}),
-        ({"max_position_embeddings": 16}, {}),
-        ({"hidden_size": 8}, {}),
-        ({"intermediate_size": 8}, {"teacher_layers": "even"}),
-        ({"num_attention_heads": 4}, {"score_layers": [[1, 1]]}),
+        ({"is_causal": True}, {}, "it reads from left to right; the student sees both sides of a"),
+        (
+            {"max_position_embeddings": 16},
+            {},
+            "it has 16 positions, and instances have 32: take shorter",
+        ),
+        ({"hidden_size": 8}, {}, "the cosine compares states of one width: its hidden_size is 8"),
+        (
+            {"intermediate_size": 8},
+            {"teacher_layers": "even"},
+            "to start from its layers the student needs its",
+        ),
+        (
+            {"num_attention_heads": 4},
+            {"score_layers": [[1, 1]]},
+            "attention scores are compared head by head: it has 4 heads, the",
+        ),
     ],
     ids=str,
 )
 def test_teachers_that_are_refused(
-    teacher_config, student_config, tmp_path, changes, settings, screen: Screens
+    teacher_config, student_config, tmp_path, changes, settings, reason: str
 ):
     if "hidden_size" in changes:
         changes = changes | {"embedding_size": 8}
     folder = save(tmp_path / "other", replace(teacher_config, **changes))
-    with screen.refuses(ValueError):
+    with refuses(reason):
         objective_of(folder, **settings).token.check(student_config, SLOTS)
 
 
-def test_a_teacher_without_what_is_asked(
-    teacher, teacher_config, student_config, tmp_path, screen: Screens
-):
+def test_a_teacher_without_what_is_asked(teacher, teacher_config, student_config, tmp_path):
     token = objective_of(save(tmp_path / "bare", teacher_config, kinds=())).token
-    with screen.refuses(ValueError):
+    with refuses("the folder holds no lm head; pre-train it with a masked-LM"):
         token.check(student_config, SLOTS)
     rotary = {"_target_": "clozelab.models.embeddings.RotaryPositions"}
     token = objective_of(teacher, score_layers=[[1, 1]]).token
-    with screen.refuses(ValueError):
+    with refuses("attention scores of clozelab.models.embeddings.RotaryPositions"):
         token.check(replace(student_config, positions=rotary), SLOTS)
     larger = Encoder(replace(student_config, vocab_size=70))
-    with screen.refuses(ValueError):
+    with refuses("it has embeddings for 60 ids, and the student for 70: they"):
         PretrainingModel(larger, [objective_of(teacher)])
     objective_of(teacher, teacher_layers="even", **ALL_LOSSES).token.check(student_config, SLOTS)

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.planning.workers import OF_THIS_MACHINE
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.planning.choice import (
@@ -143,7 +142,7 @@ def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
     assert noisy.finetune_seeds > steady.finetune_seeds and noisy.seeds < steady.seeds
 
 
-def test_limits(screen: Screens) -> None:
+def test_limits() -> None:
     """Arms with lengths of their own keep them; a masked model gets past its plateau; a rule begins
     at its first.
     """
@@ -153,14 +152,14 @@ def test_limits(screen: Screens) -> None:
     assert min(one.factor for one in past) >= 0.4
     _, ruled = chosen(9.0, StdDevs(1.0, 0.5, ""), analyses=(3, 5))
     assert [one.seeds for one in ruled] == [3, 4, 5]
-    with screen.refuses(ValueError):
+    with refuses("2 pre-training seeds with one fine-tuning seed take about 6.2"):
         chosen(0.05, StdDevs(1.0, 0.5, ""))
-    with screen.refuses(ValueError):
+    with refuses("no speed is known yet: leave --no-measure out (and the tasks'"):
         chosen(1.0, StdDevs(1.0, 0.5, ""), costing=SimpleNamespace(arms=[], shapes=[]))
 
 
 def test_measures_are_planned_as_tasks_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, screen: Screens
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take
     the time.
@@ -178,7 +177,14 @@ def test_measures_are_planned_as_tasks_are(
     ]
     assert main([*words, "budget=6h"]) == 0
     out = capsys.readouterr().out
-    screen(out, hide=OF_THIS_MACHINE)
+    shows(
+        out,
+        "pre-training: 15 jobs, 2 at a time with 1 thread: about 1.1 h",
+        "evaluation: 210 jobs, 2 at a time with 1 thread: about 41.1 min",
+        "mlm_nsp 5 1,527,680 1,552,898 24.6 M 3.62e+06 8.88e+13 50 k 8.3 min",
+        "mlm 5 1,527,680 1,552,640 24.6 M 3.62e+06 8.88e+13 50 k 8.3 min",
+        "ltr 5 1,527,680 1,552,640 24.6 M 9.11e+06 2.24e+14 50 k 8.3 min",
+    )
     told = re.search(r"evaluation: 210 jobs, .* about ([\d.]+) (h|min)\n", out)
     assert told is not None
     lines = [line.split() for line in out.splitlines() if re.match(r"\s+\d+ +– +24.6 M", line)]
@@ -192,7 +198,14 @@ def test_measures_are_planned_as_tasks_are(
     # no power.
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["sentence_embeddings", *words[1:], "budget=60h"]) == 0
-    screen(capsys.readouterr().out, hide=OF_THIS_MACHINE)  # the table is whole
+    shows(
+        capsys.readouterr().out,
+        "pre-training: 10 jobs, 2 at a time with 1 thread: about 41.5 min",
+        "fine-tuning: 50 jobs, 2 at a time with 1 thread: about 21.6 min",
+        "evaluation: 25 jobs, 2 at a time with 1 thread: about 13.1 min",
+        "mlm_nsp 5 1,527,680 24.6 M 8.88e+13 50 k 8.3 min",
+        "mlm 5 1,527,680 24.6 M 8.88e+13 50 k 8.3 min",
+    )  # the table is whole
 
 
 def test_spreads_have_sources() -> None:

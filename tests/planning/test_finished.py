@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.config import canonical
 from clozelab.planning.cost import Costing
@@ -71,9 +71,13 @@ def jobs(step: Step, *said: str) -> list[tuple[str, ...]]:
     return result
 
 
-def test_done_jobs_are_not_left(steps: dict[str, Step], tmp_path: Path, screen: Screens) -> None:
+def test_done_jobs_are_not_left(steps: dict[str, Step], tmp_path: Path) -> None:
     before = plan(steps, tmp_path)
-    screen("\n".join(sums(before)))
+    shows(
+        "\n".join(sums(before)),
+        "pre-training: 6 jobs, 2 at a time with 1 thread: time unknown",
+        "fine-tuning: 4 jobs, 2 at a time with 1 thread: time unknown",
+    )
     assert before.wall("pretrain") is None
     for words in jobs(steps["pretrain"], "arm=mlm"):
         finish(steps["pretrain"], words)
@@ -86,7 +90,11 @@ def test_done_jobs_are_not_left(steps: dict[str, Step], tmp_path: Path, screen: 
     assert (arms["mlm"].done, arms["ltr"].done) == (2, 0)
     assert (after.left("pretrain"), after.left("finetune")) == (4, 0)
     assert after.wall("finetune", only_left=True) == 0.0
-    screen("\n".join(sums(after)))
+    shows(
+        "\n".join(sums(after)),
+        "pre-training: 6 jobs, 2 at a time with 1 thread: time unknown; left: 4",
+        "fine-tuning: 4 jobs, 2 at a time with 1 thread: time unknown; left",
+    )
 
 
 def test_a_run_of_other_settings_is_not_done(steps: dict[str, Step], tmp_path: Path) -> None:

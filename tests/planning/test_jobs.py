@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.objectives.test_permuted import MASKING
 from tests.planning.workers import OF_THIS_MACHINE, Worker
-from tests.screens import Screens
+from tests.screens import Screens, refuses
 
 from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
@@ -385,9 +385,7 @@ def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
     assert usual.count == 2 * long.count and all("row=long" in words for words in long.jobs)
 
 
-def test_a_value_that_no_run_could_have_is_refused_before_anything_runs(
-    tmp_path: Path, screen: Screens
-) -> None:
+def test_a_value_that_no_run_could_have_is_refused_before_anything_runs(tmp_path: Path) -> None:
     said = {
         "title": "t",
         "columns": ["mrpc"],
@@ -395,7 +393,7 @@ def test_a_value_that_no_run_could_have_is_refused_before_anything_runs(
         "rows": [{"row": "a", "arm": "a", "set": {"head": "bilstn"}}],
     }
     (tmp_path / "paper.yaml").write_text(json.dumps(said))
-    with screen.refuses(ValueError):
+    with refuses("head is 'bilstn': choose one of linear, bilstm; did you mean"):
         main([str(tmp_path), "scale=demo", "--no-measure"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
@@ -91,7 +91,7 @@ def said(folder: Path) -> str:
 
 
 def test_a_registration_before_the_first_run(
-    mine: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (entry,) = read_registration(root(mine))
     assert (
@@ -103,7 +103,11 @@ def test_a_registration_before_the_first_run(
     left = "no run yet of a registered setting of arm b, b on mrpc and random on mrpc"
     assert said(mine).endswith(f"before its first run; nothing of it was changed; {left}")
     assert verb(words(mine)) == 0, "the same once more is no other"
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "registered already on 2026-11-22T10:00:00+00:00: sha256",
+        "commit it, or send it to somebody who keeps it",
+    )
     assert len(read_registration(root(mine))) == 1
     finish(mine, "2026-11-22T09:59:59+00:00")
     assert said(mine).startswith(
@@ -112,9 +116,7 @@ def test_a_registration_before_the_first_run(
     )
 
 
-def test_what_was_changed_is_named(
-    mine: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
-) -> None:
+def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(mine, "2026-11-23T00:00:00+00:00")
     finish(
         mine,
@@ -123,7 +125,7 @@ def test_what_was_changed_is_named(
         "finetune.pretrain_seed=3",
         "finetune.seed=2",
     )
-    screen(said(mine))
+    shows(said(mine), "before its first run; since then pre-training seed 3 added and")
     other = json.loads(json.dumps(SAID))
     other["claims"][0]["direction"] = "lower"
     other["claims"].append(
@@ -143,7 +145,7 @@ def test_what_was_changed_is_named(
         "stopping rule changed",
     ):
         assert change in said(mine)
-    with screen.refuses(ValueError):
+    with refuses("of 2026-11-22 says otherwise (claim b is better changed, claim"):
         verb(words(mine))
     monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")
     assert verb(words(mine, "--again")) == 0 and len(read_registration(root(mine))) == 2

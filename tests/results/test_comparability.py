@@ -16,7 +16,7 @@ from tests.results.words import (
     missing_in,
     why_barred,
 )
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.analysis.comparability import Reason
 from clozelab.analysis.verdict_codes import Verdict
@@ -655,7 +655,7 @@ def test_arms_of_two_versions_of_the_code_are_not_compared(
 
 
 def test_a_run_that_went_on_under_other_code_is_of_both_versions(
-    experiment: Experiment, root: Path, screen: Screens
+    experiment: Experiment, root: Path
 ) -> None:
     made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
     begun = {
@@ -667,7 +667,10 @@ def test_a_run_that_went_on_under_other_code_is_of_both_versions(
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert incomparability_of(found) == other_code("pre-trained", "objectives.mlm")
-    screen("\n".join(unequal(experiment, root)))
+    shows(
+        "\n".join(unequal(experiment, root)),
+        "pre-training runs were made with different objectives.mlm: a0/a1 (e.g.",
+    )
     change(root, "pretrain/mlm/*", earlier_sessions=[begun])
     assert mrpc(experiment, root).verdict == Verdict.HOLDS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.results.words import forecast, judgement_note, missing_in, read_claim, role_of
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.schema import Row
@@ -346,7 +346,7 @@ def test_a_verdict_says_which_runs_it_lacks(
 
 
 def test_generated_tasks_are_synthetic_without_any_pretraining_run(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any, screen: Screens
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:
     """Files in the official format and place, made by a generator: never the paper's data set."""
     root = make_runs({}, pretrain_seeds=())
@@ -355,7 +355,7 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
     (column,) = (one for one in table.columns if one.key == "mrpc")
     assert column.origin is Origin.SYNTHETIC
     assert role_of(column) == "synthetic, for MRPC"
-    screen(column.heading)
+    shows(column.heading, "microworld MRPC")
 
 
 def test_a_title_comes_with_the_scores(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.results.words import forecast, judgement_note
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Judgement
@@ -55,9 +55,7 @@ def test_a_primary_claim_is_tested_almost_as_if_it_were_alone(
     assert found[0].corrected_p == pytest.approx(0.02 / 0.8)
 
 
-def test_the_order_is_that_of_the_claims(
-    experiments: dict[int, Experiment], screen: Screens
-) -> None:
+def test_the_order_is_that_of_the_claims(experiments: dict[int, Experiment]) -> None:
     """The first undecided one stops the primary claims behind it, however sure they are."""
     found = judged(experiments[2], [0.6, 5.0, 1.0, 1.0, 1.0])
     assert {one.verdict for one in found} == {Verdict.INCONCLUSIVE}
@@ -65,12 +63,15 @@ def test_the_order_is_that_of_the_claims(
         found[0].p_value / 0.8 if found[0].p_value else None
     )
     assert forecast(found[1]) == "first the primary claim 'claim 0' has to be decided"
-    screen(judgement_note(found[1]))
+    shows(
+        judgement_note(found[1]),
+        "the plain interval excludes zero, the test waits for the primary claim",
+    )
     assert found[0].decisive_seeds
 
 
 def test_the_others_have_one_percent_whatever_is_open_before_them(
-    experiments: dict[int, Experiment], screen: Screens
+    experiments: dict[int, Experiment],
 ) -> None:
     """A plain effect is found though the claim in front is hard: Holm among three, at a fifth of
     the 5 %.
@@ -85,20 +86,24 @@ def test_the_others_have_one_percent_whatever_is_open_before_them(
     ]
     assert found[2].p_value is not None
     assert found[2].corrected_p == pytest.approx(found[2].p_value * 3 / 0.2)
-    screen(judgement_note(found[3]))
+    shows(
+        judgement_note(found[3]),
+        "the plain interval excludes zero, the test at 1 % does not: it has 5 %",
+    )
     assert (
         forecast(found[3]).endswith("; with fewer once 'claim 0' is decided")
         and found[3].decisive_seeds
     )
     # p 0.028: Holm's first step is all that is lacking
     free = judged(experiments[2], [3.0, 3.0, 4.0, 0.9, 0.9])
-    screen(judgement_note(free[3]))
+    shows(
+        judgement_note(free[3]),
+        "the plain interval excludes zero, the test corrected for 5 differences",
+    )
     assert free[3].decisive_seeds and free[3].decisive_seeds < found[3].decisive_seeds
 
 
-def test_a_claim_that_fails_is_decided_too(
-    experiments: dict[int, Experiment], screen: Screens
-) -> None:
+def test_a_claim_that_fails_is_decided_too(experiments: dict[int, Experiment]) -> None:
     found = judged(experiments[2], [-1.0, 1.0, 2.0, 0.6, 0.6])
     assert [one.verdict for one in found] == [
         Verdict.CONTRADICTED,
@@ -107,7 +112,9 @@ def test_a_claim_that_fails_is_decided_too(
         Verdict.INCONCLUSIVE,
         Verdict.INCONCLUSIVE,
     ]
-    screen(judgement_note(found[3]))
+    shows(
+        judgement_note(found[3]),
+    )
     assert found[3].decisive_seeds
 
 

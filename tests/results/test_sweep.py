@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.analysis.contrasts import contrast_rows
 from clozelab.analysis.schema import Column
@@ -87,9 +87,7 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
     assert found.interval == "[+0.50, +0.54]" and found.p == "p < 0.001" and found.note == ""
 
 
-def test_measures_of_a_swept_pre_training_are_compared(
-    rates: Path, writers: Any, screen: Screens
-) -> None:
+def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:
     """What the sweep varied in pre-training is what the rows of its measures are about, too."""
     for path in rates.glob("*/*/*/*/run.json"):
         state, rate = json.loads(path.read_text()), path.parts[-5].partition("=")[2]
@@ -111,7 +109,9 @@ def test_measures_of_a_swept_pre_training_are_compared(
         say(rates, f"tuned/finetune/p-{rate}/*/*/*", f"encoder_arm=p-{rate}")
     (found,) = differences(infer_table(find(rates)))
     assert found.p == "p < 0.001"
-    screen(found.note)
+    shows(
+        found.note,
+    )
 
 
 def test_losses_over_other_tokens_are_not_compared(

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING
 
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.datamodules.columns import choose_columns, named_roles, refuse_unread, roles_of
+from clozelab.datamodules.columns import (
+    choose_columns,
+    is_enough,
+    named_roles,
+    refuse_unread,
+    roles_of,
+)
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
+from clozelab.readers.lines import whole_characters
 from clozelab.readers.records import Row, Table
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -47,6 +54,8 @@ METHODS = {
 """Act -> the predictor's method, where that is called otherwise."""
 ROLES_BY_ROW = ("answer", "tag")
 """Acts whose objects may differ in their keys: words or text, passages or text."""
+TEXT_KEYS = ("text", "pair", "question")
+"""Keys of the command line that give one text."""
 CONSTANT_ROLES = ("pair", "question")
 """Roles whose one text the command line may give for every row of a file."""
 MODEL_KEYS = ("device", "precision", "label_names")
@@ -63,6 +72,9 @@ ERRORS = ("mark", "raise")
 ROWS_AT_ONCE = 2048
 Answered = Iterator[tuple[Row, object]]
 """Rows in order, each with its answer or `Unanswered`."""
+
+
+# The command line
 
 
 def load_predictor(name: str, values: Mapping[str, str]) -> Predictor:
@@ -137,6 +149,9 @@ def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
         else:
             options[key] = int(value)
     return options
+
+
+# Rows
 
 
 def roles_of_file(
@@ -232,6 +247,37 @@ def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str
     except ValueError as error:
         return str(error).removeprefix("it ")
     return None
+
+
+def row_of_command_line(values: Mapping[str, str]) -> Table:
+    """The one text of a command line, as a file of one row."""
+    # A terminal's bytes that are not UTF-8 come as halves of characters.
+    record = {key: whole_characters(values[key]) for key in TEXT_KEYS if key in values}
+    return Table(
+        Path("text="), "jsonl", list(record), lambda *_: iter([(1, record)]), place_format="text"
+    )
+
+
+def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
+    """What the words of a command line are read as.
+
+    ValueError where one is missing, or is nothing for the act.
+    """
+    roles = {role: role for role in named_roles(file.columns, act)}
+    for key in file.columns:
+        if key not in roles:
+            raise ValueError(
+                f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}",
+            )
+    if not is_enough(roles, act):
+        needs = "pair= beside text="
+        if act == "answer":
+            needs = "question= beside text=, its passage"
+        raise ValueError(f"do={act} needs {needs}")
+    return roles
+
+
+# Answers
 
 
 def answer_rows(

@@ -347,7 +347,9 @@ def read_claims(path: Path) -> TableSpec:
             entries[key] = file[key]
     for entry in file.get("columns") or ():
         if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
-            entries["columns"].append({"task": entry.get("name", "")} | entry)
+            name = str(entry.get("name", entry.get("task")))
+            scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
+            entries["columns"].append({"name": name, "task": name} | scale)
     try:
         return TableSpec.model_validate({"claims": []} | entries)
     except ValidationError as error:

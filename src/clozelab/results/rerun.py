@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.results.answers import unnamed_positive_label
-from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.record import Record, changes, read_record, write_record
 from clozelab.runs.store import fingerprint_of
 from clozelab.terminal import say
@@ -58,7 +58,7 @@ class Comparison:
 
 def refuse_other_version(record: Record) -> None:
     """ValueError for a run whose results are of another version than those that this code makes."""
-    version = RESULTS_VERSIONS[record.stage]
+    version = results_version_of(record.stage, record.config)
     if record.results_version == version:
         return
     commit = "unknown"

@@ -387,7 +387,7 @@ class _Arrangement:
         """A data set in the unit of its metric, which may be another than its column's."""
         for run in self.own_runs:
             if run.task == dataset.task and dataset.metric in run.values:
-                scale = scale_of(dataset.column, dataset.metric, run.scores[dataset.metric])
+                scale = scale_of(None, dataset.metric, run.scores[dataset.metric])
                 return replace(dataset, scale=scale)
         return dataset
 

@@ -255,3 +255,21 @@ def open_run(path: str) -> Record:
     if record.status == DAMAGED:
         raise ValueError(f"{path} is damaged: {record.problem}")
     return record
+
+
+def find_record(path: Path) -> Record | None:
+    """The record of the run that a model's path is, or lies in (RUN/encoder)."""
+    # RUN, or RUN/encoder and RUN/model.
+    for folder in (path, path.parent):
+        if folder.is_dir():
+            record = read_record(folder)
+            if record is not None:
+                return record
+    return None
+
+
+def is_unfinished(path: Path, record: Record | None) -> bool:
+    """Whether a path is a pre-training run without an encoder's folder."""
+    if record is None or record.stage != "pretrain":
+        return False
+    return not (record.folder / "encoder").is_dir() and (path / "run.json").is_file()

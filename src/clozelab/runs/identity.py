@@ -16,8 +16,18 @@ RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for
 the same, and no comparison mixes both (docs/decisions/0019). Older runs and packs are still
 read."""
+FURTHER_VERSIONS = {"task.data.train_columns": 1}
+"""Key -> how often the results have changed of configurations with it alone (here: contrastive
+tasks). Added to the stage's version."""
 
 SEED_KEYS = ("seed", "pretrain_seed")
+
+
+def results_version_of(stage: str, config: ReadOnlyJson) -> int:
+    """Return the version of what this code makes of a recorded configuration; 0 of no stage."""
+    leaves = flatten(dict(config))
+    further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
+    return RESULTS_VERSIONS.get(stage, 0) + sum(further)
 
 
 def identity_of(config: ReadOnlyJson) -> JsonObject:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.runs.code import code_hash
-from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of, results_version_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
 from clozelab.runs.record import RUN_FILE, Record, read_record
 from clozelab.text.plain import JsonObject, ReadOnlyJson
@@ -23,8 +23,9 @@ def is_record_of(record: Record, *, stage: str, config: Composed) -> bool:
 
     ValueError where the configuration lacks a value.
     """
-    is_current = record.stage == stage and record.results_version == RESULTS_VERSIONS[stage]
-    return is_current and identity_of(record.config) == identity_of(config.recorded)
+    if record.stage != stage or record.results_version != results_version_of(stage, record.config):
+        return False
+    return identity_of(record.config) == identity_of(config.recorded)
 
 
 def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:

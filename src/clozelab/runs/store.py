@@ -29,7 +29,7 @@ from clozelab.config import Composed
 from clozelab.files.digests import digest
 from clozelab.runs.code import code_of
 from clozelab.runs.early_log import hand_over
-from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.inputs import UNWATCHED, encoder_fingerprint, watched_files
 from clozelab.runs.outcome import ending
 from clozelab.runs.provenance import provenance_of
@@ -504,7 +504,7 @@ def new_record(
     ValueError where a mandatory value of the configuration is missing.
     """
     plain = config.recorded
-    version = RESULTS_VERSIONS[stage]
+    version = results_version_of(stage, plain)
     code = code_of(stage, plain)
     # of each module, so that arms that use others may be compared in those of both
     modules = {name: module_hash[:8] for name, module_hash in code.items()}
