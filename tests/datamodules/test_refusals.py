@@ -584,13 +584,13 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
             test_labelled.write_table(tmp_path, "text\tlabel\na\t1\n"), test_labelled.SINGLE
         ),
         ValueError,
-        r"no column 'sentence'; its columns are \['text', 'label'\]",
+        r"no column 'sentence'; its columns are 'text', 'label'",
     ),
     (
         "json without the text column",
         json_without_the_text_column,
         ValueError,
-        r"no column 'text'; its columns are \['s', 'label'\]",
+        r"no column 'text'; its columns are 's', 'label'",
     ),
     (
         "a line that is no json",

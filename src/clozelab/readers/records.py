@@ -125,10 +125,10 @@ def check_columns(
     for name in names:
         if name not in columns:
             near = nearest(name, columns)
-            meant = f"did you mean {near!r}? " if near else ""
+            meant = f" (did you mean {near!r}?)" if near else ""
             listed = ", ".join(map(repr, columns))
             raise ValueError(
-                f"{where} has no column {name!r}; {meant}its columns are {listed}{advice}"
+                f"{where} has no column {name!r}; its columns are {listed}{meant}{advice}"
             )
         if columns.count(name) > 1:
             raise ValueError(f"{where} has two columns {name!r}; rename one")
