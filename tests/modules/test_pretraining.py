@@ -590,7 +590,7 @@ def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None
     """With the setting off it passes without a word, as it always did."""
     ToyRun(tmp_path / "off").fit(Spike(6))
     run = ToyRun(tmp_path / "stop", spike="stop", interval=5)
-    with pytest.raises(DivergedError):
+    with pytest.raises(DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such"):
         run.fit(Spike(6))
     assert load_file(tmp_path / "stop" / "checkpoints" / "last.ckpt")["global_step"] == 5
     calm = ToyRun(tmp_path / "calm", spike="stop", interval=5)
@@ -834,3 +834,30 @@ def test_a_run_that_went_on_from_the_checkpoint_before_the_last_can_roll_back(
     run.options["interval"] = 100
     run.fit(Spike(5))
     assert run.module.facts()["steps_left_out"] == [5]
+
+
+class Poison(Callback):
+    def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        if trainer.global_step == 2:
+            with torch.no_grad():
+                module.model.encoder.embed.weight.fill_(float("nan"))
+
+
+class PoisonMoments(Callback):
+    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        if trainer.global_step == 4:
+            next(iter(trainer.optimizers[0].state.values()))["exp_avg_sq"][0] = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("callback", "reason"),
+    [
+        (Poison(), r"step 3: the loss is nan .* learning rate 0\.00875"),
+        (PoisonMoments(), "step 4: weights or optimizer state"),
+    ],
+)
+def test_what_is_no_number_any_more_ends_the_run(
+    tmp_path: Path, callback: Callback, reason: str
+) -> None:
+    with pytest.raises(DivergedError, match=reason):
+        ToyRun(tmp_path, interval=2).fit(callback)
