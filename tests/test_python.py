@@ -381,10 +381,10 @@ def test_what_predict_refuses(
         (("text=a", "do=answer"), "do=answer needs question= beside text="),
         (("--test",), "is no complete fine-tuning"),
         (("input=nowhere.txt",), "there is no such file"),
-        ((where, "do=embed"), "in.txt:1 is not UTF-8 text"),
+        ((where, "do=embed"), "in.txt:1 is damaged: not UTF-8 text"),
         (("text=a", f"output={tmp_path}/no/x.npy"), "give a file, in a folder that is there"),
         (("text=a", "do=embed", "question=who"), "question= is nothing for do=embed"),
-        ((f"input={tmp_path / 'in.jsonl'}",), "in.jsonl:1 is no JSON object"),
+        ((f"input={tmp_path / 'in.jsonl'}",), "in.jsonl:1 begins a JSON array"),
         (
             ("text=a [MASK]", f"output={tmp_path / 'x.npy'}"),
             "only do=embed gives what a .npy file holds",

@@ -13,7 +13,7 @@ from tests.calling import call_with_fixtures
 from tests.corpus import test_prepare, test_tables
 
 from clozelab.corpus.files import Source, matching_files
-from clozelab.corpus.tables import open_table
+from clozelab.readers.tables import open_table
 
 data = test_prepare.data
 

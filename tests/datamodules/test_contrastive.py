@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 from tests.datamodules.test_labelled import TASK
@@ -74,6 +76,51 @@ def test_an_examples_texts_are_neighbours_in_the_batch(
     preview = data.preview()
     assert preview.train.labels is None and preview.validation.labels == ["5", "3", "0"]
     assert preview.train.texts["text"][1] == "the cat 1"
+
+
+def test_texts_are_the_same_where_their_tokens_are(make: Any, tmp_path: Path) -> None:
+    data = make("text", "same")
+    rows = [("the cat", "The  Cat"), ("a mat", "the cat"), ("the mat", "a mat")]
+    lines = [json.dumps({"text": text, "same": same}) for text, same in rows]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+    data.setup()
+    assert data.train_targets["text_numbers"].tolist() == [[0, 0], [1, 0], [2, 1]]
+    (batch,) = TrainingBatches(data, range(1), 0, 1)
+    expected = data.train_targets["text_numbers"][batch["example_index"]]
+    assert batch["text_numbers"].tolist() == expected.tolist()
+
+
+def test_batches_are_drawn_without_regard_to_length(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths vary within a batch as they do in the file; sorted by length they would not."""
+    draw = np.random.default_rng(0)
+    texts = [" ".join(["cat"] * number) for number in draw.integers(1, 40, 600)]
+    rows = [json.dumps({"text": text, "same": text}) for text in texts]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
+    data = make("text", "same")
+    data.setup()
+    lengths = data.train_sequences.lengths
+
+    def epoch(number: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
+        steps = range(150 * number, 150 * (number + 1))
+        batches = TrainingBatches(data, steps, rank, world_size)
+        return [batch["example_index"].tolist() for batch in batches]
+
+    def share_within(batches: list[list[int]]) -> float:
+        """Variance of lengths within batches, of four examples each, beside that of all."""
+        return float(np.mean([lengths[batch].var(ddof=1) for batch in batches]) / lengths.var())
+
+    first, second = epoch(0), epoch(1)
+    for batches in (first, second):
+        assert sorted(chain.from_iterable(batches)) == list(range(600))
+        assert 0.85 < share_within(batches) < 1.15
+    # a pure function of seed, step, rank and number of ranks
+    assert first == epoch(0) != second
+    parts = zip(epoch(0, 0, 2), epoch(0, 1, 2), strict=True)
+    assert [sorted(a + b) for a, b in parts] == [sorted(batch) for batch in first]
+    monkeypatch.setattr(ContrastiveDataModule, "groups_by_length", True)
+    assert share_within(epoch(0)) < 0.1
 
 
 def test_the_baseline_is_the_share_of_common_words(make: Any) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.baselines import Texts, guess_classes
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, Values
 from clozelab.metrics import glue
-from clozelab.metrics.metric import Metric, Scorer, by_name
+from clozelab.metrics.metric import Scorer, by_name
 from clozelab.modules.model import MULTI_LABEL
 
 
@@ -36,7 +36,7 @@ class LabelSet(LabelKind):
     predicts = "a set of labels"
     problem_type = "multi_label_classification"
     scorers: ClassVar = by_name(
-        Scorer(Metric.share("accuracy"), _exact_match), Scorer(Metric.share("f1"), _micro_f1)
+        Scorer.share("accuracy", _exact_match), Scorer.share("f1", _micro_f1)
     )
 
     def encode(self, labels: Sequence[Collection[str]]) -> Values:

@@ -1,5 +1,5 @@
-"""In-batch negatives, negatives of one's own, and SimCSE: losses and gradients of a plain loop and
-of sentence-transformers.
+"""In-batch negatives, negatives of one's own, SimCSE, and copies: losses and gradients of plain
+loops and of sentence-transformers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,20 @@ TRIPLES = [
 THEMSELVES = [(text, text) for text, _ in PAIRS]
 KINDS = {"pairs": PAIRS, "triples": TRIPLES, "themselves": THEMSELVES}
 TEMPERATURE = 0.05
+COPIES = {
+    # the first positive again, the first anchor again, and the first anchor as a positive
+    "pairs": [("a b", "c d e"), ("q", "c d e"), ("a b", "r s"), ("c d e", "x"), ("y z", "a b")],
+    # negatives of one's own that are a positive or an anchor of the batch, or stand twice
+    "triples": [
+        ("a b", "c d e", "x"),
+        ("q r", "s", "c d e"),
+        ("t", "u v", "a b"),
+        ("a b", "w", "x"),
+        ("y z", "z y", "z y"),
+    ],
+    "themselves": [("a b", "a b"), ("q r s", "q r s"), ("a b", "a b"), ("A  B", "a b"), ("x", "x")],
+}
+"""Examples with texts that stand there twice."""
 
 
 @pytest.fixture
@@ -51,7 +65,9 @@ def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
         flat = list(chain.from_iterable(texts))
         sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
         groups = GroupedSequences(sequences, len(texts[0]))
-        batch = make_batch(groups, np.arange(len(texts)), {"labels": np.full(len(texts), -1)})
+        numbers = sequences.content_numbers().reshape(len(texts), -1)
+        targets = {"labels": np.full(len(texts), -1), "text_numbers": numbers}
+        batch = make_batch(groups, np.arange(len(texts)), targets)
         return module.train(), batch
 
     return build
@@ -69,6 +85,89 @@ def plain_loss(vectors: list[list[Tensor]]) -> Tensor:
             scores.append(cosine / TEMPERATURE)
         losses.append(torch.stack(scores).exp().sum().log() - scores[own])
     return sum(losses, torch.zeros(())) / len(losses)
+
+
+def as_read(texts: tuple[str, ...]) -> list[str]:
+    """The tokenizer reads no case and no second blank."""
+    return [" ".join(text.lower().split()) for text in texts]
+
+
+def stands_for(candidate: tuple[int, int], own: int, texts: list[list[str]]) -> bool:
+    """Whether a text (column, example) says what an example's anchor or positive says."""
+    column, example = candidate
+    anchor, positive = texts[own][:2]
+    is_of_the_same_anchor = column == 1 and texts[example][0] == anchor
+    return texts[example][column] in (anchor, positive) or is_of_the_same_anchor
+
+
+def numpy_loss(
+    vectors: np.ndarray, texts: list[list[str]], *, masks: bool = True
+) -> tuple[float, np.ndarray]:
+    """vectors [B, columns, H] -> the mean loss and its gradient, without what stands for a text."""
+    lengths = np.linalg.norm(vectors, axis=2, keepdims=True)
+    units = vectors / lengths
+    of_units = np.zeros_like(units)
+    num_examples, num_columns, _ = vectors.shape
+    losses = []
+    for own in range(num_examples):
+        candidates = [(1, own)]
+        for column in range(1, num_columns):
+            for example in range(num_examples):
+                is_other = (column, example) != (1, own)
+                if is_other and not (masks and stands_for((column, example), own, texts)):
+                    candidates.append((column, example))
+        chosen = np.stack([units[example, column] for column, example in candidates])
+        scores = chosen @ units[own, 0] / TEMPERATURE
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        losses.append(-np.log(shares[0]))
+        slopes = (shares - np.eye(len(shares))[0]) / (TEMPERATURE * num_examples)
+        of_units[own, 0] += slopes @ chosen
+        for slope, (column, example) in zip(slopes, candidates, strict=True):
+            of_units[example, column] += slope * units[own, 0]
+    along = (of_units * units).sum(2, keepdims=True) * units
+    return float(np.mean(losses)), (of_units - along) / lengths
+
+
+@pytest.mark.parametrize("masks", [True, False])
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_copy_is_no_negative(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: str, masks: bool
+) -> None:
+    """Loss and gradient equal numpy's, and are not those of a loss that masks nothing."""
+    module, batch = make(COPIES[kind], "mean", dropout=0.1)
+    kept: list[Tensor] = []
+    sentence_states = module.encoder.sentence_states
+
+    def keep(*arguments: Any) -> Tensor:
+        kept.append(sentence_states(*arguments))
+        kept[-1].retain_grad()
+        return kept[-1]
+
+    monkeypatch.setattr(module.encoder, "sentence_states", keep)
+    loss = module.loss(module.logits(batch), batch) / len(COPIES[kind])
+    loss.backward()
+    (states,) = kept
+    shape = (len(COPIES[kind]), -1, states.shape[1])
+    texts = [as_read(example) for example in COPIES[kind]]
+    vectors = states.detach().double().numpy().reshape(shape)
+    expected, gradient = numpy_loss(vectors, texts, masks=masks)
+    difference = np.abs(states.grad.numpy().reshape(shape) - gradient).max()
+    if masks:
+        assert float(loss.detach()) == pytest.approx(expected, abs=1e-6)
+        assert difference <= 1e-5 * np.abs(gradient).max()
+    else:
+        assert float(loss.detach()) < expected - 0.01
+        assert difference > 0.01 * np.abs(gradient).max()
+
+
+def test_a_batch_of_one_text_has_nothing_to_learn(make: Any) -> None:
+    module, batch = make([("a b", "a b")] * 4, "mean", dropout=0.1)
+    loss = module.loss(module.logits(batch), batch)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
+    assert gradients and all(bool((gradient == 0).all()) for gradient in gradients)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,20 +200,28 @@ def test_loss_and_gradients_are_a_plain_loop_on_transformers_states(
     assert gradient.abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("has_copies", [False, True])
 @pytest.mark.parametrize("kind", ["pairs", "triples"])
-def test_loss_is_sentence_transformers(make: Any, tmp_path: Path, kind: str) -> None:
+def test_loss_is_sentence_transformers(
+    make: Any, tmp_path: Path, kind: str, has_copies: bool
+) -> None:
+    """Of texts that stand there once; theirs takes copies for negatives."""
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
 
-    module, batch = make(KINDS[kind], "mean")
+    texts = COPIES[kind] if has_copies else KINDS[kind]
+    module, batch = make(texts, "mean")
     files = sentence_files(SentenceVectors("mean"), module.encoder.config, 16)
     write_model(tmp_path / "m", module.encoder, {}, TOKENIZER, extra_files=files)
     theirs = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
     loss = losses.MultipleNegativesRankingLoss(theirs, scale=1 / TEMPERATURE)
-    features = [theirs.tokenize(list(column)) for column in zip(*KINDS[kind], strict=True)]
+    features = [theirs.tokenize(list(column)) for column in zip(*texts, strict=True)]
     expected = float(loss(features, None).detach())
-    ours = float(module.loss(module.logits(batch), batch).detach()) / len(PAIRS)
-    assert ours == pytest.approx(expected, abs=1e-5)
+    ours = float(module.loss(module.logits(batch), batch).detach()) / len(texts)
+    if has_copies:
+        assert ours < expected - 0.01
+    else:
+        assert ours == pytest.approx(expected, abs=1e-6)
 
 
 def test_simcse_has_two_dropouts_of_each_text(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

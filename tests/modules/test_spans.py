@@ -15,15 +15,7 @@ from torch.nn import functional as F
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.squad import (
-    SquadExamples,
-    SquadFeatures,
-    SquadQuestion,
-    SquadSplit,
-    WindowSettings,
-    build_features,
-    read_squad,
-)
+from clozelab.datamodules.squad import SquadFeatures, SquadSplit, WindowSettings, build_features
 from clozelab.metrics.squad import score_v1
 from clozelab.modules.spans import (
     NBestSettings,
@@ -33,6 +25,7 @@ from clozelab.modules.spans import (
     softmax,
     window_candidates,
 )
+from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
 
 SENTENCE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
 

@@ -39,6 +39,18 @@ def compared(first: Record, second: Record, score: str) -> str:
     return " ".join(describe(pair_runs(first, *answers, score)))
 
 
+def test_a_character_that_ends_lines_elsewhere_ends_no_answer(tmp_path: Path) -> None:
+    """Python's splitlines() takes U+2028 and U+0085 for line ends; labels may hold them."""
+    labels = ["one\u2028half", "two\x85", "three\x0c"]
+    rows = [
+        {"id": f"{n}\u2029", "prediction": label, "label": label} for n, label in enumerate(labels)
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (tmp_path / "predictions.jsonl").write_text("".join(lines), encoding="utf-8")
+    answers = read_answers(tmp_path / "predictions.jsonl")
+    assert answers.labels == labels and answers.ids == ["0\u2029", "1\u2029", "2\u2029"]
+
+
 def test_mcnemar_is_exact(tmp_path: Path) -> None:
     labels = ["1"] * 20
     first = run(tmp_path / "a", ["1"] * 12 + ["0"] * 8, labels)

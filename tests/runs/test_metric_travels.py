@@ -10,6 +10,7 @@ import json
 import shutil
 import string
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_absolute_error
 
+from clozelab.analysis.contrasts import ContrastTerm, make_contrast
 from clozelab.analysis.schema import Scale
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import judge
@@ -187,6 +189,31 @@ def test_of_several_learning_rates_the_one_with_the_smallest_error_stands_in_the
     found = build_table(table.experiment, find(root))
     cell = found.cells["close", found.with_results[0].key]
     assert cell.estimate is not None and cell.estimate.mean == pytest.approx(0.3)
+
+
+def test_scores_in_two_units_are_not_subtracted(trained: Path, tmp_path: Path) -> None:
+    table = table_of(trained, tmp_path, CLAIMS[:1])
+    (column,) = table.with_results
+    other = replace(column, key="other", scale=Scale("percent", higher_is_better=True))
+    terms = (ContrastTerm(1.0, "close", column), ContrastTerm(-1.0, "far", other))
+    cells = dict(table.cells) | {("far", "other"): table.cells["far", column.key]}
+    contrast = make_contrast(replace(table, cells=cells), terms)
+    reason = contrast.obstacles.incomparability
+    assert reason is not None
+    assert reason.text == "another unit: points and percent cannot be subtracted"
+
+
+def test_what_paper_yaml_says_has_to_agree_with_the_runs(trained: Path, tmp_path: Path) -> None:
+    table = table_of(trained, tmp_path, CLAIMS)
+    for unit, rises in (("points", False), ("percent", True)):
+        declared = {"unit": unit, "higher_is_better": rises}
+        column = table.experiment.columns[0].model_copy(update=declared)
+        experiment = table.experiment.model_copy(update={"columns": (column,)})
+        if unit == "points":
+            build_table(experiment, table.runs)
+            continue
+        with pytest.raises(ValueError, match="says percent, higher is better, and its runs have"):
+            build_table(experiment, table.runs)
 
 
 def test_what_guessed_by_the_name_is_refused_or_has_no_unit(trained: Path) -> None:

@@ -23,6 +23,7 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 
+from clozelab.assembly import finetuning as assembly
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -35,11 +36,14 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
-from clozelab.runs.identity import RESULTS_VERSIONS
-from clozelab.stages import finetune as stage
+from clozelab.results.rerun import refuse_other_version
+from clozelab.runs.identity import FURTHER_VERSIONS, RESULTS_VERSIONS, results_version_of
+from clozelab.runs.record import Record
+from clozelab.runs.reuse import is_record_of
 from clozelab.stages import pretrain
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
+PINNED_FURTHER_VERSIONS = {"task.data.train_columns": 1}
 BATCHES = {
     "mlm_nsp": "d418ecd29ded6181",
     "ltr": "471f8d177e175205",
@@ -76,6 +80,8 @@ LOSSES = {
         3.272553,
         3.580675,
     ],
+    "siamese": [0.3233225, 0.2568082, 0.2140658, 0.287577],
+    "contrastive": [1.523784, 1.033665, 1.256641, 1.118365],
     "tags": [1.604399, 1.874876, 1.219478, 1.203426, 1.266398, 0.9671223, 0.821246, 0.662186],
     "tags_features": [
         1.615214,
@@ -97,6 +103,8 @@ SCORES = {
     "spans": [32.24868, 28.1746],
     "spans_bilstm": [23.35498, 33.01768],
     "spans_or_none": [36.11111, 39.44444],
+    "siamese": [-0.1646237, -0.1786342],
+    "contrastive": [-0.1471106, -0.1471106],
     "tags": [0.3030303, 0.3428571],
     "tags_features": [0.3928571, 0.4285714],
 }
@@ -109,6 +117,8 @@ ANSWERS = {
     "spans": "42030fb60ebb03fe",
     "spans_bilstm": "42030fb60ebb03fe",
     "spans_or_none": "70071a3c371ea8a2",
+    "siamese": "cc56a789b767bfc6",
+    "contrastive": "cc56a789b767bfc6",
     "tags": "f8b8c000d0a75d8b",
     "tags_features": "f8b8c000d0a75d8b",
 }
@@ -129,6 +139,8 @@ FAMILIES = {
     "spans": ["task=squad_v1", "task.data.doc_stride=16"],
     "spans_bilstm": ["task=squad_v1", "task.data.doc_stride=16", "head=bilstm"],
     "spans_or_none": ["task=squad_v2", "task.data.doc_stride=16"],
+    "siamese": ["task=stsb_siamese", "learning_rate=0.001"],
+    "contrastive": ["task=stsb_simcse", "learning_rate=0.001"],
     "tags": ["task=ner_conll2003"],
     "tags_features": [
         "task=ner_features_conll2003",
@@ -337,9 +349,50 @@ def require_losses(name: str, found: list[float]) -> None:
 
 
 def test_the_values_here_are_of_these_versions() -> None:
-    assert RESULTS_VERSIONS == PINNED_VERSIONS, (
+    assert (RESULTS_VERSIONS, FURTHER_VERSIONS) == (PINNED_VERSIONS, PINNED_FURTHER_VERSIONS), (
         "pin the values of these versions: this file's tests print them"
     )
+
+
+@pytest.mark.parametrize(
+    ("stage", "words", "version"),
+    [
+        ("finetune", ["task=stsb_simcse"], 6),
+        ("finetune", ["task=stsb", "+task/format@task=contrastive"], 6),
+        ("finetune", ["task=stsb_siamese"], 5),
+        ("finetune", ["task=stsb"], 5),
+        ("evaluate", ["measure=similarity"], 4),
+        ("pretrain", [], 6),
+    ],
+    ids=str,
+)
+def test_a_kind_of_task_has_a_further_version(stage: str, words: list[str], version: int) -> None:
+    """Contrastive tasks alone: copies are no negatives, and lengths are mixed."""
+    assert results_version_of(stage, composed(stage, words).recorded) == version
+
+
+def test_an_older_contrastive_run_is_of_another_version() -> None:
+    """It is not taken for done, nor made again; one of another task of the same version is."""
+    for task, is_current in (("stsb_simcse", False), ("stsb_siamese", True)):
+        config = composed("finetune", [f"task={task}", "encoder=there"])
+        record = Record(
+            status="complete",
+            stage="finetune",
+            scale="demo",
+            fingerprint="",
+            results_version=5,
+            config=config.recorded,
+            inputs={},
+            watched={},
+            started="",
+            folder=Path("there"),
+        )
+        assert is_record_of(record, stage="finetune", config=config) == is_current
+        if is_current:
+            refuse_other_version(record)
+        else:
+            with pytest.raises(ValueError, match="version 5 of finetune, and this code makes ver"):
+                refuse_other_version(record)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -433,7 +486,7 @@ def test_every_kind_of_task(
         made.append(rounded([found.scores, found.predictions, found.is_collapsed]))
         return write_results(folder, module, task)
 
-    monkeypatch.setattr(stage, "write_results", keep)
+    monkeypatch.setattr(assembly, "write_results", keep)
     words = [
         "epochs=2",
         "evaluations_per_epoch=1",

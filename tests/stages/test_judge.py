@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from tests.screens import Screens
 
+from clozelab.analysis.schema import IN_PERCENT, Scale
 from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import judge
@@ -74,6 +75,35 @@ def test_one_seed_decides_nothing(tmp_path: Path) -> None:
     spec = read_claims(tmp_path / "claims.yaml")
     (judgement,) = judge(make_score_table(read_score_file(path), spec.claims, spec.stopping))
     assert judgement.verdict is Verdict.ONE_SEED
+
+
+UNITS = "columns: [{name: NAME, unit: points, higher_is_better: false}]\n"
+
+
+def test_a_file_of_claims_declares_a_unit_and_the_rest_is_said_to_be_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["arm,seed,task,score"]
+    for seed in (1, 2, 3):
+        lines += [f"a,{seed},mae,0.{seed}", f"b,{seed},mae,0.{seed + 2}", f"a,{seed},t,{seed}"]
+    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
+    files[0].write_text("\n".join(lines))
+    claims = "claims:\n- {text: t, compare: [a, b, mae], direction: lower}\n"
+    files[1].write_text(UNITS.replace("NAME", "mae") + claims)
+    assert main(["judge", *map(str, files)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Taken for percent, where higher is better: t." in printed
+
+    spec = read_claims(files[1])
+    table = make_score_table(read_score_file(files[0]), spec.claims, None, spec.columns)
+    scales = {column.heading: column.scale for column in table.columns}
+    assert scales == {"mae": Scale("points", higher_is_better=False), "t": IN_PERCENT}
+
+    for name, message in (("mea", "'mea' is no task of the scores"), ("", "belong together")):
+        entry = UNITS.replace("NAME", name or "mae")
+        files[1].write_text((entry if name else entry.replace("unit: points, ", "")) + claims)
+        assert main(["judge", *map(str, files)]) != 0
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_finetuning_seeds_are_averaged_inside_a_pretraining_seed(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ REFUSED = [
         ["say text=FIRST,day for the texts of two columns"],
     ),
     (["input=one.jsonl"], ["did you mean 'pair'? Call it so, or say text=text,sentence2"]),
-    (["input=lines.txt", "errors=raise"], ["lines.txt:3 is not UTF-8"]),
+    (["input=lines.txt", "errors=raise"], ["lines.txt:3 is damaged: not UTF-8"]),
     (["input=none.txt"], ["none.txt:1 has no token"]),
     (["input=lines.txt", "errors=skip"], ["errors=skip: choose one of mark, raise"]),
     (["text=a", "label_names={nope: x}"], ["has no label 'nope'"]),

@@ -311,7 +311,7 @@ def test_queries_of_a_table_are_its_texts(
         ("queries=q.csv", "ask,say\na,b\n", "nobody can tell which is the text"),
         ("queries=q.csv", "text,pair\na,b\n", "has two texts a row, and a query is one"),
         ("queries=q.jsonl", '{"text": "a"}\n{"text": 5}\n', "q.jsonl:2 holds no text"),
-        ("queries=q.jsonl", '{"text": "a"}\n{"te\n', "q.jsonl:2 is no JSON"),
+        ("queries=q.jsonl", '{"text": "a"}\n{"te\n', "q.jsonl:2 is damaged: no JSON object"),
         ("queries=q.txt", "\n \n", "queries=q.txt has no text to search for"),
     ],
 )

@@ -76,8 +76,9 @@ def instances_by_step(bound: BoundPhase) -> NDArray[np.int32]:
 def export_checkpoint(run: Path, to: Path | None) -> Path:
     """Write the encoder of a run's newest checkpoint; returns its folder.
 
-    That is RUN/encoders/step-N unless `to` is given. ValueError where the run has no checkpoint of
-    its own.
+    That is RUN/encoders/step-N unless `to` is given. A checkpoint holds whole weights whatever the
+    strategy: FSDP gathers its shards to save it. So one process on a CPU is enough, on any machine
+    that has the run's corpus. ValueError where the run has no checkpoint of its own.
     """
     record = read_record(run)
     checkpoint_path = newest_whole(run / "checkpoints", put_aside=False)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.corpus.rows import RowFile, open_rows
-from clozelab.corpus.tables import table_format
 from clozelab.datamodules.columns import trained_columns
-from clozelab.datamodules.files import text_lines
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import file_suffix
 from clozelab.modules import answering
+from clozelab.readers.lines import file_suffix, sound_lines
+from clozelab.readers.records import Table
+from clozelab.readers.rows import open_rows
+from clozelab.readers.tables import table_format
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -42,19 +42,9 @@ def queries_of(values: Mapping[str, str], model_path: Path) -> list[str]:
     if table_format(path) is not None or file_suffix(path) == ".json":
         queries = _queries_of_table(path, values, model_path)
     else:
-        queries = _queries_of_lines(path)
+        queries = [line for _, line in sound_lines(path)]
     if not queries:
         raise ValueError(f"queries={path} has no text to search for")
-    return queries
-
-
-def _queries_of_lines(path: Path) -> list[str]:
-    queries = []
-    for number, line in text_lines(path):
-        if line is None:
-            raise ValueError(f"queries={path}: line {number} is not UTF-8")
-        if line.strip():
-            queries.append(line)
     return queries
 
 
@@ -102,7 +92,7 @@ def most_similar(cosines: NDArray[np.float32], top_k: int) -> list[int]:
 def content_of(
     predictor: Predictor,
     model_path: Path,
-    file: RowFile,
+    file: Table,
     roles: Mapping[str, str],
     options: ReadOnlyJson,
 ) -> JsonObject:
@@ -118,7 +108,7 @@ def content_of(
         "model": encoder_fingerprint(folder),
         "precision": precision,
         "code": code_behind(["clozelab.modules.predictor.Predictor"]),
-        "file": file_sha256(Path(file.name)),
+        "file": file_sha256(file.path),
         "form": file.form,
         "columns": dict(roles),
     }

@@ -19,8 +19,9 @@ from itertools import chain, pairwise
 import numpy as np
 import sentencex
 
-from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, Shard
-from clozelab.files.lines import Advance, ignore
+from clozelab.corpus.files import CorpusCounts, Shard
+from clozelab.readers.bad_rows import MAX_BAD_FRACTION
+from clozelab.readers.lines import Advance, ignore
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 LANGUAGE = "en"

@@ -3,62 +3,52 @@
 A source is anything with a `name`, a `text_field` and `shards(index, data_dir)`; a shard is as
 `Shard` says. Here a shard is a file: of text (a row is one sentence, or the blank between
 documents), of JSON objects, or a table (csv, tsv, Parquet, Arrow). All but the last two may be
-packed (files/lines.py). A row that cannot be used is counted by reason and skipped; too many end
+packed (readers/lines.py). A row that cannot be used is counted by reason and skipped; too many end
 the run.
 NUL characters are removed and counted, as BERT's cleaning does.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from clozelab.corpus.tables import (
-    COLUMNAR,
-    DEFAULT_TEXT_COLUMN,
-    find_text_column,
-    open_table,
-    table_format,
-)
+from clozelab.corpus.text_column import DEFAULT_TEXT_COLUMN, find_text_column
 from clozelab.files.digests import file_facts
-from clozelab.files.lines import (
+from clozelab.readers.lines import (
+    NUL_REMOVED,
     Advance,
-    CountedFile,
-    chunks_of,
+    beginning_of,
     file_suffix,
     ignore,
-    lines_of,
+    text_lines,
 )
+from clozelab.readers.objects import begins_as_json, refuse_list, rows_of_objects
+from clozelab.readers.records import NOT_UTF8, DamagedRow
+from clozelab.readers.records import Rows as Records
+from clozelab.readers.tables import COLUMNAR, FORMATS, open_table, table_format
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
 # what a folder is searched for; a file or glob may have any
 TEXT_SUFFIXES = (".txt", ".text", "", ".jsonl", ".ndjson")
-CORPUS_TABLES = ("csv", "tsv", "parquet", "arrow")
-CORPUS_FORMATS = ("auto", "text", "jsonl", *CORPUS_TABLES)
-# more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
-MAX_BAD_FRACTION = 0.01
+CORPUS_FORMATS = ("auto", "text", *FORMATS)
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
+MISSING = object()  # stands for the cell of a row that has no such field
 MOST_FIELDS = 12  # of a jsonl row, that an error names
-HEAD_BYTES = 4096
-JSON_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
-JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 # a table's beginning; a beginning of fewer rows says nothing about a file
 HEAD_ROWS = 1000
 MIN_HEAD_ROWS = 10
-NUL_REMOVED = "NUL character"
 
 HOW_TO_GET = (
     "expected: plain text (.txt: one sentence a line, a blank line between documents), jsonl with a"
@@ -128,7 +118,7 @@ class Shard(ABC):
     def num_bytes(self) -> int:
         return self.path.stat().st_size
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         """What decides the texts, as a manifest names it."""
         return {"name": self.name, **file_facts(self.path), "format": self.format}
 
@@ -139,10 +129,6 @@ class Shard(ABC):
         `advance` is told the bytes that were read from disk. ValueError for a binary or damaged
         file.
         """
-
-    @abstractmethod
-    def head(self, counts: CorpusCounts) -> Rows:
-        """The first rows."""
 
     def texts(self, counts: CorpusCounts, advance: Advance = ignore) -> Iterator[str]:
         """Texts of all usable rows; of a text file its lines, "" between documents.
@@ -158,7 +144,8 @@ class Shard(ABC):
         """
         # Read as the whole file will be; these counts are for this check alone.
         counts = CorpusCounts()
-        num_usable = sum(bool(text) for text in self._usable(self.head(counts), counts))
+        head = islice(self.rows(counts, ignore), HEAD_ROWS)
+        num_usable = sum(bool(text) for text in self._usable(head, counts))
         num_bad = counts.bad.total()
         num_rows = num_bad + num_usable
         if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
@@ -187,72 +174,49 @@ class TextFile(Shard):
     has_lines = True
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
-        with self.path.open("rb") as raw:
-            yield from self._rows_of(lines_of(self.path, CountedFile(raw, advance)), counts)
-
-    def head(self, counts: CorpusCounts) -> Rows:
-        with self.path.open("rb") as raw:
-            beginning = next(chunks_of(self.path, raw), b"")
-        *lines, _ = beginning.split(b"\n")  # the last one may be cut
-        return self._rows_of(lines, counts)
-
-    def _rows_of(self, lines: Iterable[bytes], counts: CorpusCounts) -> Rows:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = self._read(counts.without_nuls(line.decode("utf-8-sig")))
-            except UnicodeDecodeError:
-                row = BadRow("undecodable bytes")
-            if row is not None:
-                yield number, row
-
-    def _read(self, line: str) -> str | BadRow | None:
-        """The text of a line; None: it is no row."""
-        return line.strip()
-
-
-class JsonLinesFile(TextFile):
-    """An object a line: a document."""
-
-    has_lines = False
-
-    def _read(self, line: str) -> str | BadRow | None:
-        if not line.strip():
-            return None
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return BadRow("invalid JSON")
-        problem = f"no text in field {self.text_field!r}"
-        if not isinstance(row, dict):
-            return BadRow(problem)
-        cell = row.get(self.text_field)
-        if isinstance(cell, str):
-            return cell
-        return BadRow(problem, f" (there are {', '.join(sorted(row)[:MOST_FIELDS])})")
+        lines = text_lines(self.path, advance, keeps_empty_end=True, removed=counts.removed)
+        for number, line in lines:
+            if line is None:
+                yield number, BadRow(NOT_UTF8)
+            else:
+                # a file that was put together of others may have several byte order marks
+                yield number, line.removeprefix("\ufeff").strip()
 
 
 class TableFile(Shard):
     """A row of a table is a document; an empty cell is an empty one."""
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         return {**super().identity(), "column": self.text_field}
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
-        table = open_table(self.path, self.format)
-        for number, record in table.rows([self.text_field], advance):
-            if isinstance(record, str):
-                yield number, BadRow(record)
+        for number, record in self._records(counts, advance):
+            if isinstance(record, DamagedRow):
+                yield number, BadRow(record.problem)
                 continue
-            cell = record.get(self.text_field)
+            cell = record.get(self.text_field, MISSING)
             if isinstance(cell, str):
                 yield number, counts.without_nuls(cell)
             elif cell is None:
                 yield number, ""
             else:
-                yield number, BadRow(f"no text in column {self.text_field!r}")
+                problem = f"no text in field {self.text_field!r}"
+                fields = ", ".join(sorted(record)[:MOST_FIELDS])
+                yield number, BadRow(problem, f" (there are {fields})")
 
-    def head(self, counts: CorpusCounts) -> Rows:
-        return islice(self.rows(counts, ignore), HEAD_ROWS)
+    def _records(self, counts: CorpusCounts, advance: Advance) -> Records:
+        table = open_table(self.path, self.format)
+        return table.rows([self.text_field], advance, counts.removed)
+
+
+class JsonLinesFile(TableFile):
+    """An object a line is a document; not all objects need the same keys."""
+
+    def identity(self) -> PlainDict:
+        return Shard.identity(self)
+
+    def _records(self, counts: CorpusCounts, advance: Advance) -> Records:
+        return rows_of_objects(text_lines(self.path, advance, removed=counts.removed))
 
 
 @dataclass(frozen=True)
@@ -292,11 +256,7 @@ class Source:
         if file_format == "text":
             return TextFile(path, name, index, file_format, self.text_field)
         if file_format == "jsonl":
-            if JSON_ARRAY.match(_beginning_of(path)):
-                raise ValueError(
-                    f"{path} is one JSON array (it begins with [): write an object a line, without"
-                    " commas"
-                )
+            refuse_list(path)
             return JsonLinesFile(path, name, index, file_format, self.text_field)
         table = open_table(path, file_format)
         column = find_text_column(table, self.text_field, f"corpus.sources.{index}.text_field")
@@ -310,19 +270,14 @@ def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path],
     paths, num_left_out = matching_files(source.path, data_dir)
     if not paths:
         location = resolve_path(source.path, data_dir).absolute()
+        others = ""
+        if num_left_out:
+            others = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
         raise ValueError(
-            f"source {source.name}: no text files at {location}, nor from here\n{HOW_TO_GET}"
+            f"source {source.name}: no text files at {location}, nor from here{others}\n"
+            f"{HOW_TO_GET}"
         )
     return paths, num_left_out
-
-
-def _beginning_of(path: Path) -> bytes:
-    """By which JSON is known; nothing of a file that cannot be read."""
-    try:
-        with path.open("rb") as raw:
-            return next(chunks_of(path, raw), b"")[:HEAD_BYTES]
-    except (OSError, ValueError):
-        return b""  # who reads it says what is wrong
 
 
 def _refuse_json(path: Path, index: int) -> None:
@@ -330,8 +285,11 @@ def _refuse_json(path: Path, index: int) -> None:
 
     Their brackets and keys would be trained on.
     """
-    # {"text": ... or [{"...: no sentence of a text begins so
-    if JSON_BEGINNING.match(_beginning_of(path)):
+    try:
+        beginning = beginning_of(path)
+    except (OSError, ValueError):
+        return  # who reads it says what is wrong
+    if begins_as_json(beginning):
         key = f"corpus.sources.{index}.format"
         raise ValueError(
             f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"
@@ -394,7 +352,7 @@ def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
     for name, path in seen.items():
         if file_suffix(path) in TEXT_SUFFIXES:
             texts[name] = path
-        if table_format(path) in CORPUS_TABLES:
+        elif table_format(path) is not None:
             tables[name] = path
     # A table beside texts says something about them. But a LICENSE beside Parquet files is no text
     # of theirs.

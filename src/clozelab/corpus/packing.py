@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.random import Draws
+from clozelab.readers.lines import sound_lines
 
 if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenStream
@@ -388,8 +389,7 @@ def read_units(path: Path) -> list[str]:
             f"objective.token.units: there is no file {path}; give a text file with a phrase or a"
             " name a line"
         )
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    units = [line for line in lines if line]
+    units = [line.strip() for _, line in sound_lines(path)]
     if not units:
         raise ValueError(f"objective.token.units: {path} has no unit: write one a line")
     return units

@@ -24,7 +24,7 @@ import numpy as np
 from clozelab.corpus.documents import Document
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
-from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes
+from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 
 MIN_WORD_COUNT = 2  # of a word that gets an entry
 WORD = re.compile(r"[^\W\d_]+")
@@ -164,3 +164,31 @@ def _pieces_of(old: Tokenizer, text: str, goes_on: bool) -> list[int]:
     ids, _ = old.encode_words([text], inside=goes_on)
     # Bytes that are only a part of a character are shown as a question mark.
     return ids[ids != old.unk_id].tolist() if "\ufffd" not in text else []
+
+
+def read_words(file: Path) -> list[str]:
+    """Those of a file with one a line; ValueError for a line of two."""
+    words = []
+    for number, line in enumerate(read_text(file, "one word a line").splitlines(), start=1):
+        of_line = line.split()
+        if len(of_line) > 1:
+            raise ValueError(f"{file}:{number}: {line.strip()!r} is no one word; give one a line")
+        words += of_line
+    return words
+
+
+def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
+    """Another tokenizer, with [CLS] where the old one has it, and no more token types than it.
+
+    ValueError for one that ends a text with [CLS], which an XLNet alone reads there.
+    """
+    if old.cls_is_last:
+        return new.ending_with_cls()
+    if new.cls_is_last:
+        raise ValueError(
+            f"{new.path}: it ends a text with [CLS], and this model reads [CLS] first: give another"
+            " tokenizer (tokenizer=)"
+        )
+    if not old.has_token_types:
+        return new.with_token_types("one")
+    return new

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from clozelab.corpus.tables import refuse_twins
+from clozelab.files.origin import RUN_FILE
+from clozelab.readers.records import check_columns
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import read_json
 
@@ -92,7 +93,7 @@ def choose_columns(
     """
     # The caller has the first word.
     if named:
-        _refuse_missing(columns, named, where)
+        check_columns(columns, named, where)
         return _by_order(named, act, where)
     # Columns that are called as the roles are.
     column_of = {role: role for role in named_roles(columns, act)}
@@ -121,7 +122,7 @@ def choose_columns(
 def trained_columns(run: Path) -> list[str]:
     """The columns of texts that a fine-tuned run read; none of what is no such run."""
     try:
-        return list(read_json(run / "run.json")["config"]["task"]["data"]["text_columns"])
+        return list(read_json(run / RUN_FILE)["config"]["task"]["data"]["text_columns"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -208,13 +209,6 @@ def _meant_role(name: str) -> str | None:
     if word in SECOND_NAMES:
         return "pair"
     return nearest(word, [role for role in ROLES if role != "text"], cutoff=ALIKE)
-
-
-def _refuse_missing(columns: Sequence[str], named: Sequence[str], where: str) -> None:
-    for name in named:
-        if name not in columns:
-            raise ValueError(f"{where} has no column {name!r}; {hint(name, columns)}")
-    refuse_twins(columns, named, where)
 
 
 def _by_order(names: Sequence[str], act: str, where: str) -> dict[str, str]:

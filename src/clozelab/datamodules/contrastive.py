@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,10 +23,16 @@ COMMON = "share of common words"
 class ContrastiveDataModule(LabelledDataModule):
     """A training row is a text, one that belongs to it, and perhaps one that does not.
 
+    The texts of a batch are each other's negatives, so it is drawn without regard to length:
+    negatives that are all as long as the text would be told from it by anything but their length.
+    `text_numbers` [B, 2 or 3] of a batch say which of its texts are the same.
+
     Args:
         train_columns: the two or three columns of the training file. The same one twice is a text
             that belongs to itself.
     """
+
+    groups_by_length: ClassVar[bool] = False
 
     def __init__(self, *, train_columns: Sequence[str], **labelled: Any) -> None:
         super().__init__(**labelled)
@@ -49,7 +55,9 @@ class ContrastiveDataModule(LabelledDataModule):
     def read_splits(self) -> None:
         super().read_splits()
         group_size = len(self.train_layout.text_columns)
-        self.train_sequences = GroupedSequences(self.train.sequences, group_size)
+        sequences = self.train.sequences
+        self.train_sequences = GroupedSequences(sequences, group_size)
+        self.train_targets["text_numbers"] = sequences.content_numbers().reshape(-1, group_size)
 
     def refuse_without_dropout(self, config: EncoderConfig, dropout: float | None) -> None:
         """ValueError where a text belongs to itself, and nothing makes two vectors of it.

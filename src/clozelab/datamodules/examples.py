@@ -10,7 +10,8 @@ batch of any of them is one gather:
     offsets      0               4             7                 12
 
 Unusual: training batches hold examples of similar length, which on a CPU is worth a factor of two
-to three; the price is that they are not uniform draws.
+to three; the price is that they are not uniform draws. Where examples are each other's negatives,
+batches are drawn without regard to length.
 
 Letters: N sequences, B sequences of a batch, T tokens of a batch.
 """
@@ -76,6 +77,12 @@ class TokenSequences(Sequences):
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> TokenSequences:
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
+
+    def content_numbers(self) -> Ints:
+        """[N]: a number for each sequence; those of the same tokens have the same one."""
+        numbers: dict[bytes, int] = {}
+        pieces = np.split(self.input_ids, self.offsets[1:-1])
+        return np.array([numbers.setdefault(piece.tobytes(), len(numbers)) for piece in pieces])
 
     def cut_counts(self) -> dict[str, int]:
         if self.cut_tokens is None:

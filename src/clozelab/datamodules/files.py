@@ -28,11 +28,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
-from clozelab.corpus.tables import COLUMNAR, csv_line, table_format
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import COMPRESSIONS
-from clozelab.files.lines import text_lines as text_lines
 from clozelab.files.locks import exclusive_lock
+from clozelab.readers.delimited import csv_line
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
 
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_BAD_FRACTION = 0.01
 WARNINGS = "warnings"  # among a cache folder's facts: what building it warned of
 SOURCE = "{source}"  # stands there for the name of the file
 _used: set[str] = set()  # cache folders that this process has asked for
@@ -94,29 +91,6 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
         f" {Path(data_dir).absolute()}; set data_dir=FOLDER)\n  how to get it:"
         f" {' '.join(how_to_get.split())}"
     )
-
-
-def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
-    """ValueError for a file without rows, or with more damaged ones than are dirt.
-
-    `bad` says of each damaged row where it is and what is wrong ("FILE:LINE: problem").
-    """
-    if num_rows == 0:
-        raise ValueError(f"{path} has no examples")
-    # A file that ends without a line feed, in its last damaged row, was cut off.
-    is_plain_text = path.suffix not in COMPRESSIONS and table_format(path) not in COLUMNAR
-    if bad and is_plain_text and not path.read_bytes().endswith(b"\n"):
-        *_, (number, _) = text_lines(path)
-        if bad[-1].startswith(f"{path}:{number}: "):
-            raise ValueError(
-                f"{bad[-1]}: the file ends in the middle of this line, so it was cut; fetch it"
-                " again"
-            )
-    if len(bad) > MAX_BAD_FRACTION * num_rows:
-        raise ValueError(
-            f"{bad[0]}\n  {len(bad)} of {num_rows} rows do not fit {expected}: another format, or"
-            " damage"
-        )
 
 
 def baselines_of(data_dir: str | Path, path: Path) -> Scores:

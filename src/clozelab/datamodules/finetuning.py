@@ -152,6 +152,8 @@ class FinetuningDataModule(LightningDataModule):
     validation: Split  # as the task's module wants it: texts, labels, names
     validation_sequences: Sequences
     row_noun: ClassVar[str] = "line"  # what numbers a file's rows
+    # whether a training batch holds examples of similar length
+    groups_by_length: ClassVar[bool] = True
     # of the rows of which a part is held out for validation
     grouping: str = "rows with the same text stay together"
 
@@ -598,6 +600,10 @@ class TrainingBatches(IterableDataset[Batch]):
     ) -> None:
         self.sequences = data.train_sequences
         self.targets = data.train_targets
+        # Examples of one length are not sorted, so that batches are uniform draws.
+        self.sorting_lengths = data.train_sequences.lengths
+        if not data.groups_by_length:
+            self.sorting_lengths = np.zeros_like(self.sorting_lengths)
         self.plan = data.plan
         self.places = [data.loader_position(step) for step in steps]
         self.rank = rank
@@ -618,7 +624,7 @@ class TrainingBatches(IterableDataset[Batch]):
                 # The sequences that come first (epoch -1) share the first epoch's number: they are
                 # other sequences. All are numbered from the slice's beginning.
                 batches = bucketed_batches(
-                    self.sequences.lengths[sequences],
+                    self.sorting_lengths[sequences],
                     batch_size=self.plan.global_batch_size,
                     seed=self.plan.seed,
                     epoch=max(0, epoch),

@@ -24,7 +24,6 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tables import Record, Table, open_table, refuse_twins
 from clozelab.datamodules.baselines import BAG
 from clozelab.datamodules.examples import (
     GroupedSequences,
@@ -42,7 +41,6 @@ from clozelab.datamodules.files import (
     Facts,
     Preview,
     Scores,
-    refuse_wrong_file,
 )
 from clozelab.datamodules.finetuning import FinetuningDataModule, Split, TaskArguments
 from clozelab.datamodules.label_kinds import Classes, LabelKind, Number, kind_of
@@ -51,14 +49,16 @@ from clozelab.datamodules.labels import (
     CLASSES,
     NUMBERS,
     LabelColumn,
-    cell_text,
-    is_missing,
     refuse_one_class,
     warn_of_lacking_classes,
 )
 from clozelab.datamodules.splitting import pair_groups, quantiles_of, swapped_hashes, text_hashes
 from clozelab.files.digests import file_sha256
 from clozelab.metrics import glue
+from clozelab.readers.bad_rows import refuse_wrong_file
+from clozelab.readers.cells import cell_text, is_missing
+from clozelab.readers.records import DamagedRow, Record, Table, check_columns
+from clozelab.readers.tables import open_table
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import Json, JsonObject
 
@@ -162,9 +162,9 @@ class TableFormat:
             num_rows += 1
             cells = self._cells_of(record, id_column)
             if isinstance(cells, str):
-                damaged.append(f"{path}:{line}: {cells}")
+                damaged.append(f"{table.place(line)}: {cells}")
                 continue
-            if has_labels and not isinstance(record, str):
+            if has_labels and not isinstance(record, DamagedRow):
                 label = record.get(self.label_column)
                 if named_classes is not None:
                     label = named_classes.read(label)
@@ -204,17 +204,11 @@ class TableFormat:
         ValueError for one that is missing or stands there twice.
         """
         columns = list(self.text_columns)
+        advice = ""
         if has_labels:
             columns.append(self.label_column)
-        missing = [name for name in columns if name not in table.columns]
-        if missing:
-            advice = ""
-            if missing == [self.label_column]:
+            if set(self.text_columns) <= set(table.columns):
                 advice = " (a test file without labels can only be predicted)"
-            listed = ", ".join(map(repr, missing))
-            raise ValueError(
-                f"{table.path} has no column {listed}; its columns are {table.columns}{advice}",
-            )
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
             # Ids are worth having, but no reason to refuse a file.
@@ -222,7 +216,7 @@ class TableFormat:
             id_column = None
         if id_column is not None:
             columns.append(id_column)
-        refuse_twins(table.columns, columns, table.path)
+        check_columns(table.columns, columns, table.path, advice)
         return list(dict.fromkeys(columns)), id_column
 
     def _cells_of(
@@ -231,8 +225,8 @@ class TableFormat:
         id_column: str | None,
     ) -> tuple[str | None, tuple[str, ...]] | str:
         """A row's id and texts; of a damaged row, what is wrong with it."""
-        if isinstance(record, str):
-            return record
+        if isinstance(record, DamagedRow):
+            return record.problem
         columns = list(self.text_columns)
         if id_column is not None:
             columns.append(id_column)
@@ -478,7 +472,7 @@ class LabelledDataModule(FinetuningDataModule):
             path, layout.file_format, header=layout.columns, required=layout.text_columns
         )
         for number, record in table.rows([layout.label_column]):
-            if isinstance(record, str):
+            if isinstance(record, DamagedRow):
                 continue
             label = cell_text(record.get(layout.label_column))
             if glue.is_number(label) and not least <= float(label) <= largest:

@@ -9,9 +9,7 @@ no two classes.
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import re
 import unicodedata
 from collections import Counter
@@ -23,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.metrics import glue
+from clozelab.readers.cells import SHOWN_CHARACTERS, cell_text, is_missing
 from clozelab.text.formatting import shortened
 
 log = logging.getLogger(__name__)
 
 SHOWN_LINES = 3  # of many, that an error names
-SHOWN_CHARACTERS = 40  # of a wrong value
 # as libraries write a missing value; nobody calls a class so
 NOT_A_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")
 MAYBE_MISSING = ("None", "null", "NULL", "N/A", "NA", "n/a")  # these may be names, too
@@ -70,36 +68,6 @@ class Places:
         if self.count > len(self.lines):
             more = ", ..."
         return f"{self.count} rows, lines {numbers}{more}"
-
-
-def is_missing(value: object) -> bool:
-    """Whether a cell holds nothing: null, NaN, or pandas' NA or NaT."""
-    # Pandas' two by their names: it need not be installed.
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and math.isnan(value)
-
-
-def cell_text(value: object) -> str:
-    """A cell as text: a number or a truth as JSON writes it, a date as ISO does.
-
-    ValueError for a list or the like.
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool | int | float):
-        return json.dumps(value)
-    if isinstance(value, list | tuple | dict | bytes):
-        raise ValueError(f"{_kind_of(value)} ({shortened(repr(value), SHOWN_CHARACTERS)})")
-    return str(value)
-
-
-def _kind_of(value: object) -> str:
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, bytes):
-        return "bytes"
-    return "a list"
 
 
 class LabelColumn:

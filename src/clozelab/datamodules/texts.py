@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from clozelab.corpus.tables import refuse_twins
 from clozelab.datamodules.columns import (
     LISTS,
     SINGLE,
@@ -30,7 +29,8 @@ from clozelab.datamodules.columns import (
     roles_of,
     say_in_python,
 )
-from clozelab.datamodules.labels import is_missing
+from clozelab.readers.cells import is_missing
+from clozelab.readers.records import check_columns
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -216,7 +216,7 @@ def _of_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) ->
         columns = trained
     roles = _roles(names, act, columns, "the table")
     # Of two columns of one name pandas gives a table, whose items are the names.
-    refuse_twins(names, list(roles.values()), "the table")
+    check_columns(names, list(roles.values()), "the table")
     cells = {column: list(given[column]) for column in roles.values()}
     return Texts(_rows_of(cells, roles, act), table=given)
 

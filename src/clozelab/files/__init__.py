@@ -1,1 +1,1 @@
-"""Files on disk: atomic writes, checksums, locks, packed lines, and which run wrote a folder."""
+"""Files on disk: atomic writes, checksums, locks, and which run wrote a folder."""

@@ -90,15 +90,15 @@ def mean_absolute_error(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 # What a task's YAML may list under `metrics`: a new score is its function and a line here.
 OF_CLASSES = by_name(
-    Scorer(Metric.share("accuracy"), accuracy),
+    Scorer.share("accuracy", accuracy),
     Scorer(Metric.share("f1", is_of_one_class=True), f1_binary),
-    Scorer(Metric.share("macro_f1"), macro_f1),
-    Scorer(Metric.share("weighted_f1"), weighted_f1),
-    Scorer(Metric.share("matthews"), matthews_correlation),
+    Scorer.share("macro_f1", macro_f1),
+    Scorer.share("weighted_f1", weighted_f1),
+    Scorer.share("matthews", matthews_correlation),
 )
 OF_NUMBERS = by_name(
-    Scorer(Metric.share("pearson"), partial(correlation, "pearsonr")),
-    Scorer(Metric.share("spearman"), partial(correlation, "spearmanr")),
+    Scorer.share("pearson", partial(correlation, "pearsonr")),
+    Scorer.share("spearman", partial(correlation, "spearmanr")),
     Scorer(Metric("mae", "points", higher_is_better=False), mean_absolute_error),
 )
 SCORERS = OF_CLASSES | OF_NUMBERS

@@ -76,6 +76,11 @@ class Scorer:
     metric: Metric
     compute: Callable[..., float]
 
+    @classmethod
+    def share(cls, name: str, compute: Callable[..., float]) -> Scorer:
+        """A scorer whose result is a share of one, or a correlation (`Metric.share`)."""
+        return cls(Metric.share(name), compute)
+
     def __call__(self, *arguments: Any) -> float:
         return self.compute(*arguments)
 

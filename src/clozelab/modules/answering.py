@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING
 
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.corpus.rows import Row, RowFile
-from clozelab.datamodules.columns import choose_columns, named_roles, refuse_unread, roles_of
-from clozelab.datamodules.labels import is_missing
+from clozelab.datamodules.columns import (
+    choose_columns,
+    is_enough,
+    named_roles,
+    refuse_unread,
+    roles_of,
+)
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.readers.cells import is_missing
+from clozelab.readers.lines import whole_characters
+from clozelab.readers.records import Row, Table
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -47,6 +54,8 @@ METHODS = {
 """Act -> the predictor's method, where that is called otherwise."""
 ROLES_BY_ROW = ("answer", "tag")
 """Acts whose objects may differ in their keys: words or text, passages or text."""
+TEXT_KEYS = ("text", "pair", "question")
+"""Keys of the command line that give one text."""
 CONSTANT_ROLES = ("pair", "question")
 """Roles whose one text the command line may give for every row of a file."""
 MODEL_KEYS = ("device", "precision", "label_names")
@@ -63,6 +72,9 @@ ERRORS = ("mark", "raise")
 ROWS_AT_ONCE = 2048
 Answered = Iterator[tuple[Row, object]]
 """Rows in order, each with its answer or `Unanswered`."""
+
+
+# The command line
 
 
 def load_predictor(name: str, values: Mapping[str, str]) -> Predictor:
@@ -139,8 +151,11 @@ def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
     return options
 
 
+# Rows
+
+
 def roles_of_file(
-    file: RowFile, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
+    file: Table, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
 ) -> dict[str, str]:
     """Role -> the column of a file that has it, or the key of the command line that gives it.
 
@@ -173,7 +188,7 @@ def _constants(values: Mapping[str, str]) -> dict[str, str]:
     return {key: values[key] for key in CONSTANT_ROLES if key in values}
 
 
-def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> None:
+def _refuse_constants(constants: Mapping[str, str], file: Table, act: str) -> None:
     for key, value in constants.items():
         if key in file.columns:
             raise ValueError(
@@ -189,7 +204,7 @@ def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> 
 
 
 def rows_of(
-    file: RowFile,
+    file: Table,
     roles: Mapping[str, str],
     act: str,
     values: Mapping[str, str],
@@ -203,7 +218,7 @@ def rows_of(
     constants = _constants(values)
     # Objects whose texts are found by their keys may each have others.
     has_own_keys = file.form == "jsonl" and "text" not in values
-    for row in file.rows():
+    for row in file.placed_rows():
         record = {**row.record, **constants}
         problem = row.problem
         if problem is None:
@@ -232,6 +247,37 @@ def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str
     except ValueError as error:
         return str(error).removeprefix("it ")
     return None
+
+
+def row_of_command_line(values: Mapping[str, str]) -> Table:
+    """The one text of a command line, as a file of one row."""
+    # A terminal's bytes that are not UTF-8 come as halves of characters.
+    record = {key: whole_characters(values[key]) for key in TEXT_KEYS if key in values}
+    return Table(
+        Path("text="), "jsonl", list(record), lambda *_: iter([(1, record)]), place_format="text"
+    )
+
+
+def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
+    """What the words of a command line are read as.
+
+    ValueError where one is missing, or is nothing for the act.
+    """
+    roles = {role: role for role in named_roles(file.columns, act)}
+    for key in file.columns:
+        if key not in roles:
+            raise ValueError(
+                f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}",
+            )
+    if not is_enough(roles, act):
+        needs = "pair= beside text="
+        if act == "answer":
+            needs = "question= beside text=, its passage"
+        raise ValueError(f"do={act} needs {needs}")
+    return roles
+
+
+# Answers
 
 
 def answer_rows(

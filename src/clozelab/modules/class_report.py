@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tables import csv_line
 from clozelab.metrics.classes import ClassScores
+from clozelab.readers.delimited import csv_line
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject
 

@@ -105,9 +105,10 @@ class ContrastiveEncoder(SiameseEncoder):
     """Cross-entropy of which text of the batch belongs to each (van den Oord et al. 2018).
 
     Every other example's text is a negative, as in Sentence-BERT's multiple negatives ranking loss
-    (Henderson et al. 2017), and so are all texts of a third column. Where a text belongs to itself,
-    dropout makes two vectors of it (SimCSE, Gao et al. 2021). Validation is of pairs with numbers.
-    With several devices the negatives are those of one's own part of the batch.
+    (Henderson et al. 2017), and so are all texts of a third column; copies are not (`copies`).
+    Where a text belongs to itself, dropout makes two vectors of it (SimCSE, Gao et al. 2021).
+    Validation is of pairs with numbers. With several devices the negatives are those of one's own
+    part of the batch.
 
     Args:
         temperature: cosines are divided by it.
@@ -129,7 +130,10 @@ class ContrastiveEncoder(SiameseEncoder):
             raise ValueError(f"dropout={settings['dropout']}: give a number from 0 to below 1")
 
     def logits(self, batch: Batch) -> Tensor:
-        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1]."""
+        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1].
+
+        Of texts that are no negatives they are -inf.
+        """
         if not self.training:
             return super().logits(batch)
         states = self.encoder.sentence_states(self.encode(batch), batch["layout"], self.pooling)
@@ -137,8 +141,30 @@ class ContrastiveEncoder(SiameseEncoder):
         vectors = F.normalize(states, dim=1).view(len(batch["example_index"]), -1, states.shape[1])
         # All texts that belong to one, then all that do not.
         candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
-        return vectors[:, 0] @ candidates.T / self.temperature
+        logits = vectors[:, 0] @ candidates.T / self.temperature
+        return logits.masked_fill(copies(batch["text_numbers"]), -torch.inf)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
         own = torch.arange(len(logits), device=logits.device)
         return F.cross_entropy(logits, own, reduction="sum")
+
+
+def copies(texts: Tensor) -> Tensor:
+    """Which candidates are no negatives of a text, as they stand for what belongs to it.
+
+    They are the same text as the anchor or as its positive, or the positive of the same anchor. A
+    hard negative of the same anchor remains one.
+
+    Args:
+        texts: int64 [B, 2 or 3], numbers of the anchors, the positives and perhaps the hard
+            negatives; the same number is the same text.
+
+    Returns:
+        bool [B, B or 2 B], False for each anchor's own positive.
+    """
+    anchors = texts[:, :1]
+    positives = texts[:, 1:2]
+    candidates = texts[:, 1:].T.flatten()
+    is_copy = (candidates == anchors) | (candidates == positives)
+    is_copy[:, : len(texts)] |= anchors == anchors.T
+    return is_copy.fill_diagonal_(False)

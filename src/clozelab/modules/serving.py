@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from clozelab.corpus.rows import Row
 from clozelab.datamodules.columns import refuse_unknown_keys
-from clozelab.files.lines import parse_json
 from clozelab.modules import answering
 from clozelab.modules.answer_files import to_json_value
 from clozelab.modules.answers import Unanswered
+from clozelab.readers.lines import parse_json
+from clozelab.readers.records import Row
 from clozelab.text.did_you_mean import require_choice
 from clozelab.text.plain import JsonObject
 

@@ -28,11 +28,12 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.examples import ragged_positions
 from clozelab.datamodules.finetuning import Batch
-from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
+from clozelab.datamodules.squad import SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_fp32
+from clozelab.readers.squad import SquadExamples
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.datamodules.finetuning import Batch
-from clozelab.datamodules.tags import TaggedSplit, predicted_lines
+from clozelab.datamodules.tags import TaggedSplit
 from clozelab.metrics.entities import (
     ENTITY_METRICS,
     TAG_METRICS,
@@ -39,6 +39,7 @@ from clozelab.modules.finetuning import (
     in_fp32,
     in_order,
 )
+from clozelab.readers.conll import predicted_lines
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 

@@ -23,7 +23,6 @@ from clozelab.datamodules import scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureSequences
 from clozelab.datamodules.finetuning import Batch, make_batch
-from clozelab.files.lines import SURROGATES
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
@@ -33,6 +32,9 @@ from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
+from clozelab.readers.conll import TaggedSentences
+from clozelab.readers.lines import SURROGATES
+from clozelab.readers.squad import SquadExamples, SquadQuestion
 
 log = logging.getLogger(__name__)
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
@@ -139,13 +141,13 @@ def span_candidates(
     Beside them the least sum that "no answer" has in a passage.
     """
     # Each passage is asked its question as SQuAD has them: one question, one passage.
-    pairs: list[squad.SquadQuestion] = []
+    pairs: list[SquadQuestion] = []
     passages = []
     for question, texts in questions:
         for text in texts:
-            pairs.append(squad.SquadQuestion(str(len(pairs)), question, len(pairs), (), -1))
+            pairs.append(SquadQuestion(str(len(pairs)), question, len(pairs), (), -1))
             passages.append(text)
-    asked_pairs = squad.SquadExamples(passages, pairs)
+    asked_pairs = SquadExamples(passages, pairs)
     features, counts = squad.build_features(asked_pairs, runner.tokenizer, windows)
     if counts["questions_cut"]:
         log.warning(
@@ -245,7 +247,7 @@ def _predict_tags(
     """[W, 2]: of each word of all texts the probability and the number of its best tag."""
     # Each text is a sentence, and a document, of its own: nothing stands around it.
     numbers = list(range(len(words)))
-    sentences = tags.TaggedSentences(words, documents=numbers, lines=numbers)
+    sentences = TaggedSentences(words, documents=numbers, lines=numbers)
     # A longer text stands in several rows, as long as those of the fine-tuning.
     arrays, _ = tags.build_sequences(
         sentences, numbers, runner.tokenizer, runner.model.window_length, False

@@ -150,7 +150,6 @@ def _data_column(
     name = ""
     if column is not None and headline and (metric != headline or column.is_measured):
         name = column.name
-    heading = _heading(run, column, origin, generator, name)
     # "mrpc", then "mrpc:validation/f1" for a second column of it
     key = run.task if is_first else f"{run.task}:{metric}"
     num_examples = None
@@ -160,7 +159,7 @@ def _data_column(
         num_entities = run.facts.get("num_entities")
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
     data_column = DataColumn(
-        heading=heading,
+        heading=_heading(run, column, origin, generator, name),
         key=key,
         metric=metric,
         column=column,
@@ -168,13 +167,13 @@ def _data_column(
         scale=scale_of(column, metric, score),
         task=run.task,
         tasks=(run.task,),
+    )
+    return replace(
+        data_column,
         majority=majority,
         baseline=baseline,
         num_examples=num_examples,
         num_entities=num_entities,
-    )
-    return replace(
-        data_column,
         trained_on=_training_share(run),
         positive_label=positive_label,
         held_out=held_out.get("fraction"),

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from clozelab.analysis.phrases import listed
 from clozelab.runs.record import Record
 from clozelab.text.plain import JsonObject, flatten
 
@@ -92,3 +93,26 @@ def name_with_unit(record: Record, key: str) -> str:
     if not unit:
         return name
     return f"{name}, {unit}"
+
+
+def cautions_of(records: Sequence[Record]) -> list[str]:
+    """Say why figures of some runs of one stage cannot be compared, if so."""
+    # What their figures are over: one corpus, or one task's files.
+    data = set()
+    for record in records:
+        data.add((record.stage, record.inputs.get("corpus"), record.inputs.get("task_files")))
+    versions = sorted({record.results_version for record in records})
+    predicted = {record.predicts for record in records}
+    cautions = []
+    if len(data) > 1:
+        cautions.append(
+            "They were not evaluated on the same data: their figures cannot be compared."
+        )
+    if len(versions) > 1:
+        cautions.append(
+            f"They are of results versions {listed(map(str, versions))}: their figures cannot be"
+            " compared."
+        )
+    if records[0].stage == "pretrain" and len(predicted) > 1:
+        cautions.append("The objectives predict other tokens: their losses cannot be compared.")
+    return cautions

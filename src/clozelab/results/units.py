@@ -49,8 +49,10 @@ def scale_of(column: Column | None, metric: str, score: Score | None) -> Scale:
     if score is None or score.unit == UNKNOWN_UNIT:
         return UNKNOWN if column is None else scale_without_runs(column, metric)
     recorded = Scale(score.unit or plain_name(metric), score.higher_is_better)
-    declared = column.scale if column is not None and metric == column.metric else None
-    if column is not None and declared is not None and declared != recorded:
+    if column is None or column.metric not in ("", metric):
+        return recorded
+    declared = column.scale or recorded
+    if declared != recorded:
         raise ValueError(
             f"columns: {column.name} says {_in_words(declared)}, and its runs have"
             f" {_in_words(recorded)}: leave unit and higher_is_better out, or correct them"

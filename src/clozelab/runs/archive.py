@@ -23,11 +23,12 @@ from pydantic import BaseModel, ValidationError
 from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
-from clozelab.files.lines import MAX_EXPANSION, MIN_BOMB_BYTES
+from clozelab.files.origin import RUN_FILE
+from clozelab.readers.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.identity import results_version_of
 from clozelab.runs.progress import LAUNCH_FILE
-from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record
+from clozelab.runs.record import CONFIG_FILE, Record
 
 PACKED_STATUSES = ("complete", "failed", "interrupted")
 MANIFEST = "manifest.json"
@@ -166,10 +167,11 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
     for record in records:
         if record.status not in PACKED_STATUSES:
             changed.append(record.place)
-        if record.results_version > RESULTS_VERSIONS.get(record.stage, 0):
+        version = results_version_of(record.stage, record.config)
+        if record.results_version > version:
             raise ValueError(
                 f"{path}: {record.place} has results version {record.results_version} of"
-                f" {record.stage}, and this code knows {RESULTS_VERSIONS[record.stage]}: take the"
+                f" {record.stage}, and this code knows {version}: take the"
                 f" commit that made it, {record.git and record.git.commit}, or a newer one"
             )
     # A damaged record has no fingerprint.

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
     KILLED,
     LOCK_FILE,
-    RUN_FILE,
     STATUSES,
     Record,
     read_record,
@@ -249,9 +249,27 @@ def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
 def open_run(path: str) -> Record:
     """Read the record of one run folder; ValueError where there is none, or it is damaged."""
     folder = Path(path)
-    if not (folder / "run.json").is_file():
+    if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
     record = open_folder(folder, folder)
     if record.status == DAMAGED:
         raise ValueError(f"{path} is damaged: {record.problem}")
     return record
+
+
+def find_record(path: Path) -> Record | None:
+    """The record of the run that a model's path is, or lies in (RUN/encoder)."""
+    # RUN, or RUN/encoder and RUN/model.
+    for folder in (path, path.parent):
+        if folder.is_dir():
+            record = read_record(folder)
+            if record is not None:
+                return record
+    return None
+
+
+def is_unfinished(path: Path, record: Record | None) -> bool:
+    """Whether a path is a pre-training run without an encoder's folder."""
+    if record is None or record.stage != "pretrain":
+        return False
+    return not (record.folder / "encoder").is_dir() and (path / RUN_FILE).is_file()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from clozelab.analysis.phrases import rough
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.progress import (
     Launch,
     Progress,
@@ -15,11 +17,12 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, RUN_FILE, JobName, Record
-from clozelab.text.formatting import STAGE_NAMES
+from clozelab.runs.record import DAMAGED, KILLED, JobName, Record
+from clozelab.text.formatting import DASH, STAGE_NAMES, duration
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
+SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
 MAX_COMMANDS = 3  # of single runs that no launch speaks for
 
 
@@ -128,3 +131,24 @@ def _commands_to_go_on(
         if not is_of_launch and run.command:
             single_runs.append(run.command)
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))
+
+
+def running_cells(record: Record, progress: Progress) -> list[str]:
+    """A running run in words: name, steps, tokens a second, time left, process, a long silence."""
+    names = (record.name or record.place, record.task, f"seed {record.seeds}")
+    steps = f"{progress.step:,}"
+    if progress.total_steps:
+        steps += f" of {progress.total_steps:,}"
+    speed = DASH
+    if progress.tokens_per_second is not None:
+        speed = rough(progress.tokens_per_second)
+    time_left = DASH
+    if progress.seconds_left is not None:
+        time_left = duration(progress.seconds_left)
+    process = DASH
+    if record.holder is not None:
+        process = str(record.holder)
+    silence = ""
+    if progress.silent_seconds is not None and progress.silent_seconds > SILENT_SECONDS:
+        silence = f"silent for {duration(progress.silent_seconds)}"
+    return ["/".join(filter(None, names)), steps, speed, time_left, process, silence]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clozelab.analysis.phrases import listed, rough
+from clozelab.analysis.phrases import rough
 from clozelab.metrics.metric import PERCENT
 from clozelab.results.answers import describe, paired_test
 from clozelab.results.comparison import (
     COMPARED_FIELDS,
     NONE,
     SHOWN_DIGITS,
+    cautions_of,
     differences,
     final_scores,
     held_out_figures,
@@ -46,7 +47,8 @@ def main(args: ParsedArgs) -> int:
     first, second = records
     print_held_out(first, second)
     if first.stage == second.stage:
-        print_caution(records)
+        for caution in cautions_of(records):
+            say(caution, style="yellow")
     print_final_scores(first, second)
     if first.stage == second.stage == "finetune":
         try:
@@ -120,30 +122,6 @@ def print_final_scores(first: Record, second: Record) -> None:
             " figures are of the last one.",
             style="dim",
         )
-
-
-def print_caution(records: Sequence[Record]) -> None:
-    """Say why figures of some runs cannot be compared, if so."""
-    # What their figures are over: one corpus, or one task's files.
-    data = set()
-    for record in records:
-        data.add((record.stage, record.inputs.get("corpus"), record.inputs.get("task_files")))
-    versions = sorted({record.results_version for record in records})
-    predicted = {record.predicts for record in records}
-    cautions = []
-    if len(data) > 1:
-        cautions.append(
-            "They were not evaluated on the same data: their figures cannot be compared."
-        )
-    if len(versions) > 1:
-        cautions.append(
-            f"They are of results versions {listed(map(str, versions))}: their figures cannot be"
-            " compared."
-        )
-    if records[0].stage == "pretrain" and len(predicted) > 1:
-        cautions.append("The objectives predict other tokens: their losses cannot be compared.")
-    for caution in cautions:
-        say(caution, style="yellow")
 
 
 def _print_numbers(heading: Heading, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

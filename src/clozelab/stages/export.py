@@ -1,9 +1,4 @@
-"""`clozelab export`: a run's model, or anybody's, in a folder that other programs load.
-
-The encoder of an unfinished pre-training comes from its checkpoint, which holds whole weights
-whatever the strategy: FSDP gathers its shards to save it. So one process on a CPU is enough, on any
-machine that has the run's corpus.
-"""
+"""`clozelab export`: a run's model, or anybody's, in a folder that other programs load."""
 
 from __future__ import annotations
 
@@ -12,7 +7,8 @@ from pathlib import Path
 
 from clozelab.files.atomic import refuse_to_replace
 from clozelab.models.locate import find_model
-from clozelab.runs.record import Record, read_record
+from clozelab.runs.find import find_record, is_unfinished
+from clozelab.runs.record import read_record
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 
 FORMATS = ("transformers", "onnx", "sentence_transformers")
@@ -69,7 +65,8 @@ def main(args: ParsedArgs) -> int:
     if "to" in args.values:
         to = Path(args.values["to"])
         refuse_to_replace(to)
-    check_choices(args.values)
+    if "dtype" in args.values and args.values.get("format") == "onnx":
+        raise ValueError("dtype and format=onnx do not go together: onnx/model.onnx is in float32")
     folders: dict[str, Path | None] = {args.names[0]: to}
     if len(args.names) > 1:
         folders = {**folders_below(to, args.names)}
@@ -78,12 +75,6 @@ def main(args: ParsedArgs) -> int:
     for name, folder in folders.items():
         print(export_model(name, folder, args.values, files[name]))
     return 0
-
-
-def check_choices(values: Mapping[str, str]) -> None:
-    """ValueError for choices that do not go together."""
-    if "dtype" in values and values.get("format") == "onnx":
-        raise ValueError("dtype and format=onnx do not go together: onnx/model.onnx is in float32")
 
 
 def folders_below(to: Path | None, names: Sequence[str]) -> dict[str, Path]:
@@ -139,8 +130,7 @@ def export_model(
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
     model = model_to_export(read_model(source), has_head=has_head)
-    card = model_card(model, record, to.name, form, dtype)
-    files = {"README.md": card, **files}
+    files = {**files, "README.md": model_card(model, record, to.name, form, dtype)}
     write(to, model, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
 
@@ -158,21 +148,3 @@ def order_files(name: str, values: Mapping[str, str]) -> dict[str, bytes]:
     if record is None:
         raise ValueError(f"{name} is no run's folder: only that knows the order of its batches")
     return {FILE: batch_order(record)}
-
-
-def find_record(path: Path) -> Record | None:
-    """The record of the run that a model's path is, or lies in (RUN/encoder)."""
-    # RUN, or RUN/encoder and RUN/model.
-    for folder in (path, path.parent):
-        if folder.is_dir():
-            record = read_record(folder)
-            if record is not None:
-                return record
-    return None
-
-
-def is_unfinished(path: Path, record: Record | None) -> bool:
-    """Whether a path is a pre-training run without an encoder's folder."""
-    if record is None or record.stage != "pretrain":
-        return False
-    return not (record.folder / "encoder").is_dir() and (path / "run.json").is_file()

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clozelab.analysis.phrases import listed
-from clozelab.analysis.schema import ALL_COLUMNS, TableSpec
 from clozelab.analysis.score_file import make_score_table, read_score_file
-from clozelab.analysis.scores import ScoreTable
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report import wording
 from clozelab.report.estimates import interval, probability
 from clozelab.report.verdict_looks import COLOURS
-from clozelab.results.experiment import read_claims
+from clozelab.results.claim_file import check_declared, check_names, read_claim_file
 from clozelab.terminal import ParsedArgs, say, verb
-from clozelab.text.did_you_mean import hint
 from clozelab.text.formatting import signed
 from clozelab.text.plain import JsonObject
 
@@ -81,46 +78,6 @@ def main(args: ParsedArgs) -> int:
         write_verdicts(Path(args.values["out"]), judgements)
         say(f"Verdicts: {args.values['out']}")
     return 0
-
-
-def read_claim_file(path: Path) -> TableSpec:
-    """The claims of a YAML file. ValueError: what it cannot mean, and where."""
-    spec = read_claims(path)
-    if not spec.claims:
-        raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
-    return spec
-
-
-def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
-    """Every arm and task that a claim names has scores. ValueError: one that has none."""
-    columns = [column.name for column in table.spec.columns]
-    for index, claim in enumerate(table.spec.claims):
-        where = f"{claim_path}: claims.{index}"
-        for arm in claim.all_rows:
-            if arm not in table.rows:
-                raise ValueError(
-                    f"{where}: {arm!r} is no arm of {score_path}; {hint(arm, table.rows)}"
-                )
-        claimed = [claim.column]
-        # [row, row, column]: its rows are in `all_rows` already.
-        if claim.against:
-            claimed.append(claim.against[2])
-        for column in claimed:
-            if column not in (*columns, ALL_COLUMNS):
-                raise ValueError(
-                    f"{where}: {column!r} is no task of {score_path}; {hint(column, columns)}"
-                )
-
-
-def check_declared(table: ScoreTable, spec: TableSpec, claim_path: Path) -> None:
-    """Every column with a unit has scores. ValueError: one that has none."""
-    columns = [column.name for column in table.spec.columns]
-    for column in spec.columns:
-        if column.name not in columns:
-            raise ValueError(
-                f"{claim_path}: columns: {column.name!r} is no task of the scores;"
-                f" {hint(column.name, columns)}"
-            )
 
 
 def print_judgement(judgement: Judgement) -> None:

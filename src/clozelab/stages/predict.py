@@ -7,18 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from clozelab.corpus.rows import RowFile, open_rows
-from clozelab.datamodules.columns import is_enough, named_roles, roles_of, say_on_command_line
-from clozelab.files.lines import whole_characters
+from clozelab.datamodules.columns import say_on_command_line
 from clozelab.modules import answering
 from clozelab.modules.answer_files import ARRAYS, print_answers, write_answers
-from clozelab.modules.answering import (
-    ACT_OF_TASK,
-    ACTS,
-    ERRORS,
-    MODEL_KEYS,
-    OPTION_KEYS,
-)
+from clozelab.modules.answering import ACTS, ERRORS, MODEL_KEYS, OPTION_KEYS
+from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.formatting import several
 
@@ -67,8 +60,7 @@ the mask token is filled, and do= says what else.
                  predict_test=true would have
   test=FILE      predict this file, laid out as the task's own; output= is a
                  folder, RUN/test_predictions by itself"""
-TEXT_KEYS = ("text", "pair", "question")
-INPUT_KEYS = (*TEXT_KEYS, "input", "format", "output", "test")
+INPUT_KEYS = (*answering.TEXT_KEYS, "input", "format", "output", "test")
 ARRAY_ACTS = ("embed", "states", "attention")
 
 
@@ -107,7 +99,7 @@ def predict_texts(args: ParsedArgs) -> None:
     if "input" in values:
         file = open_rows(values["input"], values.get("format", "auto"))
     else:
-        file = row_of_command_line(values)
+        file = answering.row_of_command_line(values)
     out = None
     if "output" in values:
         out = answering.parse_output("output", values["output"])
@@ -117,14 +109,16 @@ def predict_texts(args: ParsedArgs) -> None:
     predictor = answering.load_predictor(args.names[0], args.values)
     act = values.get("do")
     if act is None:
-        act = ACT_OF_TASK.get(predictor.model.task or "", "fill")
+        act = answering.ACT_OF_TASK.get(predictor.model.task or "", "fill")
     refuse_for_act(act, values, out)
     options = answering.parse_options(act, values)
     if "input" in values:
         roles = answering.roles_of_file(file, act, values, predictor.trained_columns)
-        tell_columns(file, roles, values)
+        # Columns that are called as their roles, or that the user names, go without saying.
+        if "text" not in values and set(roles) != set(roles.values()):
+            print(f"{file.name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
     else:
-        roles = roles_of_command_line(file, act)
+        roles = answering.roles_of_command_line(file, act)
         errors = "raise"  # there are no other texts to answer
     rows = answering.rows_of(file, roles, act, values, skips_empty=skips_empty)
     counts = Counter[str]()
@@ -153,38 +147,3 @@ def refuse_for_act(act: str, values: Mapping[str, str], out: Path | None) -> Non
             f"output={out}: only do={', '.join(array_acts)} gives what a {out.suffix} file holds;"
             " take .jsonl",
         )
-
-
-def tell_columns(file: RowFile, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Tell on stderr which columns were taken, where the command line names none.
-
-    Columns that are called as their roles go without saying.
-    """
-    if "text" not in values and set(roles) != set(roles.values()):
-        print(f"{file.name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
-
-
-def row_of_command_line(values: Mapping[str, str]) -> RowFile:
-    """The one text of a command line, as a file of one row."""
-    # A terminal's bytes that are not UTF-8 come as halves of characters.
-    record = {key: whole_characters(values[key]) for key in TEXT_KEYS if key in values}
-    return RowFile("text=", "jsonl", list(record), lambda: iter([(1, record)]), _place="text")
-
-
-def roles_of_command_line(file: RowFile, act: str) -> dict[str, str]:
-    """What the words of a command line are read as.
-
-    ValueError where one is missing, or is nothing for the act.
-    """
-    roles = {role: role for role in named_roles(file.columns, act)}
-    for key in file.columns:
-        if key not in roles:
-            raise ValueError(
-                f"{key}= is nothing for do={act}, which reads {', '.join(roles_of(act))}",
-            )
-    if not is_enough(roles, act):
-        needs = "pair= beside text="
-        if act == "answer":
-            needs = "question= beside text=, its passage"
-        raise ValueError(f"do={act} needs {needs}")
-    return roles

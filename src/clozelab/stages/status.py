@@ -8,19 +8,16 @@ from operator import itemgetter
 from pathlib import Path
 
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import rough
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import has_learnt_nothing, score_in_context
-from clozelab.runs.progress import (
-    Progress,
-    SweepState,
-)
+from clozelab.runs.progress import Progress, SweepState
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.runs.status import (
     LAUNCHER_FOLDER,
     ExperimentStatus,
     experiment_statuses,
     failed_before_begun,
+    running_cells,
 )
 from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
@@ -34,17 +31,13 @@ long the rest takes.
 
 The jobs are those of the last launch there; runs that are none of them are
 "others". Processes on other machines are not seen."""
-SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
 
 
 @verb("status", HELP, names=(0, 1), keys=("runs_dir", "scale"))
 def main(args: ParsedArgs) -> int:
     """Print how each experiment stands; returns the exit status."""
     runs_dir = path_of("runs_dir", args.values)
-    filters = {}
-    for key, value in args.values.items():
-        if key == "scale":
-            filters[key] = value
+    filters = {key: args.values[key] for key in ("scale",) if key in args.values}
     experiment = next(iter(args.names), None)
     every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
@@ -101,7 +94,7 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
         counts = [*(sweep.counts[state] for state in states), sweep.not_begun, planned]
         if has_others:
             counts.append(sweep.others)
-        time_left = _time_left(sweep.seconds_left, num_at_once)
+        time_left = _time_left(sweep.seconds_left(num_at_once))
         rows.append([STAGE_NAMES[sweep.stage], *map(str, counts), time_left])
     columns = [*states, "not begun", "jobs"]
     if has_others:
@@ -111,13 +104,13 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
     print_table(headings, rows)
 
 
-def _time_left(seconds: float | None, num_at_once: int) -> str:
-    """How long jobs take that need so many seconds one after the other."""
+def _time_left(seconds: float | None) -> str:
+    """How long the rest of a stage takes."""
     if seconds is None:
         return "unknown yet"
     if not seconds:
         return DASH
-    return duration(seconds / num_at_once)
+    return duration(seconds)
 
 
 def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
@@ -129,28 +122,8 @@ def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
         Heading("time left", is_number=True),
     ]
     headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
-    rows = [_running_cells(record, progress) for record, progress in running]
+    rows = [running_cells(record, progress) for record, progress in running]
     print_table(headings, rows)
-
-
-def _running_cells(record: Record, progress: Progress) -> list[str]:
-    names = (record.name or record.place, record.task, f"seed {record.seeds}")
-    steps = f"{progress.step:,}"
-    if progress.total_steps:
-        steps += f" of {progress.total_steps:,}"
-    speed = DASH
-    if progress.tokens_per_second is not None:
-        speed = rough(progress.tokens_per_second)
-    time_left = DASH
-    if progress.seconds_left is not None:
-        time_left = duration(progress.seconds_left)
-    process = DASH
-    if record.holder is not None:
-        process = str(record.holder)
-    silence = ""
-    if progress.silent_seconds is not None and progress.silent_seconds > SILENT_SECONDS:
-        silence = f"silent for {duration(progress.silent_seconds)}"
-    return ["/".join(filter(None, names)), steps, speed, time_left, process, silence]
 
 
 def print_trouble(records: Sequence[Record]) -> None:

@@ -13,7 +13,6 @@ from clozelab.corpus import vocabulary
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.folder_tokenizers import read_tokenizer
-from clozelab.corpus.tokenizer_files import read_text
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import refuse_to_replace
 from clozelab.models.locate import CONFIG_FILE, find_model
@@ -124,40 +123,12 @@ def new_tokenizer(
 ) -> Tokenizer:
     """The tokenizer that the keys ask for; ValueError where nothing would change."""
     if "tokenizer" in values:
-        return as_read_by_encoder_of(old, read_tokenizer(values["tokenizer"]))
+        return vocabulary.as_read_by_encoder_of(old, read_tokenizer(values["tokenizer"]))
     if counts is not None and "add" in values:
         words = vocabulary.useful_words(old, counts, int(values["add"]))
     else:
-        words = read_words(Path(values["words"]))
+        words = vocabulary.read_words(Path(values["words"]))
     entries = vocabulary.entries_of(old, words)
     if not entries:
         raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
     return vocabulary.with_entries(old, entries)
-
-
-def read_words(file: Path) -> list[str]:
-    """Those of a file with one a line; ValueError for a line of two."""
-    words = []
-    for number, line in enumerate(read_text(file, "one word a line").splitlines(), start=1):
-        of_line = line.split()
-        if len(of_line) > 1:
-            raise ValueError(f"{file}:{number}: {line.strip()!r} is no one word; give one a line")
-        words += of_line
-    return words
-
-
-def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
-    """Another tokenizer, with [CLS] where the old one has it, and no more token types than it.
-
-    ValueError for one that ends a text with [CLS], which an XLNet alone reads there.
-    """
-    if old.cls_is_last:
-        return new.ending_with_cls()
-    if new.cls_is_last:
-        raise ValueError(
-            f"{new.path}: it ends a text with [CLS], and this model reads [CLS] first: give another"
-            " tokenizer (tokenizer=)"
-        )
-    if not old.has_token_types:
-        return new.with_token_types("one")
-    return new

@@ -13,9 +13,10 @@ import json
 import logging
 import lzma
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -34,27 +35,23 @@ MAX_NUL_FRACTION = 0.01  # of the sniffed bytes; a single NUL is always forgiven
 # that no text has; NUL is counted apart
 CONTROLS = bytes(sorted({*range(1, 9), *range(14, 27), *range(28, 32), 127}))
 NUL = b"\0"
+NUL_REMOVED = "NUL character"
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character, which no file of UTF-8 can hold
 ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON may write one, or two that are a character
 ESCAPED_BYTES = re.compile(ESCAPED.pattern.encode())
 SURROGATE_BYTE = b"\xed"
 Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
+Line = tuple[int, str | None]  # (number, text); None for one that is not UTF-8
 
 
 def ignore(_: int) -> None:
     """An `Advance` that shows nothing."""
 
 
-class Readable(Protocol):
-    """A file of bytes."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
 class CountedFile:
     """A file on disk that tells `advance` of every byte which is read from it."""
 
-    def __init__(self, raw: Readable, advance: Advance) -> None:
+    def __init__(self, raw: BinaryIO, advance: Advance) -> None:
         self._raw = raw
         self._advance = advance
 
@@ -73,13 +70,10 @@ def file_suffix(path: Path) -> str:
     return unpacked.suffix.lower()
 
 
-def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends.
-
-    ValueError for a binary or damaged file.
-    """
+def _lines_of(path: Path, advance: Advance) -> Iterator[bytes]:
+    """Lines of a file whatever its compression, without line ends."""
     unfinished = []
-    for chunk in chunks_of(path, raw):
+    for chunk in _chunks_of(path, advance):
         # The first piece of a chunk ends the line that the last chunk left unfinished.
         head, *lines = chunk.split(b"\n")
         unfinished.append(head)
@@ -93,16 +87,20 @@ def lines_of(path: Path, raw: Readable) -> Iterator[bytes]:
 
 
 def text_lines(
-    path: Path, advance: Advance = ignore, *, keeps_empty_end: bool = False
-) -> Iterator[tuple[int, str | None]]:
+    path: Path,
+    advance: Advance = ignore,
+    *,
+    keeps_empty_end: bool = False,
+    removed: Counter[str] | None = None,
+) -> Iterator[Line]:
     """(line number from 1, text without line end); None for a line that is not UTF-8.
 
     Empty lines at the end are dropped, unless `keeps_empty_end`: there each line is a text. A byte
-    order mark, CRLF line ends and NUL characters are taken off (a warning counts the last); a
-    packed file is unpacked on the way.
+    order mark, CRLF line ends and NUL characters are taken off; a packed file is unpacked on the
+    way. `removed` as plain_lines says.
     """
     empty = 0
-    for number, raw in plain_lines(path, advance):
+    for number, raw in plain_lines(path, advance, removed):
         raw = raw.rstrip(b"\r")
         if not raw and not keeps_empty_end:
             empty += 1
@@ -117,19 +115,37 @@ def text_lines(
             yield number, None
 
 
-def plain_lines(path: Path, advance: Advance) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, line) without a byte order mark and NULs; a warning counts these."""
-    num_nuls = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(lines_of(path, CountedFile(file, advance)), start=1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if NUL in line:
-                num_nuls += line.count(NUL)
-                line = line.replace(NUL, b"")
+def sound_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text) of each line that holds more than blanks.
+
+    ValueError names the first one that is not UTF-8.
+    """
+    for number, line in text_lines(path):
+        if line is None:
+            raise ValueError(f"{path}:{number}: not UTF-8 text")
+        if line.strip():
             yield number, line
-    if num_nuls:
+
+
+def plain_lines(
+    path: Path, advance: Advance, removed: Counter[str] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, line) without a byte order mark and NULs.
+
+    `removed` counts the NULs; without it a warning does.
+    """
+    num_nuls = 0
+    for number, line in enumerate(_lines_of(path, advance), start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if NUL in line:
+            num_nuls += line.count(NUL)
+            line = line.replace(NUL, b"")
+        yield number, line
+    if num_nuls and removed is None:
         log.warning("%s: %d NUL characters were removed", path, num_nuls)
+    elif num_nuls and removed is not None:
+        removed[NUL_REMOVED] += num_nuls
 
 
 def is_decoded(text: str) -> bool:
@@ -149,7 +165,7 @@ def parse_json(text: str | bytes) -> Json:
     return content
 
 
-def whole_characters(value: Json) -> Json:
+def whole_characters(value: object) -> object:
     """The same with U+FFFD for each half of a character, in lists and dictionaries too.
 
     Nobody could write such a text down again: not to a file, a terminal or a network.
@@ -172,7 +188,15 @@ def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
         )
 
 
-def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
+def beginning_of(path: Path) -> bytes:
+    """The first bytes of a text, some 100 KB or more where it has as many, without a BOM.
+
+    ValueError for a binary or damaged file.
+    """
+    return next(_chunks_of(path, ignore), b"").removeprefix(codecs.BOM_UTF8)
+
+
+def _chunks_of(path: Path, advance: Advance) -> Iterator[bytes]:
     """Unpacked bytes of a file, a chunk at a time.
 
     ValueError for a binary or damaged file, and for a bomb.
@@ -180,21 +204,27 @@ def chunks_of(path: Path, raw: Readable) -> Iterator[bytes]:
     # a small file that unpacks to a large one is a bomb
     limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
     size = 0
-    try:
-        for number, chunk in enumerate(_unpacked(path.suffix, raw)):
-            size += len(chunk)
-            if path.suffix in COMPRESSIONS and size > limit:
-                raise ValueError(
-                    f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or"
-                    " unpack it"
-                )
-            if number == 0 and is_binary(chunk[:SNIFFED_BYTES]):
-                raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
-            if number == 0:
-                refuse_carriage_returns(path, chunk)
-            yield chunk
-    except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
+    with path.open("rb") as file:
+        try:
+            for chunk in _unpacked(path.suffix, CountedFile(file, advance)):
+                if size == 0:
+                    _refuse_other_than_text(path, chunk)
+                size += len(chunk)
+                if path.suffix in COMPRESSIONS and size > limit:
+                    raise ValueError(
+                        f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or"
+                        " unpack it"
+                    )
+                yield chunk
+        except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+            problem = f"{path} is damaged or incomplete ({error}); fetch it again"
+            raise ValueError(problem) from error
+
+
+def _refuse_other_than_text(path: Path, beginning: bytes) -> None:
+    if is_binary(beginning[:SNIFFED_BYTES]):
+        raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
+    refuse_carriage_returns(path, beginning)
 
 
 def is_binary(head: bytes) -> bool:
@@ -217,7 +247,7 @@ def is_binary(head: bytes) -> bool:
     return len(text.translate(None, CONTROLS)) < len(text)
 
 
-def _unpacked(suffix: str, raw: Readable) -> Iterator[bytes]:
+def _unpacked(suffix: str, raw: CountedFile) -> Iterator[bytes]:
     if suffix == ".zst":
         # `zstd --long=31` writes windows of 2^31 bytes; 2^27 is the usual limit.
         library = zstandard.ZstdDecompressor(max_window_size=2**31)
@@ -248,7 +278,7 @@ def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _stream_chunks(
-    raw: Readable, new_decompressor: Callable[[], Any], padding: bytes = b""
+    raw: CountedFile, new_decompressor: Callable[[], Any], padding: bytes = b""
 ) -> Iterator[bytes]:
     """Decompressed chunks of all streams (or frames) of an xz, bzip2 or Zstandard file.
 

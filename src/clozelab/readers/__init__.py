@@ -1,0 +1,1 @@
+"""Readers of the files that users bring: tables, lines, questions and tagged sentences."""

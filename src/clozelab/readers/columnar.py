@@ -1,0 +1,157 @@
+"""Parquet and Arrow files, as pandas and `datasets` write them, a batch of rows at a time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from clozelab.readers.lines import COMPRESSIONS, Advance
+from clozelab.readers.records import Rows, Table
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import RecordBatch
+    from pyarrow.ipc import RecordBatchFileReader, RecordBatchStreamReader
+    from pyarrow.parquet import ParquetFile
+
+    ArrowReader: TypeAlias = RecordBatchFileReader | RecordBatchStreamReader
+
+BATCH_ROWS = 64  # held at a time: a row may be a book
+BUFFER_BYTES = 2**20
+ARROW_FILE = b"ARROW1"
+# Arrow's mark of a message (0xFFFFFFFF), and a length of 0: no more messages
+ARROW_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+CLASS_LABEL = "ClassLabel"  # what the datasets library calls a column of numbers that have names
+
+
+def open_columnar(path: Path, file_format: str) -> Table:
+    """Open a `parquet` or `arrow` file; its columns have types, and its rows no lines."""
+    if path.suffix in COMPRESSIONS:
+        raise ValueError(
+            f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed"
+            " inside)"
+        )
+    num_rows = None
+    with _opened(path, file_format) as file:
+        if file_format == "parquet":
+            schema = file.schema_arrow
+            num_rows = file.metadata.num_rows
+        else:
+            schema = file.schema
+
+    def rows(columns: list[str] | None, advance: Advance, _: Counter[str] | None) -> Rows:
+        number = num_bytes = 0
+        size = path.stat().st_size
+        for batch in _batches(path, file_format, columns):
+            for record in batch.to_pylist():
+                number += 1
+                yield number, record
+            # How far it is, by rows: the order of the bytes on disk is the format's own affair.
+            num_bytes_now = size * number // max(number, num_rows or 1)
+            advance(num_bytes_now - num_bytes)
+            num_bytes = num_bytes_now
+
+    return Table(
+        path,
+        file_format,
+        list(schema.names),
+        rows,
+        types={column.name: column.type for column in schema},
+        class_names=_class_names(schema),
+    )
+
+
+def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
+    """Column -> the names of its numbers.
+
+    The datasets library notes them in a schema's metadata.
+    """
+    try:
+        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        features = dict(metadata["info"]["features"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    names: dict[str, list[str]] = {}
+    for column, feature in features.items():
+        if not isinstance(feature, dict) or feature.get("_type") != CLASS_LABEL:
+            continue
+        if isinstance(feature.get("names"), list):
+            names[column] = [str(name) for name in feature["names"]]
+    return names
+
+
+@contextmanager
+def _opened(path: Path, file_format: str) -> Iterator[ParquetFile | ArrowReader]:
+    """A reader of the file; ValueError where it is damaged, also while it is read."""
+    import pyarrow  # takes a third of a second: only who reads such a file pays
+    from pyarrow import parquet
+
+    try:
+        if file_format == "parquet":
+            # By pages: otherwise a row group of many megabytes is read as a whole.
+            with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+                yield file
+        else:
+            with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
+                yield reader
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(_unreadable(path, file_format, error)) from error
+
+
+def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
+    """Record batches of BATCH_ROWS rows at most."""
+    with _opened(path, file_format) as file:
+        if file_format == "parquet":
+            yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+            return
+        for batch in _arrow_batches(file):
+            if columns is not None:
+                batch = batch.select(columns)
+            for start in range(0, len(batch), BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+
+def _arrow_reader(source: pyarrow.NativeFile) -> ArrowReader:
+    """A reader of Arrow's two layouts: a file (feather), or a stream (as `datasets` caches it)."""
+    from pyarrow import ipc
+
+    is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
+    # A stream whose writer was stopped is cut off between two batches, and reads as a shorter one.
+    source.seek(max(0, source.size() - len(ARROW_STREAM_END)))
+    if not is_file and source.read() != ARROW_STREAM_END:
+        raise OSError("the stream does not end with its mark")
+    source.seek(0)
+    if is_file:
+        return ipc.open_file(source)
+    return ipc.open_stream(source)
+
+
+def _arrow_batches(reader: ArrowReader) -> Iterator[RecordBatch]:
+    if hasattr(reader, "num_record_batches"):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        yield from reader
+
+
+def is_text_type(column_type: pyarrow.DataType) -> bool:
+    """Whether a column of this type holds texts."""
+    from pyarrow import types
+
+    if types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    is_any_string = types.is_string(column_type) or types.is_large_string(column_type)
+    return is_any_string or types.is_string_view(column_type)
+
+
+def _unreadable(path: Path, file_format: str, error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return f"{path} cannot be read: you have no permission for it"
+    reason = str(error).partition("\n")[0]
+    return (
+        f"{path} is no {file_format} file, or is damaged or incomplete ({reason}); fetch it again"
+    )
