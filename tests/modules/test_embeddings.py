@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import parts
 from tests.parts import siamese
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -20,7 +21,7 @@ from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import read_model, sentence_vectors, write_model
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.sequences import GroupedSequences, encode_examples
-from clozelab.tasks.texts import TextSplit
+from clozelab.tasks.texts import TextSplit, TextVectors
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "m n o")]
@@ -164,3 +165,13 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
     )
     (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     assert sentence_vectors(tmp_path / "st").pooling == "cls"
+
+
+def test_what_would_be_another_number_is_refused(make: Any) -> None:
+    reason = r"labels run from 0 to 5, .* say task.module.number_range=\[0,5\]"
+    with pytest.raises(ValueError, match=reason):
+        make(False, number_range=[0, 1])
+    with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
+        make(True, head="bilstm")
+    with pytest.raises(ValueError, match="pooling='max' is unknown; known: auto, mean, cls"):
+        TextVectors(pooling="max", **parts.PAIRS)

@@ -90,3 +90,14 @@ def test_learns_without_the_encoder(
             module.validation_step(make_batch(rows, index, {}), 0)
     module.on_validation_epoch_end()
     assert module.require_best().scores["validation/accuracy"] > 0.95
+
+
+def test_a_linear_head_is_refused(split: WordSplit, tiny_module: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="set head=bilstm"):
+        tiny_module(
+            feature_tagging,
+            names=["A", "B", "C"],
+            features="last",
+            validation=split,
+            metric="validation/accuracy",
+        )

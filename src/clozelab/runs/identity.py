@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for
@@ -58,7 +58,7 @@ ADDRESSES_BEFORE: Mapping[tuple[str, str], tuple[str, str]] = {
 records that were written before tasks had units and targets. No new pair belongs here."""
 
 
-def as_before_units(leaves: ReadOnlyJson) -> JsonObject:
+def as_before_units(leaves: PlainMapping) -> PlainDict:
     """Return the leaves of a configuration as they were before tasks had units and targets.
 
     Runs of both times are then the same. Other leaves, and pairs of parts that are newer, stay as
@@ -77,7 +77,7 @@ def as_before_units(leaves: ReadOnlyJson) -> JsonObject:
     return before
 
 
-def delta_as_before_units(delta: ReadOnlyJson, config: ReadOnlyJson) -> JsonObject:
+def delta_as_before_units(delta: PlainMapping, config: PlainMapping) -> PlainDict:
     """Return what an arm or a row changes as it was written before tasks had units and targets."""
     before = dict(delta)
     leaves = flatten(dict(config))
@@ -96,7 +96,7 @@ def _parts_of(place: str) -> list[str]:
     return [f"{place}.{part}._target_" for part in ("unit", "target")]
 
 
-def _addresses_before(leaves: ReadOnlyJson, place: str) -> dict[str, str]:
+def _addresses_before(leaves: PlainMapping, place: str) -> dict[str, str]:
     """Key of a task's data and module -> its address before; none of newer parts."""
     unit, target = _parts_of(place)
     names = [str(leaves.get(part)).removeprefix("clozelab.tasks.") for part in (unit, target)]
@@ -106,14 +106,14 @@ def _addresses_before(leaves: ReadOnlyJson, place: str) -> dict[str, str]:
     return dict(zip((f"{place}.data", f"{place}.module"), addresses, strict=True))
 
 
-def results_version_of(stage: str, config: ReadOnlyJson) -> int:
+def results_version_of(stage: str, config: PlainMapping) -> int:
     """Return the version of what this code makes of a recorded configuration; 0 of no stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
     return RESULTS_VERSIONS.get(stage, 0) + sum(further)
 
 
-def identity_of(config: ReadOnlyJson) -> JsonObject:
+def identity_of(config: PlainMapping) -> PlainDict:
     """Return what a run is known by: dotted key -> value, of its recorded configuration.
 
     How the work is laid out on a machine is left out. So is a key with the value that it had before
@@ -126,7 +126,7 @@ def identity_of(config: ReadOnlyJson) -> JsonObject:
     return identity
 
 
-def counting_leaves(values: ReadOnlyJson) -> JsonObject:
+def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
     leaves = as_before_units(flatten(dict(values)))
     idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
@@ -139,6 +139,6 @@ def counting_leaves(values: ReadOnlyJson) -> JsonObject:
     return counting
 
 
-def _is_set(leaves: ReadOnlyJson, key: str) -> bool:
+def _is_set(leaves: PlainMapping, key: str) -> bool:
     """Whether a key has a value, or a node that is not empty."""
     return bool(leaves.get(key)) or any(name.startswith(f"{key}.") for name in leaves)
