@@ -23,9 +23,8 @@ COMMON = "share of common words"
 class ContrastiveDataModule(LabelledDataModule):
     """A training row is a text, one that belongs to it, and perhaps one that does not.
 
-    The texts of a batch are each other's negatives, so it is drawn without regard to length:
-    negatives that are all as long as the text would be told from it by anything but their length.
-    `text_numbers` [B, 2 or 3] of a batch say which of its texts are the same.
+    The texts of a batch are each other's negatives. So a batch is a uniform draw of the examples,
+    not one of similar lengths. Its `text_numbers` [B, 2 or 3] say which texts are the same.
 
     Args:
         train_columns: the two or three columns of the training file. The same one twice is a text
