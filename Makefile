@@ -17,7 +17,7 @@ install: $(STAMP)
 demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: what both sides and the next sentence teach
 	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
-test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow; pages in chromium: pytest -m browser
+test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow, pytest -m odd tests/fuzz; pages in chromium: pytest -m browser
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)  ## format, lint, types, import contract, habits
@@ -37,7 +37,7 @@ faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table o
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
 
 odd: $(STAMP)  ## odd folders and files through load, predict, embed, finetune and prepare, and docs/reliability.md's table of them (some minutes)
-	$(BIN)/python benchmarks/odd_inputs.py
+	$(BIN)/python -m tests.fuzz
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (its first two of five sizes took 16 minutes on two slow cores)
 	$(BIN)/python benchmarks/bench.py

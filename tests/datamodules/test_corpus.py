@@ -413,3 +413,30 @@ def test_lightning_stops_and_goes_on_at_the_same_step(
     assert first.steps + second.steps == whole
     assert trainer.global_step == 8
     assert first.validated == 40
+
+
+# What is refused
+
+
+def test_fewer_validation_instances_than_devices(make: Callable[..., CorpusDataModule]) -> None:
+    with pytest.raises(ValueError, match="validation split has 4 instances for 8 devices"):
+        make(validation_instances=4).validation_stream(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("split", "num_documents", "sentence"),
+    [
+        ("validation", 0, "The validation split at seq_length 24: there is no document"),
+        ("train", 1, "The train split at seq_length 16: the split has a single document"),
+    ],
+)
+def test_a_split_without_pairs(
+    make: Callable[..., CorpusDataModule],
+    corpus: Any,
+    split: str,
+    num_documents: int,
+    sentence: str,
+) -> None:
+    setattr(corpus, split, make_shards(num_documents, 0))
+    with pytest.raises(ValueError, match=sentence):
+        make().setup("fit")

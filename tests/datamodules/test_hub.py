@@ -318,3 +318,25 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path, screen: Screens) -
     with screen.refuses(ValueError, hide={r"KeyError\(.*\)(?=\);)": "KeyError"}):
         hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["task=snli_95k"], "task 'snli_95k' has no source on the hub; set hub=false"),
+        (["task=codah"], "task 'codah' has no source on the hub"),
+        (["task=swag"], r"task.hub.revision=None is no commit of allenai/swag: give one"),
+        (["task=sst2", "task.hub.revision=main"], "task.hub.revision='main' is no commit"),
+        (
+            ["task=sst2", "task.hub.format=json"],
+            "task.hub.format='json' is unknown; known: tsv, csv, squad",
+        ),
+        (
+            ["task=sst2", "+task.hub.branch=x"],
+            "task.hub: branch unknown or missing; it takes splits, columns",
+        ),
+    ],
+)
+def test_a_source_that_cannot_be(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HubSource.of(sweep.compose("finetune", overrides).get("task"))

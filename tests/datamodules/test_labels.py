@@ -89,20 +89,25 @@ def test_nan_is_a_label_where_it_is_named(tmp_path: Path) -> None:
     assert read(write(tmp_path, "jsonl", labels), names=["a", "b", "nan"]).labels == labels
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["yes", "yes ", "no"],
-        ["new york", "new  york", "no"],
-        ["caf\u00e9", "cafe\u0301", "no"],
-        [1, 1.0, 0],
-        [0.5, 1.5, 0.5],
+UNMEANT: list[tuple[list[Any], str]] = [
+    (["yes", "yes ", "no"], r"'yes' \(line 1\) and 'yes ' \(line 2\) differ by spaces alone"),
+    (["new york", "new  york", "no"], "differ by spaces alone"),
+    (["caf\u00e9", "cafe\u0301", "no"], r"how Unicode writes accents \(NFC and NFD\) alone"),
+    ([1, 1.0, 0], "'1' .* and '1.0' .* are the same number"),
+    ([0.5, 1.5, 0.5], r"'0\.5' \(2 rows, lines 1, 3\) is a number with a fraction: task"),
+    (
         [f"2024-01-{day:02d}" for day in range(1, 31)],
-    ],
-)
-def test_classes_that_nobody_can_have_meant(tmp_path: Path, labels: list[Any]) -> None:
+        "30 different ones, such as '2024-01-01', in 30 rows: is task",
+    ),
+]
+
+
+@pytest.mark.parametrize(("labels", "sentence"), UNMEANT)
+def test_classes_that_nobody_can_have_meant(
+    tmp_path: Path, labels: list[Any], sentence: str
+) -> None:
     path = write(tmp_path, "jsonl", labels)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=sentence):
         read(path)
     names = list(
         dict.fromkeys(label if isinstance(label, str) else json.dumps(label) for label in labels)
@@ -154,7 +159,7 @@ def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("number", ["1_0", "infinity", "0x1", "1e999", "１"])
 def test_what_only_some_readers_take_for_a_number(tmp_path: Path, number: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="is not a number"):
         read(write(tmp_path, "tsv", ["1", number, " -.5e1 "]), expected=NUMBERS)
     assert (
         read(write(tmp_path, "tsv", ["1", "+1.", " -.5e1 "]), expected=NUMBERS).labels is not None
@@ -233,3 +238,69 @@ def test_several_labels_in_a_cell_are_warned_of(
         return
     (warning,) = warned
     assert f"{composites} of 3 classes" in warning and "write one label in each cell" in warning
+
+
+# What is refused
+
+NO_NUMBER = [1.0, float("nan"), 0.0] * 5
+BAD_LABELS: list[tuple[str, list[Any], str]] = [
+    ("jsonl", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number \(2 rows"),
+    ("parquet", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number"),
+    (
+        "csv",
+        ["a", "b", "['a', 'b']"] * 3,
+        r"label is a list or an object \(\['a', 'b'\]\) \(3 rows",
+    ),
+    ("jsonl", NO_NUMBER, "label is empty"),
+    ("parquet", NO_NUMBER, "label is empty"),
+    ("csv", NO_NUMBER, "label is empty"),
+    ("jsonl", ["nan", "a", "b"], "label 'nan' is how a missing value is written"),
+    (
+        "jsonl",
+        ["caf\u00e9", "cafe\u0301", "no"],
+        r"how Unicode writes accents \(NFC and NFD\) alone",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "labels", "sentence"), BAD_LABELS)
+def test_a_bad_label_is_refused(
+    tmp_path: Path, kind: str, labels: list[Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(write(tmp_path, kind, labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (
+            ["yes", "no", "yes ", "YES", "yes "],
+            r":3: label 'yes ' is not .* from 'yes' by spaces alone \(2 rows, lines 3, 5\)",
+        ),
+        (["yes", "YES"], "label 'YES' .* differs from 'yes' by case alone"),
+    ],
+)
+def test_the_known_label_that_is_near_is_named(
+    tmp_path: Path, labels: list[str], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(write(tmp_path, "jsonl", labels), names=["yes", "no"])
+
+
+def test_a_list_is_a_damaged_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "jsonl", ["a", "b"] * 5, {1: ["x"]})
+    sentence = r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"
+    with pytest.raises(ValueError, match=sentence):
+        read(path)
+
+
+def test_an_empty_label_beside_listed_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", ["", "b"] * 4)
+    with pytest.raises(ValueError, match="label is empty"):
+        TableFormat(["text"], "label").read(path, expected=ANY, listed=["a", "b"])
+
+
+def test_the_number_of_no_class(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="label is empty"):
+        read(class_label_file(tmp_path, [0, 1, -1]))

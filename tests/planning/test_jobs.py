@@ -26,7 +26,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning import timing
 from clozelab.planning.budget import parse_budget
-from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
+from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
     FLOAT_BYTES,
@@ -44,6 +44,7 @@ from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
+from clozelab.runs.time_left import makespan
 from clozelab.stages.plan import main
 from clozelab.training import runtime
 from clozelab.training.trainer import choose_hardware

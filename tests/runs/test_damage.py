@@ -16,6 +16,7 @@ import pytest
 from tests.composing import Given, given
 from tests.screens import Screens
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
 from clozelab.launch.launcher import read_records
 from clozelab.launch.processes import Job, JobState
@@ -23,7 +24,7 @@ from clozelab.report.problems import problems
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.runs.record import COPY_FILE, RUN_FILE, Score, read_record
+from clozelab.runs.record import COPY_FILE, Score, read_record
 from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run
 

@@ -138,8 +138,8 @@ def test_time_left_counts_jobs_without_folders(root: Path) -> None:
     # Those of the row mlm are none of the jobs.
     assert (state.planned, state.not_begun, state.others) == (12, 3 + 2, 6)
     assert state.counts == {"complete": 6, "failed": 1}
-    assert state.seconds_left == pytest.approx((5 + 1) * 360.0)  # and the failed one again
-    assert sweep_state("finetune", [], jobs).seconds_left is None
+    assert state.seconds_left() == pytest.approx((5 + 1) * 360.0)  # and the failed one again
+    assert sweep_state("finetune", [], jobs).seconds_left() is None
 
 
 def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
     left = [JobName("ltr", "", str(seed)) for seed in (1, 2, 3, 4)]
     state = sweep_state("pretrain", [one for one in find(root).records if one.seeds in "12"], left)
-    assert state.not_begun == 2 and state.seconds_left == pytest.approx(2 * (1000.0 + 360.0) / 2)
+    assert state.not_begun == 2 and state.seconds_left() == pytest.approx(2 * (1000.0 + 360.0) / 2)
 
 
 @needs_locks

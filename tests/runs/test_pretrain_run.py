@@ -29,6 +29,7 @@ from tests import forked
 from tests.composing import composed, run_stage
 from tests.screens import Screens
 
+from clozelab.assembly.corpora import prepared_corpus
 from clozelab.assembly.encoders import build_objectives
 from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
@@ -185,7 +186,7 @@ def test_the_line_without_context_is_on_the_held_out_labels(
     time.
     """
     cfg = composed("pretrain", overrides(workplace, whole_run)).config
-    corpus = pretrain.prepared_corpus(cfg)
+    corpus = prepared_corpus(cfg)
     objective, _ = build_objectives(cfg)
     instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
     order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]

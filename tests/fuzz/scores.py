@@ -16,10 +16,8 @@ from typing import Any
 
 import pandas
 from sklearn import metrics
-
-import clozelab
-from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
-from odd_labels import (
+from tests.fuzz.lab import READ, REFUSED, Cases, check, equal, heard
+from tests.fuzz.labels import (
     COLOURS,
     TRAIN,
     VALIDATION,
@@ -31,7 +29,9 @@ from odd_labels import (
     labelled_words,
     predictions,
 )
-from odd_models import WORDS
+from tests.fuzz.making import WORDS
+
+import clozelab
 
 CASES = Cases("scores")
 F1 = ["task.module.metrics=[f1,accuracy,macro_f1,weighted_f1]", "task.metric=validation/f1"]
@@ -88,13 +88,7 @@ def is_f1_of(run: Path, positive: str) -> None:
         check(abs(found[f"validation/{name}_f1"] - expected) < 1e-9, f"{name} F1")
 
 
-def f1_case(
-    name: str,
-    oddity: str,
-    labels: tuple[Any, Any],
-    positive: str,
-    word: str | None = None,
-) -> None:
+def f1_case(oddity: str, labels: tuple[Any, Any], positive: str, word: str | None = None) -> None:
     """Two labels, of which one is positive: by itself, or by the word."""
 
     def act(place: Path) -> None:
@@ -106,22 +100,18 @@ def f1_case(
             run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names), *words), positive
         )
 
-    CASES.add("finetune", READ, name=name, oddity=oddity)(act)
+    CASES.add("finetune", READ, oddity=oddity)(act)
 
 
-f1_case("f1_01", "labels 0 and 1, as GLUE's", ("0", "1"), "1")
-f1_case("f1_numbers", "the numbers 0 and 1", (0, 1), "1")
-f1_case("f1_booleans", "JSON's false and true", (False, True), "true")
-f1_case("f1_zero", "labels 0 and 1, and 0 is meant", ("0", "1"), "0", "0")
-f1_case(
-    "f1_fraud", "the positive class comes first in the alphabet", ("fraud", "ok"), "fraud", "fraud"
-)
-f1_case("f1_second", "the positive class comes last", ("fraud", "ok"), "ok", "ok")
-f1_case("f1_false", "false is the positive class", (False, True), "false", "false")
-f1_case(
-    "f1_spaces", "a positive class of two words", ("very bad", "good"), "very bad", "'very bad'"
-)
-f1_case("f1_accent", "a positive class with an accent", ("refusé", "ok"), "refusé", "'refusé'")
+f1_case("labels 0 and 1, as GLUE's", ("0", "1"), "1")
+f1_case("the numbers 0 and 1", (0, 1), "1")
+f1_case("JSON's false and true", (False, True), "true")
+f1_case("labels 0 and 1, and 0 is meant", ("0", "1"), "0", "0")
+f1_case("the positive class comes first in the alphabet", ("fraud", "ok"), "fraud", "fraud")
+f1_case("the positive class comes last", ("fraud", "ok"), "ok", "ok")
+f1_case("false is the positive class", (False, True), "false", "false")
+f1_case("a positive class of two words", ("very bad", "good"), "very bad", "'very bad'")
+f1_case("a positive class with an accent", ("refusé", "ok"), "refusé", "'refusé'")
 
 
 @CASES.add("finetune", READ)
@@ -233,9 +223,7 @@ for _name, _pair in ODD_NAMES.items():
         names = dict(zip(("neg", "pos"), pair, strict=True))
         classes_are_right(run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names)))
 
-    CASES.add("finetune", READ, name=f"classes_{_name}", oddity=f"names of classes: {_name}")(
-        _named
-    )
+    CASES.add("finetune", READ, oddity=f"names of classes: {_name}")(_named)
 
 
 @CASES.add("finetune", READ)
@@ -268,9 +256,7 @@ def pair_errors(place: Path) -> None:
 # Rows in both files
 
 
-def overlap_case(
-    name: str, oddity: str, num_shared: int, expected: str, *, is_allowed: bool = False
-) -> None:
+def overlap_case(oddity: str, num_shared: int, expected: str, *, is_allowed: bool = False) -> None:
     def act(place: Path) -> None:
         rows = []
         for number in range(10):
@@ -284,27 +270,21 @@ def overlap_case(
         is_warned = heard(f"{num_shared} of {len(validation)} rows")
         equal(is_warned, num_shared > 0.01 * len(validation) and not is_allowed, "a warning")
 
-    names = ("allow_validation_in_training=true",)
-    CASES.add("finetune", expected, *names, name=name, oddity=oddity)(act)
+    names = "allow_validation_in_training=true"
+    CASES.add("finetune", expected, names, oddity=oddity)(act)
 
 
-overlap_case("overlap_none", "no row is in both files: the control", 0, READ)
-overlap_case("overlap_one", "one of 161 rows is in both files", 1, READ)
-overlap_case("overlap_some", "eight of 168 rows are in both files", 8, READ)
-overlap_case("overlap_all", "every validation row is in training, with other labels", 32, REFUSED)
-overlap_case(
-    "overlap_meant",
-    "the same, and it is allowed",
-    32,
-    READ,
-    is_allowed=True,
-)
+overlap_case("no row is in both files: the control", 0, READ)
+overlap_case("one of 161 rows is in both files", 1, READ)
+overlap_case("eight of 168 rows are in both files", 8, READ)
+overlap_case("every validation row is in training, with other labels", 32, REFUSED)
+overlap_case("the same, and it is allowed", 32, READ, is_allowed=True)
 
 
 # One file alone
 
 
-def held_out_case(name: str, oddity: str, train: Sequence[Any], *words: str) -> None:
+def held_out_case(oddity: str, train: Sequence[Any], *words: str) -> None:
     """The validation rows are of the file, none of their texts is trained on, classes are there."""
 
     def act(place: Path) -> None:
@@ -322,18 +302,17 @@ def held_out_case(name: str, oddity: str, train: Sequence[Any], *words: str) -> 
             expected = {label for label, of_label in texts.items() if len(of_label) > 1}
             check(expected >= set(found), "a class of one text is held out")
 
-    CASES.add("finetune", READ, name=name, oddity=oddity)(act)
+    CASES.add("finetune", READ, oddity=oddity)(act)
 
 
 MANY: list[Row] = []
 for number in range(5):
     MANY += [(f"{text} {number}", label) for text, label in TRAIN]
-held_out_case("alone", "one file, without a validation file", MANY)
-held_out_case("alone_twice", "one file with every row twice", [*MANY, *MANY])
-held_out_case("alone_rare", "one file with a class of one row", [*MANY, ("a rare dog", "rare")])
-held_out_case("alone_half", "half of one file", MANY, "task.data.validation_fraction=0.5")
+held_out_case("one file, without a validation file", MANY)
+held_out_case("one file with every row twice", [*MANY, *MANY])
+held_out_case("one file with a class of one row", [*MANY, ("a rare dog", "rare")])
+held_out_case("half of one file", MANY, "task.data.validation_fraction=0.5")
 held_out_case(
-    "alone_numbers",
     "one file of numbers",
     [(text, float(n % 7)) for n, (text, _) in enumerate(MANY)],
     "task.data.numeric_labels=true",
@@ -367,27 +346,20 @@ def alone_shuffled(place: Path) -> None:
 # What a label is
 
 
-def composite_case(name: str, oddity: str, labels: Sequence[str], is_warned: bool) -> None:
+def composite_case(oddity: str, labels: Sequence[str], is_warned: bool) -> None:
     def act(place: Path) -> None:
         train = [(text, labels[n % len(labels)]) for n, (text, _) in enumerate(TRAIN)]
         validation = [(text, labels[n % len(labels)]) for n, (text, _) in enumerate(VALIDATION)]
         run_rows(place, train, validation)
         equal(heard("seem to be several labels"), is_warned, "a warning")
 
-    CASES.add("finetune", READ, name=name, oddity=oddity)(act)
+    CASES.add("finetune", READ, oddity=oddity)(act)
 
 
-composite_case(
-    "labels_semicolon",
-    "science;old beside science and old",
-    ("science", "old", "science;old"),
-    True,
-)
-composite_case("labels_bar", "a|b, b|c and a|c", ("a|b", "b|c", "a|c"), True)
-composite_case("labels_comma", "red, blue beside red and blue", ("red", "blue", "red, blue"), True)
-composite_case(
-    "labels_places", "Paris, France beside Rome, Italy", ("Paris, France", "Rome, Italy"), False
-)
+composite_case("science;old beside science and old", ("science", "old", "science;old"), True)
+composite_case("a|b, b|c and a|c", ("a|b", "b|c", "a|c"), True)
+composite_case("red, blue beside red and blue", ("red", "blue", "red, blue"), True)
+composite_case("Paris, France beside Rome, Italy", ("Paris, France", "Rome, Italy"), False)
 
 
 @CASES.add("finetune", REFUSED, "NFC and NFD")
@@ -397,9 +369,7 @@ def labels_unicode(place: Path) -> None:
     run_rows(place, [(text, names[n % 3]) for n, (text, _) in enumerate(TRAIN)], VALIDATION)
 
 
-def parquet_case(
-    name: str, oddity: str, expected: str, values: Sequence[Any], names: list[str]
-) -> None:
+def parquet_case(oddity: str, expected: str, values: Sequence[Any], names: list[str]) -> None:
     """Labels of Parquet, which has types."""
 
     def act(place: Path) -> None:
@@ -412,14 +382,14 @@ def parquet_case(
         run = finetune(place, {}, labelled_words("t.parquet", "v.parquet"))
         equal(sorted({row["label"] for row in predictions(run)}), names, "classes")
 
-    CASES.add("finetune", expected, "label", name=name, oddity=oddity)(act)
+    CASES.add("finetune", expected, "label", oddity=oddity)(act)
 
 
 DAYS = [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)]
-parquet_case("parquet_booleans", "labels of type bool", READ, [True, False], ["false", "true"])
-parquet_case("parquet_dates", "labels of type date", READ, DAYS, [str(day) for day in DAYS])
-parquet_case("parquet_floats", "labels 0.0 and 1.0 of type float", READ, [0.0, 1.0], ["0.0", "1.0"])
-parquet_case("parquet_fractions", "labels 0.5 and 1.5", REFUSED, [0.5, 1.5], [])
+parquet_case("labels of type bool", READ, [True, False], ["false", "true"])
+parquet_case("labels of type date", READ, DAYS, [str(day) for day in DAYS])
+parquet_case("labels 0.0 and 1.0 of type float", READ, [0.0, 1.0], ["0.0", "1.0"])
+parquet_case("labels 0.5 and 1.5", REFUSED, [0.5, 1.5], [])
 
 
 # Tags without B- and I-
@@ -433,16 +403,12 @@ def conll(tags: Sequence[str], number: int, word: str) -> str:
     return "".join(sentences)
 
 
-def tag_case(
-    name: str, oddity: str, expected: str, tags: Sequence[str], *words: str, names: str = ""
-) -> None:
+def tag_case(oddity: str, expected: str, tags: Sequence[str], *words: str, names: str = "") -> None:
     def act(place: Path) -> None:
         files = {"t.conll": conll(tags, 20, "film"), "v.conll": conll(tags, 10, "dog")}
         settings = ["train_file=t.conll", "validation_file=v.conll", "document_context=false"]
         run = finetune(
-            place,
-            files,
-            ["task=ner_wnut17", *(f"task.data.{word}" for word in settings), *words],
+            place, files, ["task=ner_wnut17", *(f"task.data.{word}" for word in settings), *words]
         )
         rows = predictions(run)
         if "task.data.entity_tags=false" in words:
@@ -455,20 +421,20 @@ def tag_case(
         types = [line["label"] for line in read_csv(run / "classes.csv")]
         equal(types[:-2], ["LOC", "PER"], "types")
 
-    CASES.add("finetune", expected, *filter(None, [names]), name=name, oddity=oddity)(act)
+    CASES.add("finetune", expected, names, oddity=oddity)(act)
 
 
 PLAIN = ("O", "PER", "PER", "O", "LOC")
 NOUNS = ("NOUN", "VERB", "ADJ")
 ACCURACY = ("task.data.entity_tags=false", "task.metric=validation/accuracy")
-tag_case("tags_plain", "tags O, PER and LOC", READ, PLAIN)
-tag_case("tags_speech", "parts of speech as entities", REFUSED, NOUNS, names="entity_tags=false")
-tag_case("tags_classes", "parts of speech as classes", READ, NOUNS, *ACCURACY)
-tag_case("tags_underscore", "tags B_PER and I_PER", REFUSED, ("O", "B_PER", "I_PER"), names="B_PER")
-tag_case("tags_half", "tags of which some have B-", REFUSED, ("O", "PER", "B-LOC"), names="PER")
+tag_case("tags O, PER and LOC", READ, PLAIN)
+tag_case("parts of speech as entities", REFUSED, NOUNS, names="entity_tags=false")
+tag_case("parts of speech as classes", READ, NOUNS, *ACCURACY)
+tag_case("tags B_PER and I_PER", REFUSED, ("O", "B_PER", "I_PER"), names="B_PER")
+tag_case("tags of which some have B-", REFUSED, ("O", "PER", "B-LOC"), names="PER")
 
 
-def tagger_case(name: str, oddity: str, labels: Sequence[str], is_grouped: bool) -> None:
+def tagger_case(oddity: str, labels: Sequence[str], is_grouped: bool) -> None:
     """A foreign tagger: entities are those of transformers' simple aggregation of the tags."""
 
     def act(place: Path) -> None:
@@ -499,29 +465,9 @@ def tagger_case(name: str, oddity: str, labels: Sequence[str], is_grouped: bool)
         else:
             equal(found, [], "entities of parts of speech")
 
-    CASES.add("predict", READ, name=name, oddity=oddity)(act)
+    CASES.add("predict", READ, oddity=oddity)(act)
 
 
-tagger_case("tagger_plain", "a tagger with O, PER and LOC", ("O", "PER", "LOC"), True)
-tagger_case("tagger_prefixes", "a tagger with B- and I-", ("O", "B-PER", "I-PER"), True)
-tagger_case("tagger_speech", "a tagger of parts of speech", NOUNS, False)
-
-
-# Files
-
-
-@CASES.add("finetune", EITHER, "an object a line")
-def json_array(place: Path) -> None:
-    """A .json array as the training file."""
-    rows = [{"text": text, "label": label} for text, label in TRAIN]
-    files = {"t.json": json.dumps(rows), "v.jsonl": jsonl(VALIDATION)}
-    finetune(place, files, labelled_words("t.json", "v.jsonl"))
-
-
-@CASES.add("finetune", READ)
-def csv_semicolons(place: Path) -> None:
-    """A csv with semicolons, and commas in its texts."""
-    lines = ["text;label", *(f"{text}, a dog;{label}" for text, label in TRAIN)]
-    files = {"t.csv": "\n".join(lines) + "\n", "v.jsonl": jsonl(VALIDATION)}
-    run = finetune(place, files, labelled_words("t.csv", "v.jsonl"))
-    equal(facts(run)["data"]["train_examples"], len(TRAIN), "rows")
+tagger_case("a tagger with O, PER and LOC", ("O", "PER", "LOC"), True)
+tagger_case("a tagger with B- and I-", ("O", "B-PER", "I-PER"), True)
+tagger_case("a tagger of parts of speech", NOUNS, False)

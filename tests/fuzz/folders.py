@@ -1,7 +1,7 @@
 """Odd settings of model folders, and files beside the weights.
 
 What is read is compared with transformers or sentence-transformers, on the folder itself where the
-library can load it, else on a clean twin. Models are those of odd_models.py.
+library can load it, else on a clean twin. Models are those of models.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-
-from odd_lab import EITHER, READ, REFUSED, Cases, check, close, heard
-from odd_models import (
+from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, close, heard
+from tests.fuzz.making import (
     SIZES,
     VOCABULARY,
     WEIGHTS,
@@ -42,9 +41,7 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 # Keys of config.json
 
 
-def keys_case(
-    name: str, oddity: str, expected: str, *names: str, says: str = "", **keys: Any
-) -> None:
+def keys_case(oddity: str, expected: str, *names: str, says: str = "", **keys: Any) -> None:
     """A BERT whose config.json has these keys; `says`: what a warning holds."""
 
     def act(place: Path) -> None:
@@ -54,11 +51,10 @@ def keys_case(
         agrees(folder, twin)
         check(not says or heard(says), f"nothing was said of {says}")
 
-    CASES.add("load", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
 
 
 keys_case(
-    "keys_of_version_2",
     "keys of transformers 2: output_past, an empty pruned_heads, finetuning_task",
     READ,
     output_past=True,
@@ -69,7 +65,6 @@ keys_case(
     num_labels=2,
 )
 keys_case(
-    "keys_of_generation",
     "keys of texts that a decoder writes",
     READ,
     max_length=5,
@@ -79,7 +74,6 @@ keys_case(
     repetition_penalty=2.0,
 )
 keys_case(
-    "keys_of_google",
     "sizes of a pooler that no class has",
     READ,
     directionality="bidi",
@@ -88,7 +82,6 @@ keys_case(
     pooler_type="first_token_transform",
 )
 keys_case(
-    "keys_of_calls",
     "keys of how a call computes, and of what it returns",
     READ,
     chunk_size_feed_forward=4,
@@ -98,7 +91,6 @@ keys_case(
     torch_dtype="float16",
 )
 keys_case(
-    "keys_of_nothing",
     "features that are off, as null, false and empty",
     READ,
     quantization_config=None,
@@ -107,23 +99,9 @@ keys_case(
     add_cross_attention=None,
     tie_encoder_decoder=None,
 )
-keys_case(
-    "private_notes",
-    "notes of somebody's training",
-    READ,
-    says="training_notes",
-    training_notes={"lr": 1e-5},
-)
-keys_case(
-    "unknown_part", "a part that no class of BERT has", READ, says="layer_scale", layer_scale=0.1
-)
-keys_case(
-    "other_activation",
-    "an activation of transformers",
-    EITHER,
-    "hidden_act",
-    hidden_act="gelu_fast",
-)
+keys_case("notes of somebody's training", READ, says="training_notes", training_notes={"lr": 1e-5})
+keys_case("a part that no class of BERT has", READ, says="layer_scale", layer_scale=0.1)
+keys_case("an activation of transformers", EITHER, "hidden_act", hidden_act="gelu_fast")
 REFUSED_KEYS: dict[str, Any] = {
     "position_embedding_type": "relative_key",
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
@@ -136,7 +114,7 @@ REFUSED_KEYS: dict[str, Any] = {
     "pooler_type": "mean",
 }
 for key, value in REFUSED_KEYS.items():
-    keys_case(f"key_{key}", f"{key} is {json.dumps(value)}", REFUSED, key, **{key: value})
+    keys_case(f"{key} is {json.dumps(value)}", REFUSED, key, **{key: value})
 
 
 def family_case(
@@ -153,9 +131,8 @@ def family_case(
         configure(folder, **{key: value})
         load(folder).embed(TEXTS)
 
-    name = f"{class_name}_{key}_{value}".replace(" ", "")[:60]
     oddity = f"a {class_name} whose {key} is {value}"
-    CASES.add("load", REFUSED, key, name=name, oddity=oddity)(act)
+    CASES.add("load", REFUSED, key, oddity=oddity)(act)
 
 
 DISTILBERT = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
@@ -186,7 +163,6 @@ family_case("MPNetModel", "relative_attention_num_buckets", 64)
 
 
 def file_case(
-    name: str,
     oddity: str,
     expected: str,
     change: Callable[[Path], object],
@@ -202,7 +178,7 @@ def file_case(
         check(not says or heard(says), f"nothing was said of {says}")
         check(not is_quiet or not heard("other weights"), "equal weights were called other ones")
 
-    CASES.add("load", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
 
 
 def pickle_beside(change: float) -> Callable[[Path], object]:
@@ -220,56 +196,35 @@ def adapter_alone(folder: Path) -> None:
 
 
 file_case(
-    "adapter_beside",
     "an adapter beside a whole model",
     REFUSED,
     put("adapter_config.json", '{"peft_type": "LORA", "r": 4}'),
     "adapter_config.json",
 )
 file_case(
-    "adapter_weights_beside",
     "an adapter's weights without its configuration",
     REFUSED,
     put("adapter_model.bin", b"x"),
     "adapter_model.bin",
 )
-file_case("adapter_alone", "an adapter without its model", REFUSED, adapter_alone, "adapter alone")
+file_case("an adapter without its model", REFUSED, adapter_alone, "adapter alone")
 file_case(
-    "gptq_beside",
     "quantize_config.json of GPTQ",
     REFUSED,
     put("quantize_config.json", '{"bits": 4}'),
     "quantize_config.json",
 )
+file_case("generation_config.json", READ, put("generation_config.json", '{"temperature": 0.1}'))
+file_case("preprocessor_config.json", READ, put("preprocessor_config.json", '{"image_size": 224}'))
+file_case("model.onnx beside the weights", READ, put("model.onnx", b"onnx"))
+file_case("pytorch_model.bin with the same weights", READ, pickle_beside(0.0), is_quiet=True)
 file_case(
-    "generation_beside",
-    "generation_config.json",
-    READ,
-    put("generation_config.json", '{"temperature": 0.1}'),
-)
-file_case(
-    "preprocessor_beside",
-    "preprocessor_config.json",
-    READ,
-    put("preprocessor_config.json", '{"image_size": 224}'),
-)
-file_case("onnx_beside", "model.onnx beside the weights", READ, put("model.onnx", b"onnx"))
-file_case(
-    "pickle_of_the_same",
-    "pytorch_model.bin with the same weights",
-    READ,
-    pickle_beside(0.0),
-    is_quiet=True,
-)
-file_case(
-    "pickle_of_others",
     "pytorch_model.bin with other weights beside model.safetensors",
     READ,
     pickle_beside(0.5),
     says="holds other weights",
 )
 file_case(
-    "onnx_alone",
     "model.onnx and no other weights",
     REFUSED,
     lambda folder: (folder / WEIGHTS).rename(folder / "model.onnx"),
@@ -300,7 +255,6 @@ def sentence_folder(
 
 
 def sentence_case(
-    name: str,
     oddity: str,
     expected: str,
     files: Mapping[str, Any],
@@ -319,38 +273,28 @@ def sentence_case(
         close(vectors, theirs.encode(TEXTS), "vectors", 1e-5)
         check(not says or heard(says), f"nothing was said of {says}")
 
-    CASES.add("embed", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("embed", expected, "|".join(names), oddity=oddity)(act)
 
 
 LIBRARY, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING = "1_Pooling/config.json"
 ALONE = [{"idx": 0, "name": "0", "path": "", "type": f"{MODULES}Transformer"}]
-sentence_case("columns", "truncate_dim keeps 5 of 16 columns", READ, {LIBRARY: {"truncate_dim": 5}})
+sentence_case("truncate_dim keeps 5 of 16 columns", READ, {LIBRARY: {"truncate_dim": 5}})
 sentence_case(
-    "columns_of_unit_length",
-    "truncate_dim behind Normalize",
-    READ,
-    {LIBRARY: {"truncate_dim": 5}},
-    more=("Normalize",),
+    "truncate_dim behind Normalize", READ, {LIBRARY: {"truncate_dim": 5}}, more=("Normalize",)
 )
-sentence_case("more_columns", "truncate_dim above the width", READ, {LIBRARY: {"truncate_dim": 99}})
-sentence_case("no_pooling", "a Transformer alone", REFUSED, {"modules.json": ALONE}, "no Pooling")
+sentence_case("truncate_dim above the width", READ, {LIBRARY: {"truncate_dim": 99}})
+sentence_case("a Transformer alone", REFUSED, {"modules.json": ALONE}, "no Pooling")
 sentence_case(
-    "prompts",
-    "prompts that one may name",
-    READ,
-    {LIBRARY: {"prompts": {"q": "query: "}}},
-    says="has prompts",
+    "prompts that one may name", READ, {LIBRARY: {"prompts": {"q": "query: "}}}, says="has prompts"
 )
 sentence_case(
-    "default_prompt",
     "a prompt before every text",
     REFUSED,
     {LIBRARY: {"prompts": {"q": "query: "}, "default_prompt_name": "q"}},
     "default_prompt_name",
 )
 sentence_case(
-    "dot_products",
     "vectors to be compared by dot products",
     READ,
     {LIBRARY: {"similarity_fn_name": "dot"}},
@@ -360,9 +304,8 @@ for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lastt
     key = f"pooling_mode_{mode}"
     oddity = f"a pooling of {mode}"
     content = {POOLING: {"word_embedding_dimension": 16, key: True}}
-    sentence_case(f"pools_{mode}", oddity, REFUSED, content, mode.partition("_")[0])
+    sentence_case(oddity, REFUSED, content, mode.partition("_")[0])
 sentence_case(
-    "two_poolings",
     "two poolings side by side",
     REFUSED,
     {POOLING: {"pooling_mode": ["cls", "mean"], "embedding_dimension": 16}},
@@ -370,33 +313,28 @@ sentence_case(
 )
 for kind in ("Dense", "LayerNorm", "CNN", "LSTM", "WeightedLayerPooling", "Router", "BoW"):
     oddity = f"a {kind} module behind the pooling"
-    sentence_case(f"module_{kind}", oddity, REFUSED, {}, kind, more=(kind,))
+    sentence_case(oddity, REFUSED, {}, kind, more=(kind,))
 sentence_case(
-    "older_lower_case",
     "texts in lower case before a tokenizer that lower-cases, by an older file's name",
     READ,
     {"sentence_roberta_config.json": {"max_seq_length": 32, "do_lower_case": True}},
 )
 sentence_case(
-    "other_task",
     "a Transformer that gives logits",
     REFUSED,
     {TRANSFORMER: {"transformer_task": "fill-mask"}},
     "transformer_task",
 )
 sentence_case(
-    "limit_in_words",
     "the longest text as a word",
     REFUSED,
     {TRANSFORMER: {"max_seq_length": "many"}},
     "max_seq_length",
 )
-sentence_case("no_list", "modules.json that is no list", REFUSED, {"modules.json": {}}, "modules")
+sentence_case("modules.json that is no list", REFUSED, {"modules.json": {}}, "modules")
 
 
-def cross_encoder_case(
-    name: str, oddity: str, expected: str, names: tuple[str, ...] = (), **keys: Any
-) -> None:
+def cross_encoder_case(oddity: str, expected: str, names: str = "", **keys: Any) -> None:
     """A score of two texts, compared with CrossEncoder.predict."""
 
     def act(place: Path) -> None:
@@ -407,32 +345,24 @@ def cross_encoder_case(
         numbers = [answer.value for answer in load(folder).classify(PAIRS)]
         close(numbers, CrossEncoder(str(folder), device="cpu").predict(PAIRS), "scores", 1e-5)
 
-    CASES.add("classify", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("classify", expected, names, oddity=oddity)(act)
 
 
 cross_encoder_case(
-    "sigmoid",
     "a cross-encoder's sigmoid",
     READ,
     sentence_transformers={"activation_fn": SIGMOID, "version": "5.0.0"},
 )
+cross_encoder_case("the same by an older key", READ, sbert_ce_default_activation_function=SIGMOID)
 cross_encoder_case(
-    "older_sigmoid",
-    "the same by an older key",
-    READ,
-    sbert_ce_default_activation_function=SIGMOID,
-)
-cross_encoder_case(
-    "identity",
     "a cross-encoder without activation",
     READ,
     sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"},
 )
 cross_encoder_case(
-    "other_function",
     "a cross-encoder's Tanh",
     REFUSED,
-    ("activation_fn",),
+    "activation_fn",
     sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"},
 )
 

@@ -7,32 +7,35 @@ The answers are those of transformers, from the same folder or from its clean tw
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors.torch import load_file
-
-from clozelab.stages.export import main as export
-from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
-from odd_models import (
+from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
+from tests.fuzz.making import (
     JSON,
     LINES,
     RULES_FILE,
+    SIZES,
     TEXTS,
     VOCABULARY,
     WEIGHTS,
+    Change,
+    Tensors,
     agrees,
     bert,
     byte_level,
     classifier,
     configure,
     copy_of,
-    edit,
     ids_of,
+    in_json,
     load,
+    nothing,
+    put,
     reweight,
     same_classes,
     same_ids,
@@ -41,6 +44,8 @@ from odd_models import (
     theirs,
     wordpiece,
 )
+
+from clozelab.stages.export import main as export
 
 CASES = Cases("tokenizers and tensors of others")
 
@@ -62,7 +67,7 @@ def vocabulary_alone(place: Path, config: Config, more: tuple[str, ...] = ()) ->
 
 
 def vocabulary_case(
-    name: str, oddity: str, config: Config, more: tuple[str, ...] = (), mask: str = "[MASK]"
+    oddity: str, config: Config, more: tuple[str, ...] = (), mask: str = "[MASK]"
 ) -> None:
     """Read as transformers reads it."""
 
@@ -74,65 +79,53 @@ def vocabulary_case(
         if mask:
             same_masks(predictor, folder, text=f"the {mask} cat on the mat .")
 
-    CASES.add("load", READ, name=name, oddity=oddity)(act)
+    CASES.add("load", READ, oddity=oddity)(act)
 
 
-def refused_case(name: str, config: Config, *names: str, oddity: str = "") -> None:
+def refused_case(oddity: str, config: Config, name: str) -> None:
     """A class whose rules vocab.txt does not hold."""
-    said = oddity or f"vocab.txt of the class {config.get('tokenizer_class')}"
-
-    def act(place: Path) -> None:
-        load(vocabulary_alone(place, config))
-
-    CASES.add("load", REFUSED, *names, name=name, oddity=said)(act)
-
-
-for class_name in ("DistilBertTokenizer", "ElectraTokenizerFast", "ConvBertTokenizer"):
-    vocabulary_case(
-        f"class_{class_name}",
-        f"vocab.txt of the class {class_name}",
-        {"tokenizer_class": class_name},
+    CASES.add("load", REFUSED, name, oddity=oddity)(
+        lambda place: load(vocabulary_alone(place, config))
     )
-vocabulary_case("no_class", "vocab.txt, and no file names a class", {})
-vocabulary_case(
-    "slow_settings",
-    "settings of slow tokenizers beside vocab.txt",
-    {"do_basic_tokenize": False, "never_split": ["cat"], "wordpieces_prefix": "@@"},
-)
-vocabulary_case("other_ends", "cls_token and sep_token are <s> and </s>", ENDS, ("<s>", "</s>"))
-vocabulary_case("other_unknown", "unk_token is a word of the vocabulary", {"unk_token": "the"})
-vocabulary_case(
-    "other_mask", "mask_token is a word of the vocabulary", {"mask_token": "on"}, mask="on"
-)
-vocabulary_case("other_padding", "pad_token is another entry", {"pad_token": "cat"})
-vocabulary_case(
-    "two_kinds_of_special",
-    "extra_special_tokens and additional_special_tokens differ",
-    {"extra_special_tokens": ["ada"], "additional_special_tokens": ["bob"]},
-)
-vocabulary_case(
-    "split_special", "split_special_tokens is true", {"split_special_tokens": True}, mask=""
-)
-vocabulary_case("strips_no_accents", "strip_accents is false", {"strip_accents": False})
 
-for class_name in (
+
+for _class in ("DistilBertTokenizer", "ElectraTokenizerFast", "ConvBertTokenizer"):
+    vocabulary_case(f"vocab.txt of the class {_class}", {"tokenizer_class": _class})
+for _oddity, _config in {
+    "vocab.txt, and no file names a class": {},
+    "settings of slow tokenizers beside vocab.txt": {
+        "do_basic_tokenize": False,
+        "never_split": ["cat"],
+        "wordpieces_prefix": "@@",
+    },
+    "unk_token is a word of the vocabulary": {"unk_token": "the"},
+    "pad_token is another entry": {"pad_token": "cat"},
+    "extra_special_tokens and additional_special_tokens differ": {
+        "extra_special_tokens": ["ada"],
+        "additional_special_tokens": ["bob"],
+    },
+    "strip_accents is false": {"strip_accents": False},
+}.items():
+    vocabulary_case(_oddity, _config)
+vocabulary_case("cls_token and sep_token are <s> and </s>", ENDS, ("<s>", "</s>"))
+vocabulary_case("mask_token is a word of the vocabulary", {"mask_token": "on"}, mask="on")
+vocabulary_case("split_special_tokens is true", {"split_special_tokens": True}, mask="")
+
+for _class in (
     "BertJapaneseTokenizer",
     "PhobertTokenizer",
     "BertweetTokenizer",
     "TapasTokenizer",
-):
-    refused_case(f"python_{class_name}", {"tokenizer_class": class_name}, class_name)
-for class_name in ("NezhaTokenizer", "FunnelTokenizer", "RobertaTokenizer", "AlbertTokenizer"):
-    refused_case(f"class_{class_name}", {"tokenizer_class": class_name}, class_name)
-refused_case(
-    "generic_without_file",
-    {"tokenizer_class": "PreTrainedTokenizerFast"},
+    "NezhaTokenizer",
+    "FunnelTokenizer",
+    "RobertaTokenizer",
+    "AlbertTokenizer",
     "PreTrainedTokenizerFast",
-)
-refused_case(
-    "own_code", {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}}, "auto_map", oddity="own code"
-)
-refused_case("no_such_role", {"cls_token": "<cls>"}, "<cls>", oddity="cls_token is no entry")
+):
+    refused_case(f"vocab.txt of the class {_class}", {"tokenizer_class": _class}, _class)
+own_code = {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}}
+refused_case("own code", own_code, "auto_map")
+refused_case("cls_token is no entry", {"cls_token": "<cls>"}, "<cls>")
 
 
 @CASES.add("load", REFUSED, "BertJapaneseTokenizer")
@@ -143,22 +136,25 @@ def class_in_config_json(place: Path) -> None:
     load(folder)
 
 
-@CASES.add("load", READ)
-def roles_in_the_older_file(place: Path) -> None:
-    """special_tokens_map.json names other roles than tokenizer_config.json"""
-    folder = vocabulary_alone(place, {"cls_token": "[CLS]"}, ("<s>", "</s>"))
-    (folder / "special_tokens_map.json").write_text(json.dumps(ENDS))
-    same_ids(load(folder), folder, MARKED)
-    equal(ids_of(load(folder), ["the cat"])[0][0], len(VOCABULARY), "first id")
+def older_file_case(oddity: str, config: Config, first: int) -> None:
+    """special_tokens_map.json beside tokenizer_config.json; `first`: the id that a text begins
+    with.
+    """
+
+    def act(place: Path) -> None:
+        folder = vocabulary_alone(place, config, ("<s>", "</s>"))
+        (folder / "special_tokens_map.json").write_text(json.dumps(ENDS))
+        predictor = load(folder)
+        same_ids(predictor, folder, MARKED)
+        equal(ids_of(predictor, ["the cat"])[0][0], first, "first id")
+
+    CASES.add("load", READ, oddity=f"special_tokens_map.json {oddity}")(act)
 
 
-@CASES.add("load", READ)
-def older_file_beside_a_new_one(place: Path) -> None:
-    """special_tokens_map.json beside an added_tokens_decoder, where it does not count"""
-    folder = vocabulary_alone(place, {"added_tokens_decoder": {}}, ("<s>", "</s>"))
-    (folder / "special_tokens_map.json").write_text(json.dumps(ENDS))
-    same_ids(load(folder), folder, MARKED)
-    equal(ids_of(load(folder), ["the cat"])[0][0], 2, "first id")
+names_other = "names other roles than tokenizer_config.json"
+older_file_case(names_other, {"cls_token": "[CLS]"}, len(VOCABULARY))
+does_not_count = "beside an added_tokens_decoder, where it does not count"
+older_file_case(does_not_count, {"added_tokens_decoder": {}}, 2)
 
 
 @CASES.add("load", READ)
@@ -176,7 +172,7 @@ def added_beside_a_vocabulary(place: Path) -> None:
 # byte-level BPE, and vocabularies that look like one
 
 
-def merges_case(name: str, oddity: str, expected: str, change: Callable[[Path], object]) -> None:
+def merges_case(oddity: str, expected: str, change: Change) -> None:
     """RoBERTa's vocab.json and merges.txt alone."""
 
     def act(place: Path) -> None:
@@ -192,65 +188,44 @@ def merges_case(name: str, oddity: str, expected: str, change: Callable[[Path], 
         same_ids(predictor, folder, ["the cat sat", "a <mask> ran </s> on", "wörld"])
         same_masks(predictor, folder, text="the<mask> sat")
 
-    CASES.add("load", expected, "Tokenizer", name=name, oddity=oddity)(act)
+    CASES.add("load", expected, "Tokenizer", oddity=f"vocab.json with merges.txt, {oddity}")(act)
 
 
-def named(class_name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / RULES_FILE).write_text(
-        json.dumps({"tokenizer_class": class_name})
-    )
-
-
-merges_case("merges_alone", "vocab.json with merges.txt, no class named", READ, lambda _: None)
-merges_case(
-    "merges_of_longformer", "the class LongformerTokenizer", READ, named("LongformerTokenizer")
-)
-for class_name in ("HerbertTokenizer", "CLIPTokenizer", "GPT2Tokenizer", "XLMTokenizer"):
-    merges_case(f"merges_{class_name}", f"the class {class_name}", REFUSED, named(class_name))
-merges_case(
-    "merges_of_a_bert",
-    "vocab.json with merges.txt in the folder of a BERT",
-    REFUSED,
-    lambda folder: configure(folder, model_type="bert", architectures=["BertForMaskedLM"]),
-)
+merges_case("no class named", READ, nothing)
+for _class in (
+    "LongformerTokenizer",
+    "HerbertTokenizer",
+    "CLIPTokenizer",
+    "GPT2Tokenizer",
+    "XLMTokenizer",
+):
+    expected = READ if _class == "LongformerTokenizer" else REFUSED
+    named = put(RULES_FILE, json.dumps({"tokenizer_class": _class}))
+    merges_case(f"the class {_class}", expected, named)
+of_bert = in_json("config.json", model_type="bert", architectures=["BertForMaskedLM"])
+merges_case("in the folder of a BERT", REFUSED, of_bert)
 
 
 # tokenizer.json, and what stands beside it
 
 
-def beside_case(
-    name: str, oddity: str, expected: str, config: Mapping[str, Any], *names: str
-) -> None:
+def beside_case(oddity: str, expected: str, config: Config, name: str = "") -> None:
     def act(place: Path) -> None:
         folder = bert(place)
-        edit(folder / RULES_FILE, lambda values: values.update(config))
+        in_json(RULES_FILE, **config)(folder)
         predictor = load(folder)
         same_ids(predictor, folder)
         same_states(predictor, folder)
 
-    CASES.add("load", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("load", expected, name, oddity=oddity)(act)
 
 
-beside_case("json_other_ends", "tokenizer.json has another cls_token", EITHER, {"cls_token": "the"})
-beside_case(
-    "json_other_unknown", "tokenizer.json has another unk_token", EITHER, {"unk_token": "a"}
-)
-beside_case(
-    "json_own_code",
-    "auto_map names own code beside tokenizer.json",
-    READ,
-    {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}},
-)
-beside_case(
-    "json_python_class",
-    "a class of Python code beside tokenizer.json",
-    REFUSED,
-    {"tokenizer_class": "BertweetTokenizer"},
-    "BertweetTokenizer",
-)
-beside_case(
-    "json_unknown_class", "a class of nobody's", READ, {"tokenizer_class": "MyTokenizerFast"}
-)
+beside_case("tokenizer.json has another cls_token", EITHER, {"cls_token": "the"})
+beside_case("tokenizer.json has another unk_token", EITHER, {"unk_token": "a"})
+beside_case("auto_map names own code beside tokenizer.json", READ, own_code)
+of_python = {"tokenizer_class": "BertweetTokenizer"}
+beside_case("a class of Python code beside tokenizer.json", REFUSED, of_python, "BertweetTokenizer")
+beside_case("a class of nobody's", READ, {"tokenizer_class": "MyTokenizerFast"})
 
 
 @CASES.add("load", READ)
@@ -281,14 +256,8 @@ def the_way_on(place: Path) -> None:
 @CASES.add("load", EITHER, "pad")
 def mpnet_padding(place: Path) -> None:
     """An MPNet whose tokenizer pads with the id 0; its class takes 1 for padding"""
-    sizes = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 66,
-    }
     folder = place / "model"
+    sizes = SIZES | {"max_position_embeddings": 66}
     config = transformers.MPNetConfig(vocab_size=len(VOCABULARY), **sizes)
     transformers.MPNetForMaskedLM(config).save_pretrained(folder)
     wordpiece().save_pretrained(folder)
@@ -337,9 +306,7 @@ def crf_exports_its_encoder(place: Path) -> None:
     same_states(load(place / "out"), folder)
 
 
-def head_case(
-    name: str, oddity: str, expected: str, change: Callable[..., Any], *names: str
-) -> None:
+def head_case(oddity: str, expected: str, change: Callable[[Tensors], Tensors], name: str) -> None:
     """A classifier whose tensors are changed; answers are those of the clean one."""
 
     def act(place: Path) -> None:
@@ -348,63 +315,53 @@ def head_case(
         reweight(folder, change)
         same_classes(load(folder), twin)
 
-    CASES.add("predict", expected, *names, name=name, oddity=oddity)(act)
+    CASES.add("predict", expected, name, oddity=oddity)(act)
 
 
-SECOND = "classifier.modules_to_save.default.weight"
-head_case(
-    "second_head",
-    "a head that an adapter's training has left beside the first",
-    REFUSED,
-    lambda stored: {**stored, SECOND: torch.ones(3, 16)},
-    SECOND,
-)
-head_case(
-    "wrapped_head",
-    "a head inside an adapter's wrapper alone",
-    REFUSED,
-    lambda stored: {
-        name.replace("classifier.", "classifier.original_module."): value
-        for name, value in stored.items()
-    },
-    "classifier.original_module",
-)
-head_case(
-    "two_layers",
-    "a head of two layers in sequence",
-    REFUSED,
-    lambda stored: {**stored, "classifier.2.weight": torch.ones(3, 3)},
-    "classifier.2.weight",
-)
-head_case(
-    "adapter_on_the_head",
-    "an adapter on the head that was not merged",
-    REFUSED,
-    lambda stored: {**stored, "classifier.lora_A.weight": torch.ones(2, 16)},
-    "classifier.lora_A.weight",
-)
-head_case(
-    "adapter_in_the_encoder",
-    "an adapter in the encoder that was not merged",
-    REFUSED,
-    lambda stored: {
-        **stored,
-        "bert.encoder.layer.0.attention.self.query.lora_A.weight": torch.ones(2, 16),
-    },
-    "lora_A",
-)
-head_case(
-    "loss_weights",
-    "the weights of classes in a loss were saved",
-    READ,
-    lambda stored: {**stored, "loss_fct.weight": torch.ones(3)},
-)
-head_case(
-    "position_numbers",
-    "a buffer of position numbers was saved",
-    READ,
-    lambda stored: {**stored, "bert.embeddings.position_ids": torch.arange(64)[None]},
-)
+for _oddity, _expected, _name, _tensor in (
+    (
+        "a head that an adapter's training has left beside the first",
+        REFUSED,
+        "classifier.modules_to_save.default.weight",
+        torch.ones(3, 16),
+    ),
+    ("a head of two layers in sequence", REFUSED, "classifier.2.weight", torch.ones(3, 3)),
+    (
+        "an adapter on the head that was not merged",
+        REFUSED,
+        "classifier.lora_A.weight",
+        torch.ones(2, 16),
+    ),
+    (
+        "an adapter in the encoder that was not merged",
+        REFUSED,
+        "bert.encoder.layer.0.attention.self.query.lora_A.weight",
+        torch.ones(2, 16),
+    ),
+    ("the weights of classes in a loss were saved", READ, "loss_fct.weight", torch.ones(3)),
+    (
+        "a buffer of position numbers was saved",
+        READ,
+        "bert.embeddings.position_ids",
+        torch.arange(64)[None],
+    ),
+):
+    more = {_name: _tensor}
+    head_case(
+        _oddity,
+        _expected,
+        lambda stored, more=more: {**stored, **more},
+        _name.partition("query.")[2] or _name,
+    )  # type: ignore[misc]
+
+
+def wrapped(stored: Tensors) -> Tensors:
+    inner = "classifier.original_module."
+    return {name.replace("classifier.", inner): tensor for name, tensor in stored.items()}
+
+
+in_wrapper = "a head inside an adapter's wrapper alone"
+head_case(in_wrapper, REFUSED, wrapped, "classifier.original_module")
 
 
 @CASES.add("predict", READ)

@@ -1,10 +1,10 @@
 """Give the project folders and files that are odd in one way each, and write down how it takes
 them.
 
-`make odd` (some minutes of one core) runs every case, prints those that do not end well, and writes
-the table into docs/reliability.md; it exits with 1 where a case does not end well. `--only WORD...`
-runs the cases whose kind or name has one of the words, and writes nothing. odd_lab.py says what a
-case is, and what its ends are called.
+`make odd` (python -m tests.fuzz, some minutes of one core) runs every case, prints those that do
+not end well, and writes the table into docs/reliability.md; it exits with 1 where a case does not
+end well. `--only WORD...` runs the cases whose kind or oddity has one of the words, and writes
+nothing. lab.py says what a case is, and what its ends are called.
 """
 
 from __future__ import annotations
@@ -12,64 +12,38 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
-from itertools import chain
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import odd_corpora
-import odd_folders
-import odd_given
-import odd_labels
-import odd_models
-import odd_predictions
-import odd_scores
-import odd_tokenizers
-import odd_words
-from interleaved import ROOT, commit
-from odd_lab import PACKAGE, Case, End, quieten, run_case
+from tests.fuzz.every import chosen
+from tests.fuzz.lab import PACKAGE, ROOT, Case, End, quieten, run_case
 
 PAGE = ROOT / "docs" / "reliability.md"
 TABLE = re.compile(r"(<!-- make odd -->\n).*?(<!-- end -->)", re.DOTALL)
-KINDS = (
-    odd_models.CASES,
-    odd_predictions.CASES,
-    odd_labels.CASES,
-    odd_given.CASES,
-    odd_corpora.CASES,
-    odd_scores.CASES,
-    odd_folders.CASES,
-    odd_tokenizers.CASES,
-    odd_words.CASES,
-)
 
 
-def chosen(words: Sequence[str] | None) -> list[Case]:
-    """All cases, or those whose kind or name has one of the words."""
-    every = [*chain.from_iterable(kind.all for kind in KINDS)]
-    if words is None:
-        return every
-
-    def is_meant(case: Case) -> bool:
-        return any(word in f"{case.kind}/{case.name}" for word in words)
-
-    return [case for case in every if is_meant(case)]
+def commit() -> str:
+    """The checkout's commit, with + where tracked files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=+"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def run_all(cases: Sequence[Case], root: Path) -> list[End]:
     """Run the cases one after the other; those that do not end well are printed as they come."""
     ends = []
-    for case in cases:
-        end = run_case(case, root / case.kind.replace(" ", "-") / case.name)
+    for number, case in enumerate(cases):
+        end = run_case(case, root / str(number))
         ends.append(end)
         if not end.is_good:
-            print(f"{end.verdict:<9} {case.kind}: {case.name}: {end.sentence}", flush=True)
+            print(f"{end.verdict:<9} {case.kind}: {case.oddity}: {end.sentence}", flush=True)
     return ends
 
 
@@ -106,14 +80,14 @@ def main(words: Sequence[str] | None = None) -> int:
         "--only",
         nargs="+",
         metavar="WORD",
-        help="cases whose kind or name has a word; writes nothing",
+        help="cases whose kind or oddity has a word; writes nothing",
     )
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
     parser.add_argument("--verbose", action="store_true", help="print the table")
     options = parser.parse_args(words)
     cases = chosen(options.only)
     if options.list:
-        print("\n".join(f"{case.kind}/{case.name}: {case.oddity}" for case in cases))
+        print("\n".join(f"{case.kind}/{case.oddity}" for case in cases))
         return 0
     if not cases:
         parser.error(f"no case has one of the words {options.only}; --list names all")

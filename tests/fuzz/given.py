@@ -18,11 +18,11 @@ from typing import Any
 import scipy.stats
 import torch
 import transformers
+from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
+from tests.fuzz.labels import TRAIN, VALIDATION, jsonl, labelled_words
+from tests.fuzz.making import SIZES, VOCABULARY, WORDS, plain_encoder, wordpiece
 
 import clozelab
-from odd_lab import EITHER, READ, REFUSED, Cases, check, equal, heard
-from odd_labels import TRAIN, VALIDATION, jsonl, labelled_words
-from odd_models import SIZES, VOCABULARY, WORDS, plain_encoder, wordpiece
 
 CASES = Cases("given encoders")
 
@@ -100,7 +100,6 @@ def deeper_than_the_scale(place: Path) -> None:
 
 
 def origin_case(
-    name: str,
     oddity: str,
     folder: str,
     recipe: Sequence[float],
@@ -120,18 +119,16 @@ def origin_case(
         if words:
             check(heard(words), f"nothing says {words!r}")
 
-    CASES.add("finetune", READ, name=name, oddity=oddity)(act)
+    CASES.add("finetune", READ, oddity=oddity)(act)
 
 
 origin_case(
-    "encoder_of_the_scale",
     "The run beside it is of this scale",
     "mine/encoder",
     OWN,
     lambda folder: run_beside(folder, "own"),
 )
 origin_case(
-    "encoder_of_another_scale",
     "The run beside it is of another scale",
     "mine/encoder",
     TASK,
@@ -139,7 +136,6 @@ origin_case(
     "was pre-trained at scale=laptop",
 )
 origin_case(
-    "encoder_trained_further",
     "A run of this scale has trained it further from given weights",
     "mine/encoder",
     TASK,
@@ -147,7 +143,6 @@ origin_case(
     "is a given encoder",
 )
 origin_case(
-    "public_in_a_run",
     "A public encoder that lies in the folder of a run of this scale",
     "mine/public",
     TASK,
@@ -155,7 +150,6 @@ origin_case(
     "is a given encoder",
 )
 origin_case(
-    "record_damaged",
     "The run beside it has a record of half a line",
     "mine/encoder",
     TASK,
