@@ -1165,7 +1165,7 @@ REFUSALS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "columns belong to tables: no column reviw did you",
         lambda: read_texts(test_texts.FRAME, columns="reviw"),
         ValueError,
-        "no column 'reviw'; did you mean 'review'",
+        r"no column 'reviw'; its columns are .* \(did you mean 'review'",
     ),
     (
         "columns belong to tables: two columns a",
