@@ -126,7 +126,7 @@ def test_half_a_character_in_json_can_be_written_again(tmp_path: Path) -> None:
 def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"one\rtwo\rthree\r")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"x\.txt ends its lines with a carriage return alone"):
         open_rows(str(path))
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r\ntwo\r\n")] == ["one", "two"]
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r")] == ["one"]
@@ -163,3 +163,46 @@ def test_a_packed_list_of_objects_is_read_as_one(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "a.json.gz", gzip.compress(content)) == expected
     assert len(rows_of(tmp_path / "a.txt", content, "lines")) == 2
     assert rows_of(tmp_path / "b.txt", "[{MASK}] is\n[\n")[0][1] == {"text": "[{MASK}] is"}
+
+
+# What is refused
+
+
+def test_nothing_that_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(ValueError, match="input=- has no line to read"):
+        open_rows("-")
+
+
+BAD_FILES: list[tuple[str, str, str]] = [
+    ("a.csv", 'text,n\none,1\n"two,2\nthree,3\n', "a.csv:4: not a CSV file"),
+    ("a.csv", "text,text\none,two\n", "two columns 'text'"),
+    ("a.csv", "text\n", "a header and no row below it"),
+    ("a.csv", "", "is empty"),
+    ("a.txt", "", "has no line to read"),
+    ("a.jsonl", "\n \n", "has no examples"),
+    (
+        "a.txt",
+        "one\t1\tx\ntwo\t2\ty\n",
+        "three columns and more: call it .tsv, or say format=tsv",
+    ),
+    ("a.jsonl", "[1]\n", "a.jsonl:1 begins a JSON array"),
+    ("a.json", "[1]", "a list of objects was expected"),
+    ("a.xlsx", "PK\x03\x04" + "\0" * 100, "is binary"),
+    ("a.parquet", "text", "no parquet file"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), BAD_FILES)
+def test_what_spoils_a_whole_file_is_said_first(
+    tmp_path: Path, name: str, content: str, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    with pytest.raises(ValueError, match=sentence):
+        open_rows(str(tmp_path / name), "auto")
+
+
+def test_an_unknown_format(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    with pytest.raises(ValueError, match="format=xml: choose auto, lines"):
+        open_rows(str(tmp_path / "a.txt"), "xml")
