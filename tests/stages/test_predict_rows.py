@@ -282,7 +282,7 @@ REFUSED = [
     ),
     (
         ["input=rows.csv", "text=reviw"],
-        [r"no column 'reviw'; its columns are .* \(did you mean 'review'"],
+        ["no column 'reviw'; its columns are", "did you mean 'review'"],
     ),
     (
         ["input=rows.csv", "text=review", "pair=day"],
