@@ -4,17 +4,31 @@ run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.parts import TEXTS
 from torch import Tensor
 
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.texts import Texts
+from clozelab.training.guards import DivergedError
+
+
+class Score(Numbers):
+    """A target that has one score."""
+
+    metrics = (Metric.share("score"),)
+
+    def __init__(self) -> None:
+        self.number_range = None
 
 
 class Constant(FineTuning):
@@ -27,10 +41,6 @@ class Constant(FineTuning):
 
     def loss(self, logits: Tensor, batch: Any) -> Tensor:
         return torch.tensor(self.value * batch["local_examples"], requires_grad=True)
-
-    @classmethod
-    def metrics_of(cls, settings: Any, data: Any) -> tuple[Metric, ...]:
-        return (Metric.share("score"),)
 
     def evaluate(self, parts: Any) -> Evaluation:
         return Evaluation(1, {"score": 1.0}, [], False)
@@ -49,8 +59,12 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         max_position_embeddings=8,
         initializer_range=0.1,
     )
+    nothing: Any = SimpleNamespace(extra={})
     module = Constant(
         encoder=Encoder(config),
+        unit=Texts(**TEXTS),
+        target=Score(),
+        validation=nothing,
         head="linear",
         bilstm_num_layers=1,
         bilstm_hidden_size=None,
@@ -77,7 +91,6 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         barebones=True,
         should_stop=False,
     )
-    module.declare(module.metrics_of({}, {}))
     module._trainer = trainer  # type: ignore[assignment]
     return module
 
@@ -109,3 +122,11 @@ def test_published_loss_is_the_mean_since_the_last_time(module: Constant) -> Non
     module.training_step(batch(8, 8), 0)
     module.on_validation_epoch_start()
     assert module.latest_metrics["train/loss"] == 5.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_loss_that_is_no_number_ends_the_run(module: Constant, bad: float) -> None:
+    module.value = bad
+    module.training_step(batch(8, 8), 0)
+    with pytest.raises(DivergedError, match=r"step 1: the loss is (nan|inf) at learning rate 0\.1"):
+        module.on_train_batch_end(None, batch(8, 8), 0)
