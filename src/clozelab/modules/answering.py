@@ -29,7 +29,7 @@ from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.lines import whole_characters
 from clozelab.readers.records import Row, Table
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -134,9 +134,9 @@ def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
     return out
 
 
-def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
+def parse_options(act: str, values: PlainMapping) -> JsonObject:
     """The options of an act among `values`; ValueError for one that is nothing for it."""
-    options: JsonObject = {}
+    options: PlainDict = {}
     for key in OPTION_KEYS:
         if key not in values:
             continue
@@ -229,13 +229,13 @@ def rows_of(
         yield Row(row.place, record, problem, row.number)
 
 
-def is_empty(record: ReadOnlyJson, roles: Mapping[str, str]) -> bool:
+def is_empty(record: PlainMapping, roles: Mapping[str, str]) -> bool:
     """Whether nothing stands in any column that is read."""
     cells = [record.get(column) for column in roles.values()]
     return all(is_missing(cell) or (isinstance(cell, str) and not cell.strip()) for cell in cells)
 
 
-def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str | None:
+def _unread_key(record: PlainMapping, roles: Mapping[str, str], act: str) -> str | None:
     """What is wrong with an object that has a text under a key that nothing reads.
 
     The keys of the first object count.
@@ -284,7 +284,7 @@ def answer_rows(
     predictor: Predictor,
     act: str,
     rows: Iterable[Row],
-    options: JsonObject,
+    options: PlainDict,
     *,
     roles: Mapping[str, str] | None = None,
     errors: str = "mark",
@@ -304,7 +304,7 @@ def _answer_stretch(
     predictor: Predictor,
     act: str,
     rows: Sequence[Row],
-    options: JsonObject,
+    options: PlainDict,
     roles: Mapping[str, str] | None,
     errors: str,
 ) -> list[object]:

@@ -22,7 +22,7 @@ from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import parse_json
 from clozelab.readers.records import Row
 from clozelab.text.did_you_mean import require_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -42,7 +42,7 @@ class PendingRequest:
 
     batch_key: str
     act: str
-    options: JsonObject
+    options: PlainDict
     rows: list[Row]
     marks_errors: bool  # whether a record that cannot be read leaves the others their answers
     answer: asyncio.Future[object]
@@ -172,7 +172,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     )
 
 
-def records_of(content: JsonObject) -> list[JsonObject]:
+def records_of(content: JsonObject) -> list[PlainDict]:
     """The objects under `records`, or the one that the request is itself."""
     if "records" not in content:
         return [content]

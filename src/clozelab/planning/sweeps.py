@@ -29,7 +29,7 @@ from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.terminal import quiet_log
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
@@ -140,7 +140,7 @@ class Corpora:
         held_out = round(sentences * float(corpus["validation_fraction"]))
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
-    def read_preview(self, settings: ReadOnlyJson) -> TaskPreview:
+    def read_preview(self, settings: PlainMapping) -> TaskPreview:
         """Texts and labels of a task's files."""
         try:
             return read_preview(settings)
@@ -149,7 +149,7 @@ class Corpora:
                 raise
             return read_preview(self.where_it_is(settings))
 
-    def where_it_is(self, settings: ReadOnlyJson) -> ReadOnlyJson:
+    def where_it_is(self, settings: PlainMapping) -> PlainMapping:
         """The settings, with the small world's folder where the real one is not there yet."""
         if not self.sampling:
             return settings
@@ -236,6 +236,6 @@ def open_task(
     return build_task_data(settings["task"], inputs, hub=settings.get("hub"))
 
 
-def read_preview(settings: ReadOnlyJson) -> TaskPreview:
+def read_preview(settings: PlainMapping) -> TaskPreview:
     """Texts and labels of a task's files. ValueError: they are not right."""
     return open_task(settings).preview()

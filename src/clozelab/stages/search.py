@@ -21,7 +21,7 @@ from clozelab.modules.answer_files import write_arrays
 from clozelab.readers.records import Row
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 HELP = """\
 clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
@@ -75,7 +75,7 @@ def main(args: ParsedArgs) -> int:
     key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
-    def write(target: Path) -> JsonObject:
+    def write(target: Path) -> PlainDict:
         answered = answering.answer_rows(
             predictor, "embed", rows, options, roles=roles, errors=values.get("errors", "mark")
         )
