@@ -21,7 +21,7 @@ from clozelab.files.atomic import atomic_open, atomic_write_lines
 from clozelab.modules.answers import Result, Unanswered, columns_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.delimited import csv_line
-from clozelab.readers.records import Row, Table
+from clozelab.readers.records import PlacedRow, Table
 from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
@@ -31,7 +31,7 @@ MAIN_KEYS = ("label", "text", "value", "log_probability")
 """Of an answer, what a line of text says first."""
 ANSWER_KEYS = ("prediction", "error")
 """Of a JSON object, what an answer adds to the record."""
-Answered = Iterable[tuple[Row, object]]
+Answered = Iterable[tuple[PlacedRow, object]]
 
 
 def write_answers(out: Path, file: Table, answered: Answered, array_name: str) -> None:
@@ -190,13 +190,13 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, PlainDict]]:
+def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[PlacedRow, PlainDict]]:
     """Each row with its answer's cells: column -> value, the same columns in every row.
 
     The first answer tells the columns, so rows before it wait.
     """
     remaining = iter(answered)
-    waiting: list[tuple[Row, object]] = []
+    waiting: list[tuple[PlacedRow, object]] = []
     names = ["error"]  # where no row was answered
     for row, answer in remaining:
         waiting.append((row, answer))

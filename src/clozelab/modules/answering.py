@@ -28,7 +28,7 @@ from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.lines import whole_characters
-from clozelab.readers.records import Row, Table
+from clozelab.readers.records import PlacedRow, Table
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ OPTIONS = {
 ERRORS = ("mark", "raise")
 """What becomes of a text that cannot be read."""
 ROWS_AT_ONCE = 2048
-Answered = Iterator[tuple[Row, object]]
+Answered = Iterator[tuple[PlacedRow, object]]
 """Rows in order, each with its answer or `Unanswered`."""
 
 
@@ -210,7 +210,7 @@ def rows_of(
     values: Mapping[str, str],
     *,
     skips_empty: bool = False,
-) -> Iterator[Row]:
+) -> Iterator[PlacedRow]:
     """A file's rows, each with what the command line says for all.
 
     `skips_empty` leaves out those without text.
@@ -226,7 +226,7 @@ def rows_of(
                 continue
             if has_own_keys:
                 problem = _unread_key(record, roles, act)
-        yield Row(row.place, record, problem, row.number)
+        yield PlacedRow(row.place, record, problem, row.number)
 
 
 def is_empty(record: PlainMapping, roles: Mapping[str, str]) -> bool:
@@ -283,7 +283,7 @@ def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
 def answer_rows(
     predictor: Predictor,
     act: str,
-    rows: Iterable[Row],
+    rows: Iterable[PlacedRow],
     options: PlainDict,
     *,
     roles: Mapping[str, str] | None = None,
@@ -303,7 +303,7 @@ def answer_rows(
 def _answer_stretch(
     predictor: Predictor,
     act: str,
-    rows: Sequence[Row],
+    rows: Sequence[PlacedRow],
     options: PlainDict,
     roles: Mapping[str, str] | None,
     errors: str,
@@ -334,7 +334,7 @@ def _answer_stretch(
     return answers
 
 
-def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> object:
+def _text_of(row: PlacedRow, act: str, roles: Mapping[str, str] | None) -> object:
     """The text of a row, or `Unreadable`."""
     if row.problem is not None:
         return Unreadable(row.problem)
