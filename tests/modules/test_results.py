@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
+from clozelab.metrics.metric import Metric
+from clozelab.modules.finetuning import Evaluation, write_results
+from clozelab.tasks.target import json_lines
 
 ROW = {"id": "7", "prediction": "yes", "label": "no", "logits": [0.1, 0.2]}
 TASK = {"name": "toy", "title": "Toy", "stand_in_for": "other"}
@@ -19,11 +21,13 @@ def module_with(predictions: list[Any], is_collapsed: bool = False) -> Any:
         require_best=lambda: best,
         metric="validation/accuracy",
         positive_label=None,
+        metrics=[Metric.share("accuracy")],
+        score_name=lambda key: key,
         class_reports=lambda best: {},
         total_steps=9,
         history=[{"step": 4, "validation/accuracy": 0.5}],
         baseline=lambda: 0.4,
-        result_files=lambda best: FineTuning.result_files(None, best),  # type: ignore[arg-type]
+        result_files=lambda best: {"predictions.jsonl": json_lines(best.predictions)},
     )
 
 
