@@ -73,7 +73,7 @@ def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
     """Send all but what the tracker says it has; returns the number of values sent."""
     from clozelab.training.background import final_numbers
     from clozelab.training.catching_up import (
-        Numbers,
+        MetricCall,
         catch_up,
         give,
         recorded_by,
@@ -96,7 +96,7 @@ def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
     # Another tracker than W&B has no place of its own for the final scores.
     if not hasattr(tracker, "summarise"):
         end = calls[-1].time if calls else began
-        finals = [Numbers(final_numbers(final_scores(record)), 0, end)]
+        finals = [MetricCall(final_numbers(final_scores(record)), 0, end)]
         missing = unrecorded(finals, beside)
         give(tracker, missing)
         num_values += sum(call.size for call in missing)

@@ -14,7 +14,7 @@ from clozelab.assembly import encoders
 from clozelab.assembly.corpora import find_corpus, prepared_corpus
 from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import Tokenizer
@@ -162,7 +162,7 @@ def text_bytes(settings: ReadOnlyJson) -> int:
     total = 0
     try:
         for index, source in enumerate(settings["corpus"]["sources"]):
-            for shard in Source(**source).shards(index, data_dir):
+            for shard in CorpusSource(**source).shards(index, data_dir):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s", str(error).partition("\n")[0])
