@@ -43,7 +43,7 @@ from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.targets import build, locate
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -76,7 +76,7 @@ class EvaluationJob:
     hardware: Hardware
     data: DataModule  # set up: read and tokenised
     module: ScoringModule
-    remembered: JsonObject  # what the model's folder says of its predictions
+    remembered: PlainDict  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
@@ -154,10 +154,10 @@ def score_of(module: ScoringModule, key: str) -> Score:
     return Score.of(metric_of(key, module.metrics), module.positive_label)
 
 
-def describe_measure(job: EvaluationJob) -> JsonObject:
+def describe_measure(job: EvaluationJob) -> PlainDict:
     """What scores.json says of the measure."""
     measure = job.cfg.measure
-    description: JsonObject = {
+    description: PlainDict = {
         "name": measure.name,
         "title": measure.title,
         "synthetic": job.data.synthetic,
@@ -222,7 +222,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     return data
 
 
-def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> PlainDict:
     """The task with the class that F1 was of in the model's training, unless it names another."""
     config = folders.read_config_dict(folder)
     trained = config.get("clozelab", {}).get("positive_label")
@@ -235,7 +235,7 @@ def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> 
     return task | {"data": data | {"positive_label": trained}}
 
 
-def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:
+def check_reading(reads: PlainMapping, trained: PlainDict, folder: Path) -> None:
     """ValueError where a model would read texts otherwise than in its fine-tuning.
 
     Both are by the names of settings; `trained` is what its folder says.
@@ -311,7 +311,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     )
 
 
-def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> JsonObject:
+def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.

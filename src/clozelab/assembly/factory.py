@@ -30,7 +30,7 @@ from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
@@ -154,7 +154,7 @@ def check_fraction(folder: Path, fraction: float) -> None:
         )
 
 
-def encoder_facts(folder: Path, config: EncoderConfig) -> JsonObject:
+def encoder_facts(folder: Path, config: EncoderConfig) -> PlainDict:
     """What a record says of the encoder that a run begins with: where it is from, and its size."""
     return {
         "scale": scale_of_encoder(folder),
@@ -247,7 +247,7 @@ def make_trainer(
     It validates every `validation_interval_steps`, or (None) at the end of each short epoch.
     """
     # The data modules are asked for the next stretch, also where a run goes back.
-    options: JsonObject = {"reload_dataloaders_every_n_epochs": 1}
+    options: PlainDict = {"reload_dataloaders_every_n_epochs": 1}
     if not validation_interval_steps:
         options["limit_val_batches"] = 1.0
     options |= build("trainer.lightning", cfg.trainer.lightning)
@@ -263,7 +263,7 @@ def make_trainer(
     )
 
 
-def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> JsonObject:
+def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:
     """The arguments that all training modules share."""
     return {
         "optimizer_factory": build("optimizer", cfg.optimizer),

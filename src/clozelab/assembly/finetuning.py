@@ -42,7 +42,7 @@ from clozelab.tasks.sequences import Sequences
 from clozelab.tasks.target import metrics_of
 from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
@@ -184,7 +184,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         )
 
 
-def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
+def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     """What scores.json says of the task.
 
     A task that a command line names anew does not keep the title of the file that it began with.
@@ -235,7 +235,7 @@ TestSplits = Mapping[str, tuple[Sequences, Split]]
 def train(
     job: FinetuneJob,
     run: Run,
-    description: ReadOnlyJson,
+    description: PlainMapping,
     test_splits: TestSplits,
 ) -> None:
     """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
@@ -299,7 +299,7 @@ def predict_splits(
     return written
 
 
-def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson) -> None:
+def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping) -> None:
     """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
     facts = {key: results[key] for key in RESULTS_IN_RECORD}
     if job.cfg.keep_model:
@@ -319,7 +319,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson
     shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
 
 
-def model_facts(job: FinetuneJob) -> JsonObject:
+def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's folder remembers of its fine-tuning."""
     return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
 

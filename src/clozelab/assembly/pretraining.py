@@ -43,7 +43,7 @@ from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps
 from clozelab.runs.store import Run
 from clozelab.schema import PretrainConfig
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.callbacks import (
     KeepEncoders,
     check_position_growth,
@@ -283,7 +283,7 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
             run.complete({"scores": facts}, **facts)
 
 
-def published_scores(objectives: Sequence[Objective], facts: ReadOnlyJson) -> dict[str, Score]:
+def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> dict[str, Score]:
     """The held-out figures that a training has published, also those of single sources."""
     metrics = published_metrics(objectives)
     keys = [HEADLINE, *(key for key in facts if key.startswith(PREFIX))]
@@ -336,7 +336,7 @@ def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
 
 def corpus_facts(
     cfg: PretrainConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
-) -> JsonObject:
+) -> PlainDict:
     """Losses on the held-out text that the report compares the trained model's with.
 
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
@@ -344,7 +344,7 @@ def corpus_facts(
     and of how much was held out, whatever they are called and whichever tokenizer cuts them.
     """
     labels = data.held_out_labels()
-    facts: JsonObject = {
+    facts: PlainDict = {
         "unigram_loss": unigram_loss(corpus.train, labels),
         "text": text_digest(cfg, corpus),
     }
@@ -376,7 +376,7 @@ def corpus_facts(
 
 def encoder_provenance(
     cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
-) -> JsonObject:
+) -> PlainDict:
     """What an encoder folder remembers of its making, without secrets, for it is given away.
 
     `step` is the one after which it was kept (None: the last). It has seen no longer sequences than
@@ -388,7 +388,7 @@ def encoder_provenance(
     for phase, first_step in zip(cfg.phases, first_steps, strict=True):
         if step is None or first_step < step:
             seq_lengths.add(phase.seq_length)
-    provenance: JsonObject = {}
+    provenance: PlainDict = {}
     if step is not None:
         provenance["step"] = step
     for key in ("experiment", "arm", "seed", "objective", "phases"):

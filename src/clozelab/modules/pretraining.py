@@ -32,7 +32,7 @@ from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import LateNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
 from clozelab.training.runtime import uncompiled, widest_float
@@ -424,9 +424,9 @@ class PretrainingModule(TrainingModule):
         tokens = torch.tensor(self.throughput.tokens, dtype=dtype, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """What run.json says of the training so far."""
-        facts: JsonObject = {
+        facts: PlainDict = {
             "total_steps": self.total_steps,
             "matmul_ceiling": self.matmul_ceiling,
         }

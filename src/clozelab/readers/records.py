@@ -42,7 +42,7 @@ ReadRows = Callable[[list[str] | None, Advance, Counter[str] | None], Rows]
 
 
 @dataclass(frozen=True)
-class Row:
+class PlacedRow:
     """A row with its place; `problem`: why nothing can be read of it, as the place goes on."""
 
     place: str
@@ -101,17 +101,17 @@ class Table:
                 raise ValueError(f"{self.place(number)}: {record.problem}")
             yield record
 
-    def placed_rows(self) -> Iterator[Row]:
+    def placed_rows(self) -> Iterator[PlacedRow]:
         """Each row with its place; a damaged one keeps its cells as far as they are there."""
         for number, record in self.rows():
             place = self.place(number)
             if not isinstance(record, DamagedRow):
-                yield Row(place, record, None, number)
+                yield PlacedRow(place, record, None, number)
                 continue
             cells = record.cells
             if self.is_table:
                 cells = dict.fromkeys(self.columns) | cells
-            yield Row(place, cells, f"is damaged: {record.problem}", number)
+            yield PlacedRow(place, cells, f"is damaged: {record.problem}", number)
 
     def place(self, number: int) -> str:
         """Where a row is, for messages: `FILE:7`, or `FILE, object 7`."""
