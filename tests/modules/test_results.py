@@ -7,6 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from clozelab.metrics.metric import Metric
 from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
 
 ROW = {"id": "7", "prediction": "yes", "label": "no", "logits": [0.1, 0.2]}
@@ -18,6 +21,7 @@ def module_with(predictions: list[Any], is_collapsed: bool = False) -> Any:
     return SimpleNamespace(
         require_best=lambda: best,
         metric="validation/accuracy",
+        metrics=[Metric("accuracy", "percent", higher_is_better=True, factor=100.0)],
         positive_label=None,
         class_reports=lambda best: {},
         total_steps=9,
@@ -46,3 +50,8 @@ def test_scores_and_predictions(tmp_path: Path) -> None:
 
 def test_collapse_is_written_down(tmp_path: Path) -> None:
     assert write_results(tmp_path, module_with([ROW], is_collapsed=True), TASK)["collapsed"] is True
+
+
+def test_a_collapsed_run_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_results(tmp_path, module_with([ROW], is_collapsed=True), TASK)
+    assert "collapsed run" in caplog.text
