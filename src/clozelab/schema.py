@@ -501,8 +501,11 @@ class TaskConfig(Frozen):
     # where the `datasets` library finds the same data (datamodules/files.py); read only with
     # hub=true
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
-    module: Component = MISSING
-    data: Annotated[Component, PARTS_OF_DATA] = MISSING
+    unit: Component = MISSING  # what examples are
+    target: Component = MISSING  # what is predicted of them
+    # settings that the unit, the target, and data or module take by their names
+    data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
+    module: dict[str, Any] = MISSING
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING

@@ -33,7 +33,7 @@ from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import assemble
+from clozelab.tasks.sequences import assemble
 
 transformers = pytest.importorskip("transformers")
 

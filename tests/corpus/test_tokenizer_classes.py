@@ -18,7 +18,7 @@ from tests.screens import refuses, shows
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_classes import BERT_CLASSES, ROBERTA_CLASSES
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import assemble
+from clozelab.tasks.sequences import assemble
 
 transformers = pytest.importorskip("transformers")
 

@@ -17,18 +17,13 @@ import zstandard
 from tests.screens import shows
 
 from clozelab.corpus.generated import MANIFEST
-from clozelab.datamodules.files import (
-    baselines_of,
-    cached_arrays,
-    cached_folder,
-    content_key,
-    require_file,
-)
-from clozelab.datamodules.labelled import TableFormat
+from clozelab.datamodules.files import baselines_of, require_file
 from clozelab.files.digests import file_sha256
 from clozelab.files.locks import exclusive_lock
 from clozelab.readers.bad_rows import refuse_wrong_file
 from clozelab.readers.lines import text_lines
+from clozelab.tasks.cache import cached_arrays, cached_folder, content_key
+from clozelab.tasks.tables import TableFormat
 
 
 def test_found_file_and_its_checksum(tmp_path: Path) -> None:

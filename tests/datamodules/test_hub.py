@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.datamodules.choices import ChoiceFormat
 from clozelab.datamodules.files import HubSource, hub_files
-from clozelab.datamodules.labelled import TableFormat, TextExamples
 from clozelab.launch import sweep
 from clozelab.readers.squad import read_squad
+from clozelab.tasks.choices import ChoiceFormat
+from clozelab.tasks.tables import TableFormat, TextExamples
 
 datasets = pytest.importorskip("datasets")
 WORDS = ["a", 'quote "here', "Zürich", "it 's", "don't", "1,2", "#", "x  y"]

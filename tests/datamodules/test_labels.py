@@ -16,8 +16,8 @@ import pytest
 from pyarrow import parquet
 from tests.screens import refuses, shows
 
-from clozelab.datamodules.labelled import TableFormat, TextExamples
-from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.tables import TableFormat, TextExamples
 
 KINDS = ("jsonl", "csv", "tsv", "parquet", "feather")
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from clozelab.metrics.metric import Metric
-from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
+from clozelab.modules.finetuning import Evaluation, write_results
+from clozelab.tasks.target import json_lines
 
 ROW = {"id": "7", "prediction": "yes", "label": "no", "logits": [0.1, 0.2]}
 TASK = {"name": "toy", "title": "Toy", "stand_in_for": "other"}
@@ -21,13 +22,14 @@ def module_with(predictions: list[Any], is_collapsed: bool = False) -> Any:
     return SimpleNamespace(
         require_best=lambda: best,
         metric="validation/accuracy",
-        metrics=[Metric("accuracy", "percent", higher_is_better=True, factor=100.0)],
         positive_label=None,
+        metrics=[Metric.share("accuracy")],
+        score_name=lambda key: key,
         class_reports=lambda best: {},
         total_steps=9,
         history=[{"step": 4, "validation/accuracy": 0.5}],
         baseline=lambda: 0.4,
-        result_files=lambda best: FineTuning.result_files(None, best),  # type: ignore[arg-type]
+        result_files=lambda best: {"predictions.jsonl": json_lines(best.predictions)},
     )
 
 

@@ -309,8 +309,8 @@ class ScoreTable:
         if least is None or column.sign * (estimate.mean - least) >= -ROUNDING:
             return ""
         return (
-            f"{about.label} has {estimate.mean:.1f} on {column.heading},"
-            f" where {name} has {least:.1f}"
+            f"{about.label} has {estimate.mean:.{column.decimals}f} on {column.heading},"
+            f" where {name} has {least:.{column.decimals}f}"
         )
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:

@@ -17,11 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.assembly import factory
-from clozelab.assembly.task_data import READ_ONCE, build_task_data
+from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_settings
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
-from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.scoring import MeasureDataModule
-from clozelab.files.digests import digest
 from clozelab.metrics.metric import metric_of
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
@@ -40,7 +38,6 @@ from clozelab.modules.model import (
     with_pooling,
 )
 from clozelab.modules.sentence_folders import passes_sigmoid
-from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
@@ -190,7 +187,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
             )
     code = ""
     if task:
-        code = digest(code_behind([task["data"]["_target_"]]))
+        code = task_code(task)
     log_max_positions(folder)
     longest = max_positions(folder)
     # A fine-tuned model is scored on texts cut as in its training.
@@ -218,6 +215,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
             inputs=inputs, is_causal=encoder.config.is_causal
         )
     plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
+    task = task | {"module": with_pooling(task["module"], folder)}
     data = build_task_data(task, inputs, plan)
     if label_names is not None:
         check_labels(data, label_names, folder)
@@ -288,13 +286,13 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     return None
 
 
-def check_labels(data: object, names: Sequence[str], folder: Path) -> None:
+def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path) -> None:
     """ValueError where a file's label is none of the model's classes.
 
     It says what to type, and fills in what differs only in letters' case.
     """
-    if not isinstance(data, LabelledDataModule) or data.numeric_labels:
-        return
+    if data.target.configured_names != list(names):
+        return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
     labels = sorted(set(data.preview().validation.labels or ()))
     unknown = [label for label in labels if label not in names]
@@ -335,8 +333,8 @@ def build_module(
     Heads have the weights of the folder.
     """
     task = cfg.measure.task or {}
-    settings = with_pooling(cfg.measure.module or task["module"], folder)
-    if cfg.measure.module is None:
+    settings = cfg.measure.module
+    if settings is None:
         module = _build_task_module(cfg, task, folder, encoder, data)
         heads = module.heads()
     else:
@@ -371,12 +369,15 @@ def _build_task_module(
             " `clozelab predict` does"
         )
     check_reading(data.remembered(), provenance, folder)
-    return build("task.module", with_pooling(task["module"], folder))(
+    return FineTuning(
         encoder=encoder,
+        unit=data.unit,
+        target=data.target,
         head=provenance.get("head", "linear"),
         validation=data.validation,
         metric=task["metric"],
-        **dict.fromkeys(TRAINING_ARGUMENTS, 0),
+        **task_module_settings(task),
+        **dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0)),
     )
 
 

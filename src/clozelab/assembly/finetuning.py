@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,39 +14,33 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
-from clozelab.assembly import factory
-from clozelab.assembly.task_data import build_task_data
+from clozelab.assembly import factory, task_data
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
-from clozelab.datamodules.contrastive import ContrastiveDataModule
-from clozelab.datamodules.examples import Sequences
-from clozelab.datamodules.files import HubSource, hub_files, used_folders
-from clozelab.datamodules.finetuning import (
-    EncoderSource,
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingPlan,
-)
-from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.files.digests import digest
+from clozelab.datamodules.files import HubSource, hub_files
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
+    check_head,
     check_metric,
     save_model,
     write_results,
     write_test_predictions,
 )
 from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
-from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
-from clozelab.targets import build, check_targets, locate
+from clozelab.targets import build_parts, check_targets
+from clozelab.tasks.cache import used_folders
+from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.target import metrics_of
+from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import newest_whole, seed_initialisation
@@ -102,17 +96,14 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    if isinstance(data, ContrastiveDataModule):
-        data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
+    data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
-    # A module that predicts numbers of a range refuses labels outside of it.
-    if isinstance(data, LabelledDataModule):
-        data.refuse_outside(cfg.task.module.get("number_range"))
-        data.validation.kind.check_metrics(cfg.task.module["metrics"])
+    data.refuse_outside()
+    data.target.check_scores()
     # The names of the head's parameters are known once it is built.
     if cfg.optimizer.get("groups"):
-        build_module(cfg, folder, encoder, data)
+        build_module(cfg, encoder, data)
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
@@ -128,13 +119,17 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
             " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
             " the only one)"
         )
-    check_targets({"task.data": cfg.task.data, "task.module": cfg.task.module})
-    # What a task can do is known to its module's class, before one is built.
-    module = locate(cfg.task.module["_target_"])
-    module.check_head(cfg.head)
-    module.check_settings(cfg.task.module)
-    check_metric(cfg.task.metric, module.metrics_of(cfg.task.module, cfg.task.data))
+    check_targets({"task": vars(cfg.task)})
+    # What a task can do is known to its parts, before a file is read.
+    unit, target = build_parts(vars(cfg.task))
+    check_head(cfg.head, unit, target)
+    check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
+
+
+def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
+    """The names of a task's further validation splits."""
+    return list(cfg.task.data.get("extra_validation_files") or ())
 
 
 def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
@@ -211,13 +206,10 @@ def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
 def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     """Take the run's folder for this fine-tuning."""
     task = job.cfg.task
-    module = locate(task.module["_target_"])
-    # of a task with labels of its own
-    label_kind = getattr(job.data.validation, "kind", None)
-    positive_label = getattr(label_kind, "positive_label", None)
+    target = job.data.target
     scores = {}
-    for metric in module.metrics_of(task.module, task.data):
-        scores[metric.key] = Score.of(metric, positive_label)
+    for metric in metrics_of(target, extra_splits(job.cfg)):
+        scores[metric.key] = Score.of(metric, target.positive_label)
     return Run.claim(
         job.cfg.run_dir,
         stage="finetune",
@@ -237,7 +229,7 @@ def require_scores(run: Run) -> None:
 
 
 # Name -> (sequences, split), as a data module's `load_test` gives them.
-TestSplits = Mapping[str, tuple[Sequences, object]]
+TestSplits = Mapping[str, tuple[Sequences, Split]]
 
 
 def train(
@@ -252,7 +244,7 @@ def train(
     # Batches have as many tokens as their examples: one compiled graph for all sizes.
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    module = build_module(cfg, job.encoder_folder, job.encoder, data)
+    module = build_module(cfg, job.encoder, data)
     run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
     run.record(threads=torch.get_num_threads())
     run.record(encoder=factory.encoder_facts(job.encoder_folder, job.encoder.config))
@@ -346,7 +338,7 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
         loggers=[],
         folder=Path(cfg.run_dir),
     )
-    return build_module(cfg, job.encoder_folder, job.encoder, job.data), job.data, trainer
+    return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
 def build_data(
@@ -365,8 +357,6 @@ def build_data(
     if cfg.hub:
         data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
     tokenizer = open_tokenizer(folder, cfg.token_types)
-    # The cache of examples is of this code: another reads the files anew.
-    code = digest(code_behind([cfg.task.data["_target_"]]))
     source = EncoderSource(weights_name, load, hardware.device)
     inputs = TaskInputs(
         name=cfg.task.name,
@@ -376,7 +366,7 @@ def build_data(
         max_positions=max_positions(folder),
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
-        code=code,
+        code=task_data.task_code(vars(cfg.task)),
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
@@ -386,7 +376,8 @@ def build_data(
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
     )
-    return build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
+    task = vars(cfg.task) | {"module": with_pooling(cfg.task.module, folder)}
+    return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:
@@ -400,9 +391,7 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(
-    cfg: FinetuneConfig, folder: Path, encoder: Encoder, data: FinetuningDataModule
-) -> FineTuning:
+def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -410,11 +399,14 @@ def build_module(
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
     return build_with_hparams(
-        build("task.module", with_pooling(cfg.task.module, folder)),
+        FineTuning,
         encoder=encoder,
+        unit=data.unit,
+        target=data.target,
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
         keep_best_weights=keeps_best,
+        **task_data.task_module_settings(vars(cfg.task)),
         **common,
     )

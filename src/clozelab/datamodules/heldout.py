@@ -29,8 +29,6 @@ from clozelab.corpus.files import CorpusCounts, Source
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
-from clozelab.datamodules.baselines import Floats, Ints
-from clozelab.datamodules.examples import assemble
 from clozelab.datamodules.scoring import (
     MeasureArguments,
     MeasureDataModule,
@@ -41,6 +39,8 @@ from clozelab.datamodules.scoring import (
 )
 from clozelab.files.digests import file_sha256
 from clozelab.metrics.metric import Metric
+from clozelab.tasks.baselines import Floats, Ints
+from clozelab.tasks.sequences import assemble
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, read_json
 

@@ -18,7 +18,6 @@ from clozelab.corpus.files import Source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
@@ -28,6 +27,7 @@ from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
+from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
 from clozelab.text.plain import ReadOnlyJson
 

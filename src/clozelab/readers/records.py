@@ -12,7 +12,7 @@ None. What a cell means is for the caller to say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,16 +119,17 @@ class Table:
 
 
 def check_columns(
-    columns: Sequence[str], names: Iterable[str], where: object, advice: str = ""
+    columns: Sequence[str], names: Sequence[str], where: object, advice: str = ""
 ) -> None:
     """ValueError where one of these names is no column, or that of two."""
+    missing = [name for name in names if name not in columns]
+    if missing:
+        near = nearest(missing[0], columns)
+        meant = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(
+            f"{where} has no column {', '.join(map(repr, missing))}; its columns are"
+            f" {', '.join(map(repr, columns))}{meant}{advice}"
+        )
     for name in names:
-        if name not in columns:
-            near = nearest(name, columns)
-            meant = f" (did you mean {near!r}?)" if near else ""
-            listed = ", ".join(map(repr, columns))
-            raise ValueError(
-                f"{where} has no column {name!r}; its columns are {listed}{meant}{advice}"
-            )
         if columns.count(name) > 1:
             raise ValueError(f"{where} has two columns {name!r}; rename one")

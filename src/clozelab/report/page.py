@@ -670,7 +670,7 @@ def _majority_row(columns: Sequence[DataColumn]) -> RowView | None:
     """The scores of always answering the most frequent label."""
     if all(column.majority is None for column in columns):
         return None
-    cells = [CellView(_score(column.majority)) for column in columns]
+    cells = [CellView(_score(column.majority, column.decimals)) for column in columns]
     return RowView("most frequent label", cells)
 
 
@@ -681,7 +681,7 @@ def _surface_row(columns: Sequence[DataColumn]) -> RowView | None:
     cells = []
     for column in columns:
         name, score = column.baseline or ("", None)
-        cells.append(CellView(_score(score), note=name))
+        cells.append(CellView(_score(score, column.decimals), note=name))
     return RowView("surface baseline", cells)
 
 

@@ -100,7 +100,7 @@ def _below_baseline(column: DataColumn, table: ResultTable) -> str:
     if not labels:
         return ""
     side = "above" if column.falls else "below"
-    baseline = f"the surface baseline of {column.heading} ({name}: {best:.1f})"
+    baseline = f"the surface baseline of {column.heading} ({name}: {best:.{column.decimals}f})"
     return f"{listed(labels)} {side} {baseline}"
 
 
@@ -132,11 +132,13 @@ def _collapsed_cells(table: ResultTable) -> Iterator[str]:
 
 
 def _collapsed_cell(row: Row, column: DataColumn, cell: Cell) -> str:
-    mean = percent(cell.estimate)
+    mean = percent(cell.estimate, column.decimals)
     if cell.is_collapsed and cell.estimate:
         # The spread of runs that have all collapsed measures nothing.
-        mean = f"{cell.estimate.mean:.1f}"
-    without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
+        mean = f"{cell.estimate.mean:.{column.decimals}f}"
+    without = "none left"
+    if cell.without_collapsed:
+        without = percent(cell.without_collapsed, column.decimals)
     return (
         f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)}"
         f" runs give one answer to (nearly) every example; mean with them {mean},"

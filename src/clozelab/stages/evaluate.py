@@ -9,10 +9,10 @@ import torch
 
 from clozelab.assembly import evaluation, factory
 from clozelab.config import Composed
-from clozelab.datamodules.files import used_folders
 from clozelab.models import folders
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
+from clozelab.tasks.cache import used_folders
 
 log = logging.getLogger(__name__)
 
