@@ -19,7 +19,7 @@ import numpy as np
 import pandas
 import pytest
 from pyarrow import parquet
-from tests.screens import Screens
+from tests.screens import shows
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors, trainers
 
@@ -316,12 +316,16 @@ def test_text_without_spaces_is_for_another_tokenizer(
 
 
 def test_text_without_spaces_is_not_warned_of(
-    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data / "one.txt").write_text(unspaced(400, "汉语又称中文华唐话"))
     corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.txt")]))
     assert corpus.manifest["unknown_fraction"] == 0
-    screen.log(caplog)
+    shows(
+        caplog.text,
+        "sentences have 400 characters on average: plain text needs one",
+        "the text gives a vocabulary of 14 entries, 150 were asked for",
+    )
 
 
 def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) -> None:
@@ -373,10 +377,12 @@ def test_a_tokenizer_without_an_unknown_token_counts_none(tmp_path: Path, data: 
 
 
 def test_lines_that_are_sentences_are_not_told_of(
-    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(tmp_path)
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
 
 
 def _peak_megabytes(tmp_path: Path) -> float:

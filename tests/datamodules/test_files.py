@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.corpus.generated import MANIFEST
 from clozelab.datamodules.files import (
@@ -122,7 +122,7 @@ def test_what_building_warned_of_is_said_of_the_file_that_is_read(
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "meta"])
 def test_damaged_folder_is_built_anew(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     build, folder = Builder(), tmp_path / "x-1"
     cached_arrays(folder, SOURCE, build)
@@ -139,7 +139,7 @@ def test_damaged_folder_is_built_anew(
         arrays, _ = cached_arrays(folder, SOURCE, build)
     assert build.calls == 2
     assert arrays["numbers"].tolist() == [0, 1, 2, 3, 4]
-    screen.log(caplog)
+    shows(caplog.text, "is damaged; building it anew")
 
 
 def test_failed_build_leaves_nothing(tmp_path: Path) -> None:

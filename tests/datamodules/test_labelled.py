@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
@@ -571,7 +571,6 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     make: Callable[..., LabelledDataModule],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     """The share is that of the file's own tokens: two of 100 rows, then 46 of 50, with one [UNK]
     each.
@@ -579,14 +578,14 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     data = make()
     data.setup()
     assert data.facts["unknown_shares"] == {"training": 0, "validation": 0}
-    screen.log(caplog)
+    assert not caplog.text
     for unknown, count in ((2, 100), (46, 50)):
         rows = [f"{'жук' if i < unknown else 'good'}\t{i % 2}" for i in range(count)]
         (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
         data = make()
         if unknown < 25:
             data.setup()
-            screen.log(caplog)
+            shows(caplog.text, "2.0% of the tokens of task toy, validation file, are [UNK]")
             continue
         with pytest.raises(
             ValueError,
@@ -620,7 +619,7 @@ def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) 
 
 
 def test_cut_rows_are_said_aloud(
-    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture, screen: Screens
+    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
     data = make(max_positions=5)
     data.setup()
@@ -633,7 +632,9 @@ def test_cut_rows_are_said_aloud(
     assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
     caplog.clear()
     make().setup()
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
 
 
 def test_damaged_rows_are_said_aloud(

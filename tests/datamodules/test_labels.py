@@ -14,7 +14,7 @@ import pandas
 import pyarrow
 import pytest
 from pyarrow import parquet
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.datamodules.labelled import TableFormat, TextExamples
 from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
@@ -55,9 +55,7 @@ def test_every_format_gives_the_same_labels(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_label_is_counted_with_its_lines(
-    tmp_path: Path, kind: str, screen: Screens
-) -> None:
+def test_an_empty_label_is_counted_with_its_lines(tmp_path: Path, kind: str) -> None:
     """By one sentence, however it is empty and whatever is expected. Even a single one among many:
     it is no damaged row to be skipped.
     """
@@ -70,17 +68,19 @@ def test_an_empty_label_is_counted_with_its_lines(
             read(write(tmp_path, kind, labels), expected=expected)
         sentences.add(str(refused.value))
     (sentence,) = sentences
-    screen(sentence)
+    first = 1 if kind in ("jsonl", "parquet", "feather") else 2
+    lines = f"{first}, {first + 9}, {first + 18}"
+    shows(sentence, f"x.{kind}:{first}: label is empty (9 rows, lines {lines}, ...): give each row")
     one = ["1", "2"] * 400
     one[3] = ""
-    with screen.refuses(ValueError):
+    with refuses(f"x.{kind}:{first + 3}: label is empty: give each row one label"):
         read(write(tmp_path, kind, one), names=["1", "2"])
 
 
-def test_the_file_of_lists(tmp_path: Path, screen: Screens) -> None:
+def test_the_file_of_lists(tmp_path: Path) -> None:
     """Rows that may have several labels, one list a row."""
     labels = [["a"], ["b"], ["a", "b"], []] * 20
-    with screen.refuses(ValueError):
+    with refuses("1: label is a list (['a']), not one text or number (20 rows, lines 1,"):
         read(write(tmp_path, "jsonl", labels))
 
 
@@ -116,10 +116,10 @@ def test_classes_that_nobody_can_have_meant(
 
 
 def test_labels_that_differ_by_case_are_warned_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert len(read(write(tmp_path, "jsonl", ["Yes", "yes", "No", "no"]))) == 4
-    screen.log(caplog)
+    shows(caplog.text, "labels: 2 pairs differ by case alone, and each is two classes; the")
     caplog.clear()
     read(write(tmp_path, "jsonl", ["yes", "no", "none"]))
     assert not caplog.records
@@ -194,24 +194,22 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
 
 
-def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path, screen: Screens) -> None:
+def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None:
     """The training file may lack a class that the validation file has, or both may lack it."""
     stars = class_label_file(tmp_path, [1, 2, 3], ["1", "2", "3", "4", "5"])
     assert read(stars, names=["1", "2", "3", "4"]).labels == ["2", "3", "4"]
     tones = class_label_file(tmp_path, [0, 1], ["neg", "pos", "neutral"])
     assert read(tones, names=["neg", "pos"]).labels == ["neg", "pos"]
-    with screen.refuses(ValueError):
+    with refuses("1: label 'neutral' is not one of the known labels ['neg', 'pos']"):
         read(class_label_file(tmp_path, [2], ["neg", "pos", "neutral"]), names=["neg", "pos"])
 
 
-def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(
-    tmp_path: Path, screen: Screens
-) -> None:
+def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(tmp_path: Path) -> None:
     names = ["1", "2", "3", "4", "5"]
     known = ["0", "1", "2", "3", "4"]
-    with screen.refuses(ValueError):
+    with refuses("the numbers of the column 'label' are labels by themselves and by their"):
         read(class_label_file(tmp_path, [0, 1, 2], names), names=known)
-    with screen.refuses(ValueError):
+    with refuses("3: label '5' is not one of the known labels ['0', '1', '2', '3', '4']"):
         read(class_label_file(tmp_path, [0, 1, 4], names), names=known)
     same = class_label_file(tmp_path, [0, 2], ["0", "1", "2"])
     assert read(same, names=["0", "2", "3"]).labels == ["0", "2"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.texts import Unreadable, read_texts, with_columns
@@ -66,13 +66,13 @@ def test_many_texts(given: Any, act: str, items: list[Any]) -> None:
     assert all(type(item) is not np.str_ for item in read.items)
 
 
-def test_a_column_of_a_table(screen: Screens) -> None:
+def test_a_column_of_a_table() -> None:
     read = read_texts(FRAME, columns="review")
     assert read.items[0] == "a" and read.items[2] == "b" and read.table is FRAME
     assert isinstance(read.items[1], Unreadable)
-    screen(read.items[1].reason)
+    shows(read.items[1].reason, "has no 'review': the cell is empty")
     numbers = read_texts(FRAME, columns="stars").items
-    screen(numbers[0].reason)
+    shows(numbers[0].reason, "has 1.0 as 'stars': a string was expected")
     pairs = pandas.DataFrame({"premise": ["a"], "hypothesis": ["b"], "label": [0]})
     assert read_texts(pairs).items == [("a", "b")]
     assert read_texts(pairs, columns=["hypothesis", "premise"]).items == [("b", "a")]
@@ -82,13 +82,12 @@ def test_a_column_of_a_table(screen: Screens) -> None:
 
 def test_a_table_comes_back_with_its_own_columns_unchanged(
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     answered = with_columns(FRAME, {"prediction": ["x", None, "y"]})
     pandas.testing.assert_frame_equal(answered[FRAME.columns], FRAME)
     assert answered.prediction[5] == "x" and "prediction" not in FRAME.columns and not caplog.text
     assert with_columns(answered, {"prediction": ["z"] * 3}).prediction.tolist() == ["z"] * 3
-    screen.log(caplog)
+    shows(caplog.text, "the table's column prediction is replaced by the answers'")
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"text": ["a", "b"], "n": [1, 2]})
     assert read_texts(data).items == ["a", "b"]
