@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check audit house faults odd bench bench-finetuning clean
+.PHONY: install demo test durations check audit house faults odd bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,6 +19,9 @@ demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: w
 
 test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow, pytest -m odd tests/fuzz; pages in chromium: pytest -m browser
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
+
+durations: export CLOZELAB_DURATIONS = tests/durations.md
+durations: test  ## the test suite, and how long each of its files took, in tests/durations.md
 
 check: $(STAMP)  ## format, lint, types, import contract, habits
 	$(BIN)/ruff format --check src tests benchmarks

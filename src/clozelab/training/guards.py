@@ -24,7 +24,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class SpikeWatch:
         self.left_out.append(step)
         log.warning("%s: %s", text, consequence)
 
-    def state(self) -> ReadOnlyJson:
+    def state(self) -> PlainMapping:
         """For a checkpoint, after a look."""
         return {"logs": list(self._logs), "phase": self._phase, "left_out": list(self.left_out)}
 
