@@ -325,7 +325,7 @@ def test_text_without_spaces_is_not_warned_of(
     assert corpus.manifest["unknown_fraction"] == 0
     shows(
         caplog.text,
-        "sentences have 400 characters on average: plain text needs one sentence",
+        "sentences have 400 characters on average: plain text needs one",
         "the text gives a vocabulary of 14 entries, 150 were asked for",
     )
 
