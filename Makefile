@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check audit house faults odd bench bench-finetuning clean
+.PHONY: install demo test durations check audit house faults odd bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,8 +17,11 @@ install: $(STAMP)
 demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: what both sides and the next sentence teach
 	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
-test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow; pages in chromium: pytest -m browser
+test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow, pytest -m odd tests/fuzz; pages in chromium: pytest -m browser
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
+
+durations: export CLOZELAB_DURATIONS = tests/durations.md
+durations: test  ## the test suite, and how long each of its files took, in tests/durations.md
 
 check: $(STAMP)  ## format, lint, types, import contract, habits
 	$(BIN)/ruff format --check src tests benchmarks
@@ -37,7 +40,7 @@ faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table o
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
 
 odd: $(STAMP)  ## odd folders and files through load, predict, embed, finetune and prepare, and docs/reliability.md's table of them (some minutes)
-	$(BIN)/python benchmarks/odd_inputs.py
+	$(BIN)/python -m tests.fuzz
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (its first two of five sizes took 16 minutes on two slow cores)
 	$(BIN)/python benchmarks/bench.py

@@ -8,21 +8,18 @@ unless --output says where), `--parts` chooses. What needs a GPU is benchmarks/g
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import families
 import inference
 import memory
 import overhead
 import pretraining
-from interleaved import default_report, report
+from interleaved import default_report, parser, report
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,11 @@ PARTS: dict[str, tuple[str, Callable[[Effort], list[str]]]] = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one turn")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args(words)
+    options = parser(__doc__)
+    options.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    options.add_argument("--quick", action="store_true")
+    options.add_argument("--smoke", action="store_true")
+    arguments = options.parse_args(words)
     rounds, seconds = arguments.rounds, arguments.seconds
     if arguments.quick:
         rounds, seconds = max(2, rounds // 2), seconds / 2

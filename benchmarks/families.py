@@ -38,6 +38,7 @@ from encoders import (
 )
 from interleaved import (
     Side,
+    parser,
     rate_rows,
     rate_table,
     ratios,
@@ -427,20 +428,13 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--members", nargs="+", default=list(MEMBERS)[1:], choices=list(MEMBERS))
-    parser.add_argument("--rows", type=int, default=BATCH["mini"] // 2, help="of a member's step")
-    parser.add_argument("--peers", action="store_true", help="beside transformers instead")
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), help=argparse.SUPPRESS)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, help="of a turn; beside transformers 4, else 1")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__, seconds=None)
+    options.add_argument("--members", nargs="+", default=list(MEMBERS)[1:], choices=list(MEMBERS))
+    options.add_argument("--rows", type=int, default=BATCH["mini"] // 2, help="of a member's step")
+    options.add_argument("--peers", action="store_true", help="beside transformers instead")
+    options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
+    options.add_argument("--families", nargs="+", default=list(FAMILIES), help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.families[0], arguments.sizes[0], arguments.threads)
     if not arguments.peers:

@@ -43,6 +43,7 @@ from interleaved import (
     ROOT,
     Side,
     default_report,
+    parser,
     rate_rows,
     rate_table,
     repeated,
@@ -368,26 +369,19 @@ def work(arguments: argparse.Namespace) -> None:
 
 def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     shared = Path(os.environ.get("CLOZELAB_SHARED", ROOT.parent / "shared"))
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tasks", nargs="+", default=list(TITLES), choices=list(TITLES))
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument("--peers", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
-    parser.add_argument("--sentences", type=int, default=10_000)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--data-dir", type=Path, default=shared / "data")
-    parser.add_argument("--vocab", type=Path)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(words)
+    options = parser(__doc__, seconds=6.0)
+    options.add_argument("--tasks", nargs="+", default=list(TITLES), choices=list(TITLES))
+    options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
+    options.add_argument("--peers", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
+    options.add_argument("--sentences", type=int, default=10_000)
+    options.add_argument("--data-dir", type=Path, default=shared / "data")
+    options.add_argument("--vocab", type=Path)
+    options.add_argument("--smoke", action="store_true")
+    options.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    arguments = options.parse_args(words)
     arguments.vocab = arguments.vocab or arguments.data_dir / "vocab/bert-base-uncased-vocab.txt"
     if not arguments.vocab.is_file():
-        parser.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
+        options.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
     if arguments.smoke:
         arguments.sizes, arguments.sentences, arguments.rounds, arguments.seconds = (
             ["smoke"],

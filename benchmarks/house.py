@@ -109,6 +109,7 @@ CONDITIONALS = Habit(
 )
 TUPLES = Habit("tuple assignments", house_counts.tuple_assignments)
 WALRUS = Habit("walrus operators", house_counts.walrus_operators)
+UNTYPED = Habit("annotations of untyped JSON", house_counts.untyped_annotations)
 OPAQUE = Habit("opaque names that live longer than three lines", house_counts.opaque_functions)
 
 STYLE = (LONG_LINES, SKIPPED, NESTED)
@@ -124,6 +125,7 @@ HABITS = (
     CONDITIONALS,
     TUPLES,
     WALRUS,
+    UNTYPED,
     OPAQUE,
 )
 

@@ -27,6 +27,8 @@ OPAQUE = frozenset(
     | {"places", "part", "parts", "kind", "words", "what", "how", "way", "thing", "things"}
     | {"of", "at", "which", "chosen", "shown"}
 )
+UNTYPED_JSON = frozenset({"Json", "JsonObject", "ReadOnlyJson"})
+UNTYPED_MAPPINGS = frozenset({"dict[str, Any]", "Mapping[str, Any]"})
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LAYOUT_TOKENS = frozenset(
@@ -286,6 +288,34 @@ def opaque_names(function: ast.AST) -> int:
             first_binding.setdefault(node.id, node.lineno)
     lives = [last_use[name] - line for name, line in first_binding.items()]
     return sum(life > OPAQUE_LIFE for life in lives)
+
+
+def untyped_json(annotation: ast.AST) -> int:
+    """How many values of unknown type an annotation has: the names of text/plain.py, and the like.
+
+    `dict[str, Any]` is `JsonObject` in other words.
+    """
+    number = 0
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Name):
+            number += node.id in UNTYPED_JSON
+        elif isinstance(node, ast.Subscript):
+            number += ast.unparse(node) in UNTYPED_MAPPINGS
+    return number
+
+
+def untyped_annotations(source: Source) -> list[Spot]:
+    """A spot for every annotation of a parameter, a result, a variable or a field."""
+    spots = []
+    for node in ast.walk(source.tree):
+        annotation = None
+        if isinstance(node, (ast.arg, ast.AnnAssign)):
+            annotation = node.annotation
+        elif isinstance(node, FUNCTIONS):
+            annotation = node.returns
+        if annotation is not None and untyped_json(annotation):
+            spots.append(Spot(f"{source.path}:{node.lineno}"))
+    return spots
 
 
 # Each of the following gives the spots of one file that add to a count.

@@ -8,16 +8,14 @@ real tokens. Neither sorts the rows.
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from encoders import SHAPES, VOCAB_SIZE, clozelab_encoder, clozelab_precision, shape, size_name
 from interleaved import (
     Side,
+    parser,
     rate_rows,
     rate_table,
     repeated,
@@ -132,16 +130,9 @@ def compare(sizes: Sequence[str], threads: int, rounds: int = 5, seconds: float 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", choices=list(SIDES.values()), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__, seconds=2.0)
+    options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
+    arguments = options.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.sizes[0], arguments.threads)
     part = partial(compare, arguments.sizes, arguments.threads, arguments.rounds, arguments.seconds)

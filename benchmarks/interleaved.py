@@ -10,6 +10,7 @@ allocator.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -138,6 +139,24 @@ class Answers:
         return True
 
 
+# The command line
+
+
+def parser(
+    description: str | None, rounds: int = 5, seconds: float | None = 4.0
+) -> argparse.ArgumentParser:
+    """What every benchmark here takes: threads, turns and a report; `--worker` starts a side."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    made.add_argument("--rounds", type=int, default=rounds)
+    made.add_argument("--seconds", type=float, default=seconds, help="of one turn")
+    made.add_argument("--output", type=Path)
+    made.add_argument("--worker", help=argparse.SUPPRESS)
+    return made
+
+
 # Tables
 
 
@@ -192,17 +211,9 @@ def commit() -> str:
     """Short name of the checkout's commit, with + where tracked files differ from it; "unknown"
     outside one.
     """
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    if not done:
-        return "unknown"
-    dirty = subprocess.run(
-        ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"],
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    return f"{done}+" if dirty else done
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=+"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
 
 
 def machine() -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import tempfile
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 
 from interleaved import (
     Side,
+    parser,
     rate_rows,
     rate_table,
     repeated,
@@ -232,16 +232,10 @@ def compare(threads: int, rounds: int, seconds: float) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--output", type=Path)
-    for hidden, kind in (("--worker", str), ("--kind", str), ("--folder", Path)):
-        parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
-    said = parser.parse_args()
+    options = parser(__doc__)
+    for hidden, kind in (("--kind", str), ("--folder", Path)):
+        options.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
+    said = options.parse_args()
     if said.worker:
         return work(said.worker, said.kind, said.folder, said.threads)
     part = partial(compare, said.threads, said.rounds, said.seconds)

@@ -7,15 +7,12 @@ libraries take can be told apart.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import resource
 from functools import partial
-from pathlib import Path
 
 from encoders import SHAPES, size_name
-from interleaved import Side, report, say, start_worker
+from interleaved import Side, parser, report, say, start_worker
 from pretraining import SEQ_LENGTH, clozelab_step, transformers_step
 
 TITLE = "Peak memory of a pre-training step"
@@ -88,16 +85,11 @@ def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int =
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", default="base", choices=list(SHAPES))
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--size", default="base", choices=list(SHAPES))
+    options.add_argument("--rows", type=int, default=ROWS)
+    options.add_argument("--steps", type=int, default=2)
+    arguments = options.parse_args()
     if arguments.worker:
         return work(
             arguments.worker, arguments.size, arguments.rows, arguments.steps, arguments.threads

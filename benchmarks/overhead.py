@@ -10,7 +10,6 @@ loop is forward, backward, clip and update.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders import SHAPES, size_name
-from interleaved import Answers, Side, report, say, spread, start_worker, take_turns
+from interleaved import Answers, Side, parser, report, say, spread, start_worker, take_turns
 from pretraining import BATCH, SEQ_LENGTH, clozelab_batch, clozelab_model, make_rows, work
 
 TITLE = "What the training loop costs"
@@ -133,16 +132,9 @@ def run_worker(side: str, size: str, threads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", default="tiny", choices=list(SHAPES))
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", choices=("bare", "real"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=15, seconds=2.0)
+    options.add_argument("--size", default="tiny", choices=list(SHAPES))
+    arguments = options.parse_args()
     if arguments.worker:
         return run_worker(arguments.worker, arguments.size, arguments.threads)
     part = partial(compare, arguments.size, arguments.threads, arguments.rounds, arguments.seconds)

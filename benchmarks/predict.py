@@ -20,6 +20,7 @@ from typing import Any
 
 from interleaved import (
     Side,
+    parser,
     rate_rows,
     rate_table,
     repeated,
@@ -116,18 +117,12 @@ def compare(arguments: argparse.Namespace) -> list[str]:
 
 def main() -> None:
     shared = Path(os.environ.get("CLOZELAB_SHARED", "../shared"))
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--texts", type=Path, default=shared / "data/glue/SST-2/train.tsv")
-    parser.add_argument("--number", type=int, default=NUMBER, help="of sentences a turn")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--act", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__, rounds=3)
+    options.add_argument("--texts", type=Path, default=shared / "data/glue/SST-2/train.tsv")
+    options.add_argument("--number", type=int, default=NUMBER, help="of sentences a turn")
+    options.add_argument("--act", help=argparse.SUPPRESS)
+    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.worker:
         work(arguments.worker, arguments.act, arguments)
     else:

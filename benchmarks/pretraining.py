@@ -18,12 +18,9 @@ steps: forward, backward, clip, update.
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from encoders import (
@@ -40,6 +37,7 @@ from interleaved import (
     Answers,
     Side,
     fastest,
+    parser,
     rate_rows,
     rate_table,
     ratios,
@@ -325,19 +323,12 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument(
+    options = parser(__doc__)
+    options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
+    options.add_argument(
         "--peers", nargs="+", choices=PEERS, help="default: the usual ones for this machine"
     )
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = options.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.sizes[0], arguments.threads)
     peers = arguments.peers or usual_peers(is_bf16_faster())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import forked
+from tests import durations, forked
 from tests.screens import Screens
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -164,6 +164,9 @@ LONGEST = (
     "test_offline",
     "modules/test_pretraining",
     "corpus/test_released",
+    "fuzz/test_training_files",
+    "fuzz/test_named",
+    "fuzz/test_tables",
     "runs/test_stops",
     "training/test_stopping",
     "benchmarks/test_gpu",
@@ -195,6 +198,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    durations.report_durations(terminalreporter, config.getoption("numprocesses", None) or 1)
 
 
 def pytest_sessionfinish() -> None:

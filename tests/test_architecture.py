@@ -15,6 +15,12 @@ PACKAGE = ROOT / "src" / "clozelab"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
+# Public classes of one name. Recorded configurations have the addresses of these two input formats.
+NAMED_IN_CONFIGURATIONS = {"SentencePairs"}
+# Still to be renamed; nothing may be added.
+TO_BE_RENAMED = {"Candidate", "Number", "Row"}
+
+
 def imported_modules(path: Path) -> set[str]:
     """Full names of all that a file imports of the package, inside functions too."""
     names: set[str] = set()
@@ -65,6 +71,16 @@ def test_every_room_and_file_that_the_page_names_is_there() -> None:
     for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|\.yaml)?)`", PAGE):
         places = (ROOT / name, PACKAGE / name)
         assert any(place.exists() for place in places), name
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    files: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: places for name, places in files.items() if len(places) > 1}
+    assert twice.keys() == NAMED_IN_CONFIGURATIONS | TO_BE_RENAMED, twice
 
 
 def test_a_verb_is_a_table_of_contents() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hydra.errors import ConfigCompositionException, OverrideParseException
 from omegaconf import MISSING, OmegaConf
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.assembly.encoders import build_objectives
 from clozelab.config import Composed, fallback
@@ -348,13 +348,13 @@ def test_a_typo_in_a_group_file_is_refused_by_file_and_key(
     assert f"{group}/mine" in message and key in message
 
 
-def test_a_typo_below_a_target_is_refused(tmp_path: Path, screen: Screens) -> None:
+def test_a_typo_below_a_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "objective").mkdir()
     (tmp_path / "objective" / "mine.yaml").write_text(
         "defaults: [mlm]\ntoken: {predict_probb: 0.3}\n"
     )
     mine = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
-    with screen.refuses(ValueError):
+    with refuses("objective.token.predict_probb"):
         check_targets(mine.values)
 
 

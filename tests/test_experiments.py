@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.analysis.comparability import is_within
 from clozelab.config import Composed, canonical, kept_step, scaled, total_steps
@@ -591,14 +591,27 @@ def test_sizes_are_the_papers_in_shape(scale: str) -> None:
         assert (layers, width, heads) == (12, 768, 12)
 
 
-@pytest.mark.parametrize("ratio", ["1/3", "0", "-1", "many", "1/0"])
-def test_a_ratio_that_gives_no_size_is_refused(ratio: str, screen: Screens) -> None:
+NO_SIZE = "is no size: it has to be a positive whole number"
+NO_RATIO = "give a ratio as 1, 1/2 or 4/3"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "reason"),
+    [
+        ("1/3", f"4 x 1/3 = 1.33333 {NO_SIZE}"),
+        ("0", f"4 x 0 = 0 {NO_SIZE}"),
+        ("-1", f"4 x -1 = -4 {NO_SIZE}"),
+        ("many", f"many: {NO_RATIO}"),
+        ("1/0", f"1/0: {NO_RATIO}"),
+    ],
+)
+def test_a_ratio_that_gives_no_size_is_refused(ratio: str, reason: str) -> None:
     assert scaled(4, "3/4", "4/3") == 4
-    with screen.refuses(ValueError):
+    with refuses(reason):
         scaled(4, ratio)
     config = with_delta(EXPERIMENTS_DIR / "table6_model_size", "pretrain", "base").copy()
     config.size.depth = ratio
-    with screen.refuses(OmegaConfBaseException):
+    with refuses(reason, OmegaConfBaseException):
         _ = config.model.num_hidden_layers
 
 
@@ -711,10 +724,13 @@ def test_finetuning_sweep() -> None:
     assert sorted(job.run_dir for job in jobs) == sorted(expected)
 
 
-def test_a_sweep_without_jobs_or_with_one_twice_is_an_error(screen: Screens) -> None:
+def test_a_sweep_without_jobs_or_with_one_twice_is_an_error() -> None:
     assert sweep.Sweep("sweep_finetune", ["task=glob(m*)"], folder=TABLE5).jobs
-    for word in ("task=glob(zz*)", "seed=1,2,1"):
-        with screen.refuses(ValueError):
+    for word, reason in (
+        ("task=glob(zz*)", "this sweep expands to no job at all; check its values and globs"),
+        ("seed=1,2,1", "this sweep has the same job twice, row=mlm_nsp task=mnli"),
+    ):
+        with refuses(reason):
             _ = sweep.Sweep("sweep_finetune", [word], folder=TABLE5).jobs
 
 
@@ -752,12 +768,12 @@ def test_arms(arm: str) -> None:
     assert (composed.config.objective.pair is None) == (arm != "mlm_nsp")
 
 
-def test_unknown_experiment(screen: Screens) -> None:
-    with screen.refuses(ValueError):
+def test_unknown_experiment() -> None:
+    with refuses("no experiment 'table5_pretraining_task' (a folder with a"):
         find_experiment("table5_pretraining_task")
 
 
-def test_folder_of_ones_own(tmp_path: Path, screen: Screens) -> None:
+def test_folder_of_ones_own(tmp_path: Path) -> None:
     for path in TABLE5.rglob("*.yaml"):
         target = tmp_path / "mine" / path.relative_to(TABLE5)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -779,5 +795,5 @@ def test_folder_of_ones_own(tmp_path: Path, screen: Screens) -> None:
     (tmp_path / "mine" / "arm" / "ltr.yaml").write_text(
         "# @package _global_\nobjective: {token: {predict_probb: 1}}\n"
     )
-    with screen.refuses(ValueError):
+    with refuses("objective.token.predict_probb"):
         check_targets(Composed.of(master(folder, "pretrain", "arm=ltr")).values)

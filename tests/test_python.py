@@ -15,7 +15,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 import clozelab
 from clozelab.cli import main
@@ -107,9 +107,7 @@ def test_the_page_runs_as_it_stands(page: dict[str, Any]) -> None:
     )
 
 
-def test_the_functions_take_what_the_command_line_takes(
-    page: dict[str, Any], screen: Screens
-) -> None:
+def test_the_functions_take_what_the_command_line_takes(page: dict[str, Any]) -> None:
     again = clozelab.finetune(
         "seed=1",
         scale="demo",
@@ -123,12 +121,15 @@ def test_the_functions_take_what_the_command_line_takes(
     assert clozelab.prepare(
         scale="demo", **page["places"], **{k: PRETRAIN[k] for k in ("corpus", "tokenizer")}
     ).is_dir()
-    for key, value in (("epoch", 3), ("task", "sst3")):
-        with screen.refuses(ValueError):
+    for key, value, reason in (
+        ("epoch", 3, "finetune has no key 'epoch'; did you mean 'epochs'?"),
+        ("task", "sst3", "there is no task 'sst3'; did you mean 'sst2'?"),
+    ):
+        with refuses(reason):
             clozelab.finetune(**{key: value})
     report = clozelab.make_report(page["root"] / "runs_dir/adhoc/demo")
     assert (report.folder / "report.md").is_file()
-    with screen.refuses(AttributeError):
+    with refuses("module 'clozelab' has no attribute 'lode'", AttributeError):
         clozelab.lode  # noqa: B018
 
 
@@ -221,7 +222,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 
 def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
-    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, screen: Screens
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run, score = (
         page["runs"][1].folder,
@@ -253,7 +254,10 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     header, *rows = said(capsys, run, f"input={validation}", "precision=32-true")
     assert header.split("\t")[:3] == [*table.columns, "prediction"]
     assert [int(row.split("\t")[2]) for row in rows] == answers
-    screen(refused(capsys, run, "text=a", "pair=b"))
+    shows(
+        refused(capsys, run, "text=a", "pair=b"),
+        "was trained on single texts, and text 1 is a pair: give one text",
+    )
     # Classes under other names:
     words = [f"test={validation}", f"output={tmp_path / 'named'}", "label_names={0: bad, 1: good}"]
     (path,) = said(capsys, run, *words)
@@ -303,11 +307,14 @@ def test_what_predict_prints_and_writes(
 
 
 def test_a_task_is_predicted_as_it_was_trained_alone(
-    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, screen: Screens
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run, data = page["runs"][1].folder, page["root"] / "data_dir/glue/SST-2"
     test = shutil.copy(data / "test.tsv", tmp_path / "SST-2.tsv")
-    screen(refused(capsys, run, f"test={test}"))
+    shows(
+        refused(capsys, run, f"test={test}"),
+        "is called as the task's own test set: say output=FOLDER",
+    )
     for path, change, word in (
         (
             data / "train.tsv",

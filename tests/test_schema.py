@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from omegaconf import OmegaConf, open_dict
 from tests.composing import whole
-from tests.screens import Screens
+from tests.screens import Screens, refuses
 
 from clozelab.config import Composed
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, PROTOCOL, SCHEMAS, meaning_of, meanings
@@ -115,12 +115,13 @@ def test_what_a_stage_gets_is_not_changed(stage: str) -> None:
 
 def test_every_mistake_has_a_line(screen: Screens) -> None:
     config = whole("pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"])
-    with screen.refuses(ValueError):
+    with refuses("sead: there is no such key; did you mean 'seed'?"):
         Composed.of(config).check()
     with open_dict(config):
         del config["sead"]
-    with screen.refuses(ValueError):
+    with pytest.raises(ValueError) as refused:
         Composed.of(config).check()
+    screen(refused.value)
 
 
 @pytest.mark.parametrize(

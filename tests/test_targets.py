@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.launch import sweep
 from clozelab.targets import (
@@ -117,9 +117,7 @@ def test_what_is_refused(config: Any, sentence: str, signatures: bool) -> None:
         check_targets(config, signatures=signatures)
 
 
-def test_the_user_alone_allows_a_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, screen: Screens
-) -> None:
+def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine_outside.py").write_text(
         "from torch.optim import SGD\ndef sgd(named_parameters, *, learning_rate):\n"
         "    return SGD([one for _, one in named_parameters], lr=learning_rate)\n"
@@ -127,7 +125,7 @@ def test_the_user_alone_allows_a_package(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("CLOZELAB_ALLOW_TARGETS", "")
     node = {"_target_": "mine_outside.sgd", "_partial_": True, "learning_rate": 0.5}
-    with screen.refuses(ValueError):
+    with refuses("optimizer._target_: 'mine_outside.sgd' is not allowed; there are"):
         check_targets({"optimizer": node})
     assert parse_allow_targets(["a=1", "allow_targets=[mine_outside,other]", "b=2"]) == [
         "a=1",
@@ -135,12 +133,12 @@ def test_the_user_alone_allows_a_package(
     ]
     weight = torch.nn.Parameter(torch.zeros(2))
     assert build("optimizer", node)([("weight", weight)]).param_groups[0]["lr"] == 0.5
-    for config in (
-        {"optimizer": {**node, "learning_rat": 1}},
-        {"elsewhere": node},
-        {"optimizer": {"_target_": "mine_outsider.sgd"}},
+    for config, reason in (
+        ({"optimizer": {**node, "learning_rat": 1}}, "did you mean 'learning_rate'?"),
+        ({"elsewhere": node}, "'mine_outside.sgd' is not allowed; nothing is made here"),
+        ({"optimizer": {"_target_": "mine_outsider.sgd"}}, "'mine_outsider.sgd' is not allowed"),
     ):
-        with screen.refuses(ValueError):
+        with refuses(reason):
             check_targets(config)
 
 
@@ -172,13 +170,21 @@ def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, k
         check_targets(values)
 
 
-def test_what_a_module_fixes_is_not_taken_from_the_configuration(screen: Screens) -> None:
-    for task, key in (
-        ("swag", "number_range"),
-        ("ner_conll2003", "input_size"),
-        ("ner_features_conll2003", "input_size"),
+def test_what_a_module_fixes_is_not_taken_from_the_configuration() -> None:
+    for task, key, reason in (
+        ("swag", "number_range", "task.module.number_range: the module sets this itself; there"),
+        (
+            "ner_conll2003",
+            "input_size",
+            "task.module.input_size: the module sets this itself; there are",
+        ),
+        (
+            "ner_features_conll2003",
+            "input_size",
+            "task.module.input_size: the module sets this itself; there are",
+        ),
     ):
-        with screen.refuses(ValueError):
+        with refuses(reason):
             check_targets(
                 sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"]).values
             )

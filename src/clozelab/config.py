@@ -29,7 +29,7 @@ from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from clozelab.files.origin import is_given
+from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.schema import (
     CONDITIONAL_KEYS,
     IDENTITY,
@@ -38,11 +38,19 @@ from clozelab.schema import (
     meaning_of,
 )
 from clozelab.text.did_you_mean import hint, nearest
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten, read_json
+from clozelab.text.plain import (
+    Json,
+    JsonObject,
+    PlainDict,
+    PlainMapping,
+    ReadOnlyJson,
+    flatten,
+    read_json,
+)
 from clozelab.text.redaction import digested, redacted
 
 
-def fallback(*values: Json) -> Json:
+def fallback(*values: object) -> object:
     """`${fallback:${scale.finetune.epochs},${task.epochs}}`: the first value that is not None."""
     for value in values:
         if value is not None:
@@ -70,7 +78,7 @@ def scaled(value: int, *ratios: object) -> int:
     return int(product)
 
 
-def scaled_phases(phases: Sequence[ReadOnlyJson], factor: float) -> Sequence[ReadOnlyJson]:
+def scaled_phases(phases: Sequence[ReadOnlyJson], factor: float) -> Sequence[PlainMapping]:
     """`${scaled_phases:${scale.pretrain.phases},${steps_factor}}`: phases with more or fewer steps.
 
     Each has a multiple of its steps, at least one. At 1 it is the very node that was given, so that
@@ -101,7 +109,7 @@ def kept_step(fraction: float, total_steps: int) -> int:
     return step
 
 
-def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson]) -> str:
+def encoder_place(run_dir: str, fraction: float, phases: Sequence[PlainMapping]) -> str:
     """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: a run's encoder.
 
     It is the encoder after a fraction of the run's own steps, as its record says, or of these
@@ -111,12 +119,12 @@ def encoder_place(run_dir: str, fraction: float, phases: Sequence[ReadOnlyJson])
         return f"{run_dir}/encoder"
     with suppress(OSError, ValueError, KeyError, TypeError):  # it has not begun
         # What the run was trained for counts, whatever the scale says today.
-        record = read_json(Path(run_dir) / "run.json")
+        record = read_json(Path(run_dir) / RUN_FILE)
         phases = record["config"]["phases"] or phases
     return f"{run_dir}/encoders/step-{kept_step(fraction, total_steps(phases))}"
 
 
-def of_scale(value: Json, *, _root_: DictConfig) -> Json:
+def of_scale(value: object, *, _root_: DictConfig) -> object:
     """`${of_scale:${scale.finetune.epochs}}`: a setting for encoders that this scale pre-trains.
 
     It is None for an encoder that is given: its recipe is not the scale's.
@@ -191,7 +199,7 @@ UNRESOLVED = re.compile(r"^\?{3}$|\$\{")
 """A value that is missing, or not resolved."""
 
 
-def typed(stage: str, values: ReadOnlyJson) -> Any:
+def typed(stage: str, values: PlainMapping) -> Any:
     """Return a stage's configuration of schema.py from plain values.
 
     ValueError for a value that is missing or that its key may not have, and for an unknown key.
@@ -207,7 +215,7 @@ def typed(stage: str, values: ReadOnlyJson) -> Any:
         raise ValueError("\n".join(mistakes)) from None
 
 
-def mistakes_in(stage: str, plain: Json) -> list[str]:
+def mistakes_in(stage: str, plain: object) -> list[str]:
     """Return a sentence for each mistake in a configuration of plain values.
 
     Where keys are unknown, which Hydra lets past its own check as `+key=value`, there are only
@@ -270,7 +278,7 @@ class ConfigSource(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Origin:
+class Composition:
     """What Hydra composed a configuration of."""
 
     config_name: str
@@ -344,18 +352,18 @@ class Composed:
             return to_plain(node)
 
     @cached_property
-    def unresolved(self) -> JsonObject:
+    def unresolved(self) -> PlainDict:
         """The same as it was composed, with its interpolations."""
         with hydra_left_out(self.node) as node:
             return to_plain(node, resolve=False)
 
     @cached_property
-    def unresolved_hydra(self) -> JsonObject:
+    def unresolved_hydra(self) -> PlainDict:
         """Hydra's own node below its name, with its interpolations."""
         return {"hydra": to_plain(self.node.hydra, resolve=False)}
 
     @cached_property
-    def recorded(self) -> JsonObject:
+    def recorded(self) -> PlainDict:
         """What run.json holds of it: resolved, without what changes nothing, secrets as hashes.
 
         ValueError where a value is missing.
@@ -376,7 +384,7 @@ class Composed:
         )
 
     @cached_property
-    def origin(self) -> Origin | None:
+    def origin(self) -> Composition | None:
         """What it was composed of; None where Hydra knows nothing of it."""
         if self._hydra is None:
             return None
@@ -388,7 +396,7 @@ class Composed:
         choices = {}
         for group, choice in hydra.runtime.choices.items():
             choices[str(group)] = choice
-        return Origin(
+        return Composition(
             config_name=str(hydra.job.config_name),
             overrides=list(hydra.overrides.task),
             hydra_overrides=list(hydra.overrides.hydra),
@@ -406,13 +414,13 @@ class Composed:
         with self._known_to_hydra():
             return to_plain(OmegaConf.select(self.node, f"hydra.{key}"))
 
-    def partly_resolved(self) -> JsonObject:
+    def partly_resolved(self) -> PlainDict:
         """Return everything with Hydra's own node as plain values.
 
         A part in which something means nothing yet, or a value is missing, is as it is written.
         """
         plain = {}
-        unresolved: JsonObject = {}
+        unresolved: PlainDict = {}
         with self._known_to_hydra():
             for key in map(str, self.node):
                 try:
@@ -468,7 +476,7 @@ def to_plain(value: object, *, resolve: bool = True) -> Json:
     return value
 
 
-def canonical(config: DictConfig | ReadOnlyJson) -> JsonObject:
+def canonical(config: DictConfig | PlainMapping) -> JsonObject:
     """Return a configuration as a record holds it: resolved, without what changes nothing.
 
     What comes from the environment and what looks like a secret is a hash. ValueError where a value
@@ -491,7 +499,7 @@ class _Recorded:
 
     switched_off: frozenset[str]
 
-    def mapping(self, node: DictConfig, path: str) -> JsonObject:
+    def mapping(self, node: DictConfig, path: str) -> PlainDict:
         plain = {}
         for key in node:
             child_path = f"{path}.{key!s}" if path else str(key)
@@ -499,7 +507,7 @@ class _Recorded:
                 plain[str(key)] = self.value(node, key, child_path)
         return plain
 
-    def value(self, node: DictConfig | ListConfig, key: Any, path: str) -> Json:
+    def value(self, node: DictConfig | ListConfig, key: Any, path: str) -> object:
         try:
             value = node[key]
         except MissingMandatoryValue as error:

@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from clozelab.schema import IDENTITY, meanings
 from clozelab.text.did_you_mean import hint, key_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
@@ -141,12 +141,12 @@ def validate_config_security(plain: ReadOnlyJson) -> None:
     _check_run_dir(plain)
 
 
-def _check_names(plain: ReadOnlyJson) -> None:
+def _check_names(plain: PlainMapping) -> None:
     """ValueError for a name that is part of a folder's path, and leads elsewhere."""
     identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
     for key in ("corpus.name", *identity_keys):
         # by its dotted key; None where this configuration has no such key
-        name: Json = plain
+        name: object = plain
         for key_part in key.split("."):
             name = name.get(key_part) if isinstance(name, dict) else None
         if UPWARDS.search(str(name)) or not str(name).isprintable():
@@ -170,7 +170,7 @@ def _check_run_dir(plain: ReadOnlyJson) -> None:
         )
 
 
-def check_targets(config: ReadOnlyJson, *, signatures: bool = True) -> None:
+def check_targets(config: PlainMapping, *, signatures: bool = True) -> None:
     """ValueError for a `_target_` that is none of its place's, or a key that it does not take.
 
     Args:
@@ -209,7 +209,7 @@ def _check_target(place: str, target: object, known_targets: Sequence[str]) -> N
     raise ValueError(f"{place}._target_: {target!r} is not allowed; {reason}")
 
 
-def build(place: str, node: Json) -> Any:
+def build(place: str, node: object) -> Any:
     """Return what the node of a place, or the nodes below it, name.
 
     Hydra makes it, once its addresses are looked at.
@@ -225,7 +225,7 @@ def build(place: str, node: Json) -> Any:
     return instantiate(node, _convert_="all")
 
 
-def _nodes(value: object, place: str) -> Iterator[tuple[str, ReadOnlyJson]]:
+def _nodes(value: object, place: str) -> Iterator[tuple[str, PlainMapping]]:
     """Yield every node below a value that names what is called, with its dotted key."""
     if isinstance(value, Mapping):
         # Elsewhere than in Hydra's logging, `class` is a key like any other.

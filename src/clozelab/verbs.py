@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 HYDRA_VERBS = {
     "prepare": "text -> vocabulary -> token shards in the cache",
@@ -220,7 +220,7 @@ def _usual_choices(verb: str) -> JsonObject:
 
     config = yaml.safe_load((CONF_DIR / f"{verb}.yaml").read_text(encoding="utf-8"))
     # A defaults list: ["pretrain_schema", {"scale": "demo"}, "_self_"].
-    choices: JsonObject = {}
+    choices: PlainDict = {}
     for entry in config["defaults"]:
         if isinstance(entry, dict):
             choices |= entry

@@ -120,6 +120,23 @@ def test_habits_of_a_package(house: ModuleType, root: Path) -> None:
     assert counts["comment lines per 100 code lines"] == round(200 / 15, 1)
 
 
+UNTYPED = """def first(values: ReadOnlyJson, name: str, *rest: Json) -> dict[str, Any]:
+    node: JsonObject = dict(values)
+    other: dict[str, int] = {}
+    return node | other | {"Json": name, "rest": rest}
+
+
+class Record:
+    fields: Mapping[str, Any]
+    child: Any
+"""
+
+
+def test_annotations_of_untyped_json(house: ModuleType, root: Path) -> None:
+    write(root, "src/clozelab/untyped.py", UNTYPED)
+    assert counted(house, root)["annotations of untyped JSON"] == 5
+
+
 def test_sizes_of_lines_and_statements(house: ModuleType, root: Path) -> None:
     names = " + ".join(f"name_{number}" for number in range(14))
     terms = ", ".join(["1"] * 29)

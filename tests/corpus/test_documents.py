@@ -9,6 +9,7 @@ import gzip
 import json
 import lzma
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -411,3 +412,93 @@ def test_zeros_between_streams_of_xz_are_no_damage(tmp_path: Path) -> None:
     first, second = (lzma.compress(jsonl({"text": f"Row {number}."})) for number in range(2))
     (tmp_path / "rows.jsonl.xz").write_bytes(first + b"\0" * 8 + second + b"\0" * 4)
     assert read(tmp_path, "rows.jsonl.xz")[0] == [["Row 0."], ["Row 1."]]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_a_file_that_is_cut_off(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    rng = random.Random(0)
+    packed = pack(jsonl(*({"text": f"Row {rng.random()}."} for _ in range(5000))))
+    suffix = ".gz" if pack is gzip.compress else ".zst"
+    (tmp_path / f"rows.jsonl{suffix}").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=r"rows.jsonl.* is damaged or incomplete"):
+        read(tmp_path, "rows.jsonl*")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, r"2 of 52 rows cannot be read(?s:.*)a.jsonl:51: no JSON object(?s:.*)text_field"),
+        ({"text_field": "body"}, "no text in field 'body'"),
+    ],
+)
+def test_many_bad_rows(tmp_path: Path, options: dict[str, str], sentence: str) -> None:
+    rows = jsonl(*({"text": f"Good {index}."} for index in range(50)))
+    (tmp_path / "a.jsonl").write_bytes(rows + b"{\n{\n")
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, "a.jsonl", **options)
+
+
+BINARY = r"a.txt is binary \(or UTF-16\)"
+ALL_BYTES = bytes(range(256))
+WRONG_FILES: list[tuple[str, bytes, str]] = [
+    ("a.txt", ALL_BYTES * 100, BINARY),
+    ("a.txt", "wide".encode("utf-16"), "UTF-16"),
+    ("a.txt", b"text\0" * 30, BINARY),
+    ("a.txt", b"\x7fELF\x02\x01\x01\0 and words", BINARY),
+    ("a.txt", b"caf\xe9 with a \0 in another encoding", BINARY),
+    ("a.txt", b"name.txt" + bytes(92) + b"0000644\0" + b"words of a text\n" * 500, BINARY),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), WRONG_FILES)
+def test_a_binary_file_is_refused(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, name)
+
+
+WRONG_BEGINNINGS: list[tuple[str, bytes, str]] = [
+    ("a.txt", b"\x89PNG\0" + ALL_BYTES * 10, "a.txt is binary"),
+    (
+        "a.txt",
+        b"caf\xe9 latin\n" * 40,
+        "a.txt: 40 of its first 40 rows .*40 x not UTF-8 text; first: a.txt:1",
+    ),
+    ("a.jsonl", jsonl(*[{"body": "x"}] * 40), "40 x no text in field 'text'"),
+    ("a.jsonl", b"plain text\n" * 40, "40 x no JSON object"),
+    ("a.jsonl.gz", b"not compressed", "damaged or incomplete"),
+    (
+        "a.jsonl",
+        jsonl(*[{"title": "t", "body": "b"}] * 20),
+        r"a\.jsonl:1: no text in field 'text' \(there are body, title\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), WRONG_BEGINNINGS)
+def test_a_wrong_file_is_known_by_its_beginning(
+    tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        for file in Source("source", name).shards(0, tmp_path):
+            file.check()
+
+
+def test_a_path_is_looked_for_from_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match=r"no text files at .*/data/none, nor from here"):
+        Source("mine", "none").shards(0, tmp_path / "data")
+
+
+@pytest.mark.parametrize("path", ["none-*.jsonl", "absent.txt", "/absent/folder"])
+def test_no_text_is_said_with_what_was_expected(tmp_path: Path, path: str) -> None:
+    sentence = rf"no text files at .*{re.escape(path)}(?s:.*)one sentence a line(?s:.*)set data_dir"
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, path)

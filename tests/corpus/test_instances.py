@@ -482,3 +482,40 @@ def test_an_exactly_full_window_and_inner_separators(
     assert windows(rows) == [[0, 1, 2, 3, -1, 4, 5, 6, -1, 7, 8], [9, 10, 11, 12, 13, 14]]
     assert rows.lengths.tolist() == [13, 8]
     assert rows.source.tolist() == [1, 0]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [((1.5, "corpus"), "random_next_prob"), ((0.5, "genre"), "negative_scope")],
+)
+def test_settings_of_pairs_that_cannot_be(settings: tuple[float, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SegmentPairs(*settings)
+
+
+@pytest.mark.parametrize(
+    ("documents", "length", "sentence"),
+    [
+        ([[3, 3], [3, 3]], 5, "too short"),
+        ([[3], [4]], 32, "no document with two sentences"),
+        ([], 32, "no document with two sentences"),
+        ([[3, 3, 3], [4]], 32, "single document"),
+    ],
+)
+def test_documents_without_pairs(
+    make_shards: MakeShards,
+    ids: SpecialIds,
+    documents: list[list[int]],
+    length: int,
+    sentence: str,
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SegmentPairs(0.5, "corpus").bind(make_shards(documents), ids, length)
+
+
+def test_no_text(make_shards: MakeShards, ids: SpecialIds) -> None:
+    with pytest.raises(ValueError, match="no text"):
+        FullSentences().bind(make_shards([]), ids, 32)

@@ -5,6 +5,7 @@ is never touched.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,3 +150,25 @@ def test_pure_function_of_seed_epoch_and_name(ids: SpecialIds) -> None:
     assert (one[0].reshape(3, 64)[[0, 2]] == again[0].reshape(3, 64)[[0, 2]]).all()
     assert (one[0].reshape(3, 64)[1] != again[0].reshape(3, 64)[1]).any()
     assert (PAPER.apply(drawn(rows, 2, 0))[0] != again[0]).any()
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.15, 0.8, 0.1, 0.2), (0.15, 1.2, -0.1, -0.1), (0, 0.8, 0.1, 0.1), (1.5, 1, 0, 0)]
+)
+def test_shares_that_cannot_be(shares: tuple[float, float, float, float]) -> None:
+    with pytest.raises(ValueError, match=r"sum to 1|predict_prob"):
+        Masking(*shares)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_predictions_fraction", 0.0),
+        ("span_weights", ()),
+        ("span_weights", (0.0,)),
+        ("span_weights", (1.0, -1.0)),
+    ],
+)
+def test_settings_of_masking_that_cannot_be(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=key):
+        Masking(0.15, 0.8, 0.1, 0.1, **{key: value})

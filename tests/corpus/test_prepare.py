@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -17,7 +19,7 @@ import numpy as np
 import pandas
 import pytest
 from pyarrow import parquet
-from tests.screens import Screens
+from tests.screens import shows
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors, trainers
 
@@ -238,7 +240,7 @@ def test_a_damaged_cache_folder_is_prepared_again(tmp_path: Path, data: Path) ->
     folder = run(tmp_path)
     before = files_of(folder)
     (folder / "train" / "sentence_offsets.bin").write_bytes(b"")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"sentence_offsets.bin has 0 bytes"):
         PreparedCorpus.open(folder)
     assert files_of(run(tmp_path)) == before
 
@@ -314,12 +316,16 @@ def test_text_without_spaces_is_for_another_tokenizer(
 
 
 def test_text_without_spaces_is_not_warned_of(
-    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data / "one.txt").write_text(unspaced(400, "汉语又称中文华唐话"))
     corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.txt")]))
     assert corpus.manifest["unknown_fraction"] == 0
-    screen.log(caplog)
+    shows(
+        caplog.text,
+        "sentences have 400 characters on average: plain text needs one sentence",
+        "the text gives a vocabulary of 14 entries, 150 were asked for",
+    )
 
 
 def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) -> None:
@@ -335,7 +341,8 @@ def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) 
 
 def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path) -> None:
     (data / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"абвгдежз", "."]))
-    with pytest.raises(ValueError):
+    sentence = r"8\d\.\d% of the tokens of .*tokenizer\.vocab_file.* are \[UNK\]"
+    with pytest.raises(ValueError, match=sentence):
         run(tmp_path, vocab_file="vocab.txt")
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
     run(tmp_path, vocab_file="vocab.txt", max_unknown_share=0.95)
@@ -370,10 +377,12 @@ def test_a_tokenizer_without_an_unknown_token_counts_none(tmp_path: Path, data: 
 
 
 def test_lines_that_are_sentences_are_not_told_of(
-    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(tmp_path)
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
 
 
 def _peak_megabytes(tmp_path: Path) -> float:
@@ -479,3 +488,86 @@ def test_a_source_of_other_shards_gives_the_same_corpus(tmp_path: Path, data: Pa
     assert sharded.folder != serial.folder and sharded.fingerprint == serial.fingerprint
     shards = sharded.manifest["settings"]["sources"][0]["files"]
     assert [shard["row_group"] for shard in shards] == list(range(9))
+
+
+# What is refused
+
+
+def one_bit_changed(folder: Path) -> None:
+    tokens = folder / "train" / "tokens-00000.bin"
+    content = bytearray(tokens.read_bytes())
+    content[10] ^= 1
+    tokens.write_bytes(content)
+
+
+def other_words(folder: Path) -> None:
+    path = folder / "tokenizer" / "vocab.txt"
+    path.write_text(path.read_text().replace("cat", "cta"))
+
+
+def other_tokenizer(folder: Path) -> None:
+    other_words(folder)
+    path = folder / "tokenizer" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"cat"', '"cta"'))
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str, str]] = [
+    (one_bit_changed, "full", "tokens-00000.bin has changed"),
+    (other_words, "sizes", "vocab.txt has 'cta' where tokenizer.json has 'cat'"),
+    (other_tokenizer, "sizes", "is not the one the shards were made with"),
+    (shutil.rmtree, "sizes", "manifest.json is missing; run the prepare stage"),
+]
+
+
+@pytest.mark.parametrize(("damage", "verify", "sentence"), DAMAGES)
+def test_a_damaged_corpus_does_not_open(
+    tmp_path: Path,
+    data: Path,
+    damage: Callable[[Path], None],
+    verify: str,
+    sentence: str,
+) -> None:
+    folder = run(tmp_path)
+    PreparedCorpus.open(folder)
+    damage(folder)
+    with pytest.raises(ValueError, match=sentence):
+        PreparedCorpus.open(folder, **({"verify": "full"} if verify == "full" else {}))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "One document only.", "Twice the same.\n\n" * 2])
+def test_a_corpus_too_small_to_split(tmp_path: Path, data: Path, text: str) -> None:
+    (data / "tiny.txt").write_text(text)
+    sentence = r"the corpus has [01] usable documents .*at least 2 are needed"
+    with pytest.raises(ValueError, match=sentence):
+        run(tmp_path, sources=[Source("tiny", "tiny.txt")])
+
+
+ONE, TWO = Source("one", "one.txt"), Source("one", "two.txt")
+PICTURE = Source("picture", "picture.txt")
+BAD_SETTINGS: dict[str, dict[str, Any]] = {
+    "names a folder": {"name": "../up"},
+    "sources with different names": {"sources": [ONE, TWO]},
+    r"absent.txt does not exist": {"vocab_file": "absent.txt"},
+    r"picture.txt is binary": {"sources": [ONE, PICTURE]},
+    r"vocab_size is 5: .*special tokens": {"vocab_size": 5},
+}
+
+
+@pytest.mark.parametrize(("sentence", "changes"), BAD_SETTINGS.items())
+def test_settings_are_refused_before_anything_slow(
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sentence: str,
+    changes: dict[str, Any],
+) -> None:
+    monkeypatch.setattr("clozelab.files.digests.file_sha256", lambda path: pytest.fail("slow step"))
+    (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
+    with pytest.raises(ValueError, match=sentence):
+        run(tmp_path, **changes)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
+    sentence = r"cannot write below .*one.txt/corpora .*set cache_dir"
+    with pytest.raises(ValueError, match=sentence):
+        run(tmp_path, cache_dir=data / "one.txt")

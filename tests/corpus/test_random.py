@@ -137,3 +137,8 @@ def test_huge_corpus_needs_no_memory() -> None:
     _, index = instance_indices(1, size, np.arange(10**11, 10**11 + 1000))
     assert len(set(index.tolist())) == 1000
     assert index.max() < size and index.min() >= 0
+
+
+def test_no_instances() -> None:
+    with pytest.raises(ValueError, match="0 instances"):
+        instance_indices(1, 0, np.arange(3))

@@ -692,3 +692,34 @@ def test_whole_words_are_whole(
     masking = replace(RELEASED_MASKS, whole_words=True)
     found = [our_figures(sample, seed, replace(RELEASED, copies=5), masking) for seed in range(5)]
     assert all(one["partial words"] == 0 and one["whole words"] > 20 for one in found)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("documents", "sentence"),
+    [([[3, 3, 3]], "single document"), ([], "no document with two sentences")],
+)
+def test_documents_without_pairs(
+    make_shards: MakeShards, ids: SpecialIds, documents: list[list[int]], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        RELEASED.bind(make_shards(documents), ids, 32)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"put_back_unused": True}, {"copies": 2}, {"lone_sentences": "random"}]
+)
+def test_settings_of_the_released_cuts_alone(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cuts=ours"):
+        SegmentPairs(0.5, "corpus", **settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("short_seq_prob", 1.5), ("cuts", "google"), ("lone_sentences", "never"), ("copies", 0)],
+)
+def test_settings_that_cannot_be(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=key):
+        replace(RELEASED, **{key: value})

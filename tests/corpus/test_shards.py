@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,3 +102,44 @@ def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
 def test_shards_json_has_no_machine_path(tmp_path: Path, documents: list) -> None:
     write(tmp_path, documents)
     assert str(tmp_path) not in json.dumps((tmp_path / "shards.json").read_text())
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("position", [-1, 10**6])
+def test_a_position_outside_the_stream(tmp_path: Path, documents: list[Any], position: int) -> None:
+    with pytest.raises(IndexError, match="outside"):
+        write(tmp_path, documents).tokens.take(np.array([position]))
+
+
+def test_an_unfinished_folder_does_not_open(tmp_path: Path) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ShardWriter(tmp_path, vocab_size=9, source_names=["one"]) as writer,
+    ):
+        writer.add(np.array([1, 2]), np.array([2]), np.array([1]), np.array([0]), np.array([0]))
+        raise KeyboardInterrupt
+    with pytest.raises(ValueError, match=r"shards.json is missing; run the prepare stage"):
+        TokenShards.open(tmp_path)
+
+
+OFFSETS = "sentence_offsets.bin"
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    rf"{OFFSETS} has \d+ bytes instead of": lambda folder: (folder / OFFSETS).write_bytes(b"1"),
+    f"{OFFSETS} is missing": lambda folder: (folder / OFFSETS).unlink(),
+    "damaged": lambda folder: (folder / "shards.json").write_text("{"),
+}
+
+
+@pytest.mark.parametrize(("sentence", "damage"), DAMAGES.items())
+def test_a_damaged_folder_does_not_open(
+    tmp_path: Path,
+    documents: list[Any],
+    sentence: str,
+    damage: Callable[[Path], object],
+) -> None:
+    write(tmp_path, documents)
+    damage(tmp_path)
+    with pytest.raises(ValueError, match=sentence):
+        TokenShards.open(tmp_path)

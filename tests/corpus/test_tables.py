@@ -264,11 +264,11 @@ def test_quotation_marks_of_a_text_are_no_csv_writers(
 
 def test_json_under_a_name_that_says_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(jsonl_of(TEXTS))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"a\.txt holds JSON.*corpus\.sources\.0\.format=jsonl"):
         read(tmp_path, "a.txt")
     assert len(read(tmp_path, "a.txt", format="jsonl")[0]) == len(TEXTS)
     (tmp_path / "b.jsonl").write_text(json.dumps([{"text": text} for text in TEXTS]))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"b\.jsonl:1 begins a JSON array"):
         read(tmp_path, "b.jsonl")
     (tmp_path / "c.txt").write_text('"{" opens a block.\n[1] A footnote.\n{curly} words\n')
     assert read(tmp_path, "c.txt")[0]
@@ -308,3 +308,48 @@ def test_linked_folders_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "text" / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
     files, _ = matching_files("text", tmp_path)
     assert sorted(files) == ["inner/b.txt", "other/a.txt"]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.arrow"])
+def test_half_of_a_binary_table(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    sentence = r"is no (parquet|arrow) file, or is damaged or incomplete"
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, name)
+
+
+def test_a_stream_whose_writer_was_stopped(tmp_path: Path) -> None:
+    """It ends between two batches, so it reads well: only its end mark is missing."""
+    write_stream(tmp_path / "x.arrow")
+    (tmp_path / "x.arrow").write_bytes((tmp_path / "x.arrow").read_bytes()[:-8])
+    with pytest.raises(ValueError, match="does not end with its mark"):
+        read(tmp_path, "x.arrow")
+
+
+def test_a_list_is_no_text(tmp_path: Path) -> None:
+    pandas.DataFrame({"text": [["two", "words"]] * 3}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"the column 'text' holds list<.*>, no text"):
+        read(tmp_path, "x.parquet")
+
+
+ROWS = "".join(f'"The cat sat on mat number {number}.",{number}\n' for number in range(20))
+BAD_FILES = [
+    ("x.csv", ROWS, r"first line names no columns \('The cat sat on mat number 0.'\)"),
+    (
+        "x.csv",
+        'text\n"opened and never closed\n' + "a line\n" * 50,
+        r"x\.csv:52: not a CSV file: unexpected end of data",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), BAD_FILES)
+def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: str, sentence: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, name)

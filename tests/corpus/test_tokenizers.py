@@ -500,3 +500,36 @@ def test_masking_draws_every_token_but_the_special_ones() -> None:
     assert set(seen.tolist()) == set(range(4, 11))
     seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(replace(packed, ids=replace(ids, undrawn=())))
     assert set(seen.tolist()) == set(range(12))
+
+
+# What is refused
+
+
+def test_a_vocabulary_smaller_than_the_alphabet() -> None:
+    with pytest.raises(ValueError, match="vocab_size 20 is below"):
+        WordPieceTokenizer.train(["the quick brown fox jumps over a lazy dog"], 20, True)
+
+
+BAD_VOCABULARIES = {
+    r"lacks \[CLS\]": b"[PAD]\n[UNK]\n",
+    "stands twice": "\n".join([*SPECIAL_TOKENS, "a", "a"]).encode(),
+    "is empty": "\n".join([*SPECIAL_TOKENS, "", "a"]).encode(),
+    "not UTF-8": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize(("sentence", "content"), BAD_VOCABULARIES.items())
+def test_a_bad_vocabulary_file(tmp_path: Path, sentence: str, content: bytes) -> None:
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        WordPieceTokenizer.from_vocab(tmp_path / "vocab.txt", True)
+
+
+def test_a_missing_vocabulary_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent.txt does not exist"):
+        WordPieceTokenizer.from_vocab(tmp_path / "absent.txt", True)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        read_tokenizer(tmp_path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,19 +160,6 @@ def test_it_runs_ahead_but_not_away():
     assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
-def test_an_error_reaches_the_reader_after_the_batches_before_it():
-    def batches():
-        yield 1
-        raise ValueError("row 2 is bad")
-
-    seen = []
-    with pytest.raises(ValueError):
-        seen.extend(iter(Prefetched(batches(), lambda n: n)))
-        pytest.fail("the error was lost")
-    reader = iter(Prefetched(batches(), lambda n: n))
-    assert next(reader) == 1
-
-
 class Pinnable:
     def pin_memory(self):
         return "pinned"
@@ -297,3 +285,28 @@ def test_tags_stand_on_the_first_piece_of_a_word(ours: ByteBpeTokenizer, theirs:
             expected = theirs(line, is_split_into_words=True)
             assert row == expected["input_ids"]
             assert place == [expected.word_ids().index(word) for word in range(len(line))]
+
+
+# What is refused
+
+
+def test_no_room_for_text(tokenizer: WordPieceTokenizer) -> None:
+    with pytest.raises(ValueError, match="max_seq_length=4 leaves no room"):
+        encode_examples(tokenizer, ["a"], ["b"], max_seq_length=4)
+
+
+def test_a_stride_that_leaves_words_out(tokenizer: WordPieceTokenizer) -> None:
+    sentence = "window_stride=4 tokens: sequences of 5 hold 3 beside the special tokens"
+    with pytest.raises(ValueError, match=sentence):
+        encode_windows(tokenizer, ["the cat"], max_seq_length=5, stride=4)
+
+
+def test_an_error_reaches_the_reader_after_the_batches_before_it() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+        raise ValueError("row 2 is bad")
+
+    read = iter(Prefetched(batches(), lambda number: number))
+    assert next(read) == 1
+    with pytest.raises(ValueError, match="row 2 is bad"):
+        next(read)

@@ -269,3 +269,51 @@ def test_preview_reads_the_files_and_keeps_the_folds_apart(
     parts = make(validation_file="train.csv", folds=3, held_out_fold=1).preview()
     contexts = [set(found.texts["context"]) for found in (parts.train, parts.validation)]
     assert len(contexts[0] | contexts[1]) == 21 and not contexts[0] & contexts[1] and contexts[1]
+
+
+# What is refused
+
+LINE = row(0) + "\n"
+BAD_FILES = {
+    "is empty": "",
+    "has no examples": HEADER,
+    "no column 'label'.*can only be predicted": HEADER.replace(",label", "") + LINE[:-3] + "\n",
+    "no column 'sent1'; did you mean 'sent2'": HEADER.replace("sent1", "context") + LINE,
+    r"x.csv:3: label '4' is not one of the known labels \['0', '1', '2', '3'\]": (
+        HEADER + LINE + row(1, label="4") + "\n"
+    ),
+    "x.csv:2: label 'entailment'": HEADER + row(0, label="entailment") + "\n",
+    r"(?s)x.csv:2: 13 fields, expected 12.*1 of 1 rows": HEADER + row(0) + ",more\n",
+    "not a CSV file": HEADER + row(0, sent1='"open') + "\n",
+}
+
+
+@pytest.mark.parametrize(("sentence", "content"), BAD_FILES.items())
+def test_a_bad_file_is_refused(tmp_path: Path, sentence: str, content: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SWAG.read(write(tmp_path / "x.csv", content))
+
+
+@pytest.mark.parametrize(
+    "folds", [{"folds": 3}, {"held_out_fold": 0}, {"folds": 5, "held_out_fold": 5}]
+)
+def test_folds_that_cannot_be(make: Callable[..., ChoiceDataModule], folds: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"held_out_fold=\w+ is not one of folds=\w+"):
+        make(**folds)
+
+
+def test_a_torn_row_is_refused_where_all_are_predicted(
+    make: Callable[..., ChoiceDataModule], tmp_path: Path
+) -> None:
+    (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
+    data = make()
+    data.setup()
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
+        data.load_test()
+
+
+def test_a_missing_file_is_refused_before_anything_is_read(
+    make: Callable[..., ChoiceDataModule],
+) -> None:
+    with pytest.raises(ValueError, match=r"(?s)nowhere.csv.*how to get it: make it"):
+        make(validation_file="nowhere.csv")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from tests.screens import Screens
+from tests.screens import shows
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -326,11 +326,12 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     make: Callable[..., CorpusDataModule],
     corpus: Any,
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     """One document with nearly all of the text finds no other one to draw from."""
     make().instances("train", 16)
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
     sizes, tokens = np.array([4000, 3, 3, 1]), np.random.default_rng(0).integers(5, 90, 4007 * 6)
     corpus.train = replace(
         corpus.train,
@@ -341,10 +342,16 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     )
     with caplog.at_level("INFO"):
         make().instances("train", 16)
-    screen.log(caplog)
+    shows(
+        caplog.text,
+        "train split at seq_length 16: 1336 instances",
+        "train split at seq_length 16: 627 of 677 sampled pairs that should get",
+    )
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
     # A source of one document draws from the others, which tells its label.
     corpus.train = replace(
         corpus.train,
@@ -356,7 +363,7 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     pair = NextSentencePrediction(weight=1.0)
     of_sources = Objective(input=SegmentPairs(0.5, "source"), token=MLM, pair=pair)
     make(of_sources).instances("train", 16)
-    screen.log(caplog)
+    shows(caplog.text, "train split at seq_length 16: source books has a single document to")
 
 
 class Recorder(LightningModule):
@@ -413,3 +420,30 @@ def test_lightning_stops_and_goes_on_at_the_same_step(
     assert first.steps + second.steps == whole
     assert trainer.global_step == 8
     assert first.validated == 40
+
+
+# What is refused
+
+
+def test_fewer_validation_instances_than_devices(make: Callable[..., CorpusDataModule]) -> None:
+    with pytest.raises(ValueError, match="validation split has 4 instances for 8 devices"):
+        make(validation_instances=4).validation_stream(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("split", "num_documents", "sentence"),
+    [
+        ("validation", 0, "The validation split at seq_length 24: there is no document"),
+        ("train", 1, "The train split at seq_length 16: the split has a single document"),
+    ],
+)
+def test_a_split_without_pairs(
+    make: Callable[..., CorpusDataModule],
+    corpus: Any,
+    split: str,
+    num_documents: int,
+    sentence: str,
+) -> None:
+    setattr(corpus, split, make_shards(num_documents, 0))
+    with pytest.raises(ValueError, match=sentence):
+        make().setup("fit")

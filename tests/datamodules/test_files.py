@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.corpus.generated import MANIFEST
 from clozelab.datamodules.files import (
@@ -120,9 +120,17 @@ def test_what_building_warned_of_is_said_of_the_file_that_is_read(
         assert caplog.messages == [f"{tmp_path / name}.tsv: odd labels"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "meta"])
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("flip", "is damaged; building it anew"),
+        ("truncate", "is damaged; building it anew"),
+        ("missing", "is damaged; building it anew"),
+        ("meta", "is damaged; building it anew"),
+    ],
+)
 def test_damaged_folder_is_built_anew(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
     build, folder = Builder(), tmp_path / "x-1"
     cached_arrays(folder, SOURCE, build)
@@ -139,14 +147,14 @@ def test_damaged_folder_is_built_anew(
         arrays, _ = cached_arrays(folder, SOURCE, build)
     assert build.calls == 2
     assert arrays["numbers"].tolist() == [0, 1, 2, 3, 4]
-    screen.log(caplog)
+    shows(caplog.text, reason)
 
 
 def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
     def build() -> Any:
         raise ValueError("bad label")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="bad label"):
         cached_arrays(tmp_path / "x-1", SOURCE, build)
     assert list(tmp_path.iterdir()) == []
 
@@ -228,3 +236,60 @@ def test_a_small_file_may_repeat_itself(tmp_path: Path) -> None:
     path = tmp_path / "x.txt.gz"
     path.write_bytes(gzip.compress(b"a line\n" * 1_000_000))
     assert sum(1 for _ in text_lines(path)) == 1_000_000
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        r"benchmark file not found: /\S+/glue/RTE/train\.tsv\n",
+        r"expected layout: data_dir/glue/RTE/train\.tsv",
+        r"how to get it: RTE\.zip of the benchmark's page",
+    ],
+)
+def test_a_missing_file_says_where_and_what_to_do(tmp_path: Path, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        require_file(tmp_path, "glue/RTE/train.tsv", "RTE.zip of the\n benchmark's page")
+
+
+def test_a_damaged_zstd_file(tmp_path: Path) -> None:
+    (tmp_path / "x.zst").write_bytes(b"no zstd at all")
+    with pytest.raises(ValueError, match=r"x\.zst is damaged or incomplete"):
+        list(text_lines(tmp_path / "x.zst"))
+
+
+@pytest.mark.parametrize(
+    ("damages", "num_rows", "sentence"),
+    [
+        (["x.tsv:3: short"] * 2, 199, r"x.tsv:3: short\n  2 of 199 rows do not fit two columns"),
+        ([], 0, r"x\.tsv has no examples"),
+    ],
+)
+def test_more_damage_than_is_rare(
+    tmp_path: Path, damages: list[str], num_rows: int, sentence: str
+) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("a whole row\n")
+    with pytest.raises(ValueError, match=sentence):
+        refuse_wrong_file(path, damages, num_rows, "two columns")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"dev.tsv": {"a bag": 0.5}}', '{"dev.tsv": {"a bag": {"f1": "high"}}}']
+)
+def test_damaged_baselines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dev.tsv").write_text("rows")
+    (tmp_path / "baselines.json").write_text(text)
+    with pytest.raises(ValueError, match="no list of baselines"):
+        baselines_of(tmp_path, tmp_path / "dev.tsv")
+
+
+def test_a_row_that_is_cut_at_the_end_of_the_file(tmp_path: Path) -> None:
+    """One damaged row of many is forgiven; not where the file ends in the middle of it."""
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\n" + "the film\t1\n" * 500 + "the fi")
+    cut = r"train\.tsv:502: 1 fields, expected 2: .* it was cut; fetch it again"
+    with pytest.raises(ValueError, match=cut):
+        TableFormat(["text"], "label").read(path)

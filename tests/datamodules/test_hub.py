@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.datamodules.choices import ChoiceFormat
 from clozelab.datamodules.files import HubSource, hub_files
@@ -264,9 +264,7 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
     assert "label" not in (folder / "swag/test.csv").read_text().split("\n")[0]
 
 
-def test_tabs_become_spaces(
-    hub: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, screen: Screens
-) -> None:
+def test_tabs_become_spaces(hub: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     features = datasets.Features(
         {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
     )
@@ -276,12 +274,14 @@ def test_tabs_become_spaces(
     assert (
         folder / "glue/SST-2/train.tsv"
     ).read_text() == "index\tsentence\tlabel\n0\ta b c\t0\n1\td\t1\n"
-    screen.log(caplog)
+    shows(
+        caplog.text,
+        "train.tsv: tabs or line breaks inside the texts of 1 rows became spaces",
+        "dev.tsv: tabs or line breaks inside the texts of 1 rows became spaces",
+    )
 
 
-def test_a_row_without_a_class_is_not_the_last_class(
-    hub: Any, tmp_path: Path, screen: Screens
-) -> None:
+def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -> None:
     """SNLI says -1 where annotators did not agree."""
     features = datasets.Features(
         {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
@@ -289,13 +289,11 @@ def test_a_row_without_a_class_is_not_the_last_class(
     good, bad = ({"sentence": ["a", "b"], "label": [0, last]} for last in (1, -1))
     hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
     source = replace(HubSource.of(task("sst2")), labels=("negative", "positive"))
-    with screen.refuses(ValueError):
+    with refuses("dev.tsv: 1 rows have a class such as -1, outside of"):
         hub_files(source, tmp_path / "cache")
 
 
-def test_without_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
-) -> None:
+def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left behind that a later attempt could take for whole."""
 
     def unreachable(*_args: Any, **_kwargs: Any) -> Any:
@@ -303,18 +301,40 @@ def test_without_a_network(
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     source = HubSource.of(task("sst2"))
-    with screen.refuses(ValueError) as refused:
+    with refuses("is not to be had from the hub: ConnectionError: Couldn't reach") as refused:
         hub_files(source, tmp_path / "cache")
     assert f"revision {source.revision} " in str(refused.value)
     assert list((tmp_path / "cache/hub").iterdir()) == []
 
 
-def test_other_columns_are_an_error(hub: Any, tmp_path: Path, screen: Screens) -> None:
+def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
     rows = {"text": ["a"], "label": [0]}
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.Value("int64")}
     )
     hub("nyu-mll/glue", "sst2", dict.fromkeys(("train", "validation", "test"), rows), features)
-    with screen.refuses(ValueError, hide={r"KeyError\(.*\)(?=\);)": "KeyError"}):
+    with refuses("train: the rows are not as expected (KeyError); another"):
         hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["task=snli_95k"], "task 'snli_95k' has no source on the hub; set hub=false"),
+        (["task=codah"], "task 'codah' has no source on the hub"),
+        (["task=swag"], r"task.hub.revision=None is no commit of allenai/swag: give one"),
+        (["task=sst2", "task.hub.revision=main"], "task.hub.revision='main' is no commit"),
+        (
+            ["task=sst2", "task.hub.format=json"],
+            "task.hub.format='json' is unknown; known: tsv, csv, squad",
+        ),
+        (
+            ["task=sst2", "+task.hub.branch=x"],
+            "task.hub: branch unknown or missing; it takes splits, columns",
+        ),
+    ],
+)
+def test_a_source_that_cannot_be(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HubSource.of(sweep.compose("finetune", overrides).get("task"))

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
@@ -571,7 +571,6 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     make: Callable[..., LabelledDataModule],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     """The share is that of the file's own tokens: two of 100 rows, then 46 of 50, with one [UNK]
     each.
@@ -579,14 +578,18 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     data = make()
     data.setup()
     assert data.facts["unknown_shares"] == {"training": 0, "validation": 0}
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
     for unknown, count in ((2, 100), (46, 50)):
         rows = [f"{'жук' if i < unknown else 'good'}\t{i % 2}" for i in range(count)]
         (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
         data = make()
         if unknown < 25:
             data.setup()
-            screen.log(caplog)
+            shows(
+                caplog.text, "2.0% of the tokens of task toy, validation file, are [UNK]: does the"
+            )
             continue
         with pytest.raises(
             ValueError,
@@ -620,7 +623,7 @@ def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) 
 
 
 def test_cut_rows_are_said_aloud(
-    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture, screen: Screens
+    make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
     data = make(max_positions=5)
     data.setup()
@@ -633,7 +636,9 @@ def test_cut_rows_are_said_aloud(
     assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
     caplog.clear()
     make().setup()
-    screen.log(caplog)
+    shows(
+        caplog.text,
+    )
 
 
 def test_damaged_rows_are_said_aloud(
@@ -742,3 +747,151 @@ def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> N
         assert batch["labels"].tolist() == (owner[batch["example_index"]] % 2).tolist()
         assert batch["global_targets"] == batch["global_examples"] == len(batch["labels"])
     assert len(data.validation) == 9 < data.validation.num_inputs == len(data.validation_sequences)
+
+
+# What is refused
+
+BAD_TABLES: dict[str, tuple[str, list[str] | None]] = {
+    r"train.tsv:3: 1 fields, expected 2(.|\n)*1 of 2 rows": (
+        "sentence\tlabel\nfine\t1\nsentence, label\n",
+        ["1"],
+    ),
+    # Nobody can know which of the two is meant.
+    "train.tsv has two columns 'label'; rename one": (
+        "sentence\tlabel\tlabel\na\t1\t0\n",
+        ["0", "1"],
+    ),
+    r"train.tsv:3: label 'maybe' .*\['0', '1'\]": (
+        "sentence\tlabel\na\t1\nb\tmaybe\n",
+        ["0", "1"],
+    ),
+    "no column 'label'.*can only be predicted": ("index\tsentence\n0\ta\n", ["1"]),
+    "no column 'sentence'; its columns are 'text', 'label'": ("text\tlabel\na\t1\n", None),
+    "is empty": ("", None),
+    "has no examples": ("sentence\tlabel\n", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "content", "labels"),
+    [(sentence, *given) for sentence, given in BAD_TABLES.items()],
+)
+def test_a_bad_table_is_refused(
+    tmp_path: Path, sentence: str, content: str, labels: list[str] | None
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_table_of(write_table(tmp_path, content), SINGLE, labels)
+
+
+@pytest.mark.parametrize(
+    ("content", "layout", "sentence"),
+    [
+        (
+            '{"s": "a", "label": 1}\n' * 100,
+            TableFormat(["text"], "label"),
+            "no column 'text'; its columns are 's', 'label'",
+        ),
+        ("no json\n", TableFormat(["s"], "label"), "x.jsonl:1: no JSON object"),
+        (
+            "no json\n",
+            TableFormat(["s"], "label", file_format="xml"),
+            "file_format='xml' is unknown; known: auto, tsv, csv, jsonl",
+        ),
+    ],
+)
+def test_bad_json_lines_are_refused(
+    tmp_path: Path, content: str, layout: TableFormat, sentence: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read_table_of(tmp_path / "x.jsonl", layout)
+
+
+NUMBERS: dict[str, Any] = {
+    "name": "n.tsv",
+    "label_column": "score",
+    "labels": None,
+    "numeric_labels": True,
+}
+
+
+def test_a_number_that_is_none(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    (tmp_path / "n.tsv").write_text("text\tscore\nthe cat\tnan\n")
+    (tmp_path / "test.tsv").write_text("text\nthe cat\n")
+    with pytest.raises(ValueError, match=r"n\.tsv:2: label 'nan' is not a number"):
+        load(tmp_path, tokenizer, **NUMBERS)
+
+
+def test_a_number_out_of_range_is_refused_with_its_line(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    (tmp_path / "n.tsv").write_text("text\tscore\nthe cat\t0.1\nthe dog\t0.7\nthe cow\t0.2\n")
+    data = module(tmp_path, tokenizer, **NUMBERS)
+    data.setup()
+    data.refuse_outside(None)
+    data.refuse_outside([0.1, 0.7])
+    with pytest.raises(ValueError, match=r"n\.tsv:3: label 0\.7 lies outside of 0\.1 to 0\.6"):
+        data.refuse_outside([0.1, 0.6])
+
+
+def test_an_id_that_stands_twice_where_it_is_predicted(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    twice = "id\ttext\tlabel\na\tthe cat\tyes\na\tthe cat\tyes\nb\tthe dog\tno\n"
+    (tmp_path / "train.tsv").write_text(twice)
+    (tmp_path / "x.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\nb\tthe dog\tno\n")
+    files = {"train_file": "train.tsv", "validation_file": "train.tsv"}
+    sentence = r"train\.tsv: 1 ids of the column 'id' stand there twice, the first 'a'"
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path, tokenizer, id_column="id", **files)
+
+
+def test_a_class_without_an_example(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    (tmp_path / "x.tsv").write_text("text\tlabel\nthe cat\tyes\n \tyes\n")
+    with pytest.raises(ValueError, match=r"x\.tsv: all rows have one label, 'yes'"):
+        load(tmp_path, tokenizer, labels=None)
+
+
+TEST_FILES = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}
+WINDOWS = {"long_documents": "windows"}
+BAD_SETTINGS: dict[str, dict[str, Any]] = {
+    r"(?s)nowhere.tsv.*how to get it: make it": {"validation_file": "nowhere.tsv"},
+    r"task.data.labels names a label twice: \['0', '0', '1'\]": {"labels": [0, 0, 1]},
+    "'toy' has no test files": {},
+    "(?s)test.tsv.*how to get it": TEST_FILES,
+    "long_documents='split' is unknown; known: truncate, windows": {"long_documents": "split"},
+    "window_pooling='sum' is unknown; known: mean, max": WINDOWS | {"window_pooling": "sum"},
+    "long_documents=windows is for single texts": (
+        WINDOWS | {"text_columns": ["sentence", "label"]}
+    ),
+    r"window_stride=15 tokens: sequences of 16 hold 14 .* give 1 to 14": (
+        WINDOWS | {"window_stride": 15}
+    ),
+    "window_stride=0 tokens": WINDOWS | {"window_stride": 0},
+}
+
+
+@pytest.mark.parametrize(("sentence", "settings"), BAD_SETTINGS.items())
+def test_settings_that_cannot_be(
+    make: Callable[..., LabelledDataModule], sentence: str, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        data = make(**settings)
+        data.require_test_files() if "test" in sentence else data.setup()
+
+
+def test_labels_of_the_training_file_bind_the_validation_split(
+    make: Callable[..., LabelledDataModule], tmp_path: Path
+) -> None:
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t2\n")
+    with pytest.raises(ValueError, match=r"dev.tsv:2: label '2' .*\['0', '1'\]"):
+        make(labels=None).setup()
+
+
+def test_a_torn_row_of_a_test_file(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+    rows = [f"{number}\tgood\n" for number in range(200)]
+    (tmp_path / "test.tsv").write_text("".join(["index\tsentence\n", *rows, "torn\n"]))
+    data = make(**TEST_FILES)
+    data.setup()
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
+        data.load_test()

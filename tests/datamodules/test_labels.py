@@ -14,7 +14,7 @@ import pandas
 import pyarrow
 import pytest
 from pyarrow import parquet
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.datamodules.labelled import TableFormat, TextExamples
 from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
@@ -55,9 +55,7 @@ def test_every_format_gives_the_same_labels(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_label_is_counted_with_its_lines(
-    tmp_path: Path, kind: str, screen: Screens
-) -> None:
+def test_an_empty_label_is_counted_with_its_lines(tmp_path: Path, kind: str) -> None:
     """By one sentence, however it is empty and whatever is expected. Even a single one among many:
     it is no damaged row to be skipped.
     """
@@ -70,17 +68,19 @@ def test_an_empty_label_is_counted_with_its_lines(
             read(write(tmp_path, kind, labels), expected=expected)
         sentences.add(str(refused.value))
     (sentence,) = sentences
-    screen(sentence)
+    first = 2 if kind in ("csv", "tsv") else 1  # below a line of names
+    lines = f"(9 rows, lines {first}, {first + 9}, {first + 18}, ...)"
+    shows(sentence, f"x.{kind}:{first}: label is empty {lines}")
     one = ["1", "2"] * 400
     one[3] = ""
-    with screen.refuses(ValueError):
+    with refuses(f"x.{kind}:{first + 3}: label is empty: give each row one label"):
         read(write(tmp_path, kind, one), names=["1", "2"])
 
 
-def test_the_file_of_lists(tmp_path: Path, screen: Screens) -> None:
+def test_the_file_of_lists(tmp_path: Path) -> None:
     """Rows that may have several labels, one list a row."""
     labels = [["a"], ["b"], ["a", "b"], []] * 20
-    with screen.refuses(ValueError):
+    with refuses("label is a list (['a']), not one text or number (20 rows, lines"):
         read(write(tmp_path, "jsonl", labels))
 
 
@@ -89,20 +89,25 @@ def test_nan_is_a_label_where_it_is_named(tmp_path: Path) -> None:
     assert read(write(tmp_path, "jsonl", labels), names=["a", "b", "nan"]).labels == labels
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["yes", "yes ", "no"],
-        ["new york", "new  york", "no"],
-        ["caf\u00e9", "cafe\u0301", "no"],
-        [1, 1.0, 0],
-        [0.5, 1.5, 0.5],
+UNMEANT: list[tuple[list[Any], str]] = [
+    (["yes", "yes ", "no"], r"'yes' \(line 1\) and 'yes ' \(line 2\) differ by spaces alone"),
+    (["new york", "new  york", "no"], "differ by spaces alone"),
+    (["caf\u00e9", "cafe\u0301", "no"], r"how Unicode writes accents \(NFC and NFD\) alone"),
+    ([1, 1.0, 0], "'1' .* and '1.0' .* are the same number"),
+    ([0.5, 1.5, 0.5], r"'0\.5' \(2 rows, lines 1, 3\) is a number with a fraction: task"),
+    (
         [f"2024-01-{day:02d}" for day in range(1, 31)],
-    ],
-)
-def test_classes_that_nobody_can_have_meant(tmp_path: Path, labels: list[Any]) -> None:
+        "30 different ones, such as '2024-01-01', in 30 rows: is task",
+    ),
+]
+
+
+@pytest.mark.parametrize(("labels", "sentence"), UNMEANT)
+def test_classes_that_nobody_can_have_meant(
+    tmp_path: Path, labels: list[Any], sentence: str
+) -> None:
     path = write(tmp_path, "jsonl", labels)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=sentence):
         read(path)
     names = list(
         dict.fromkeys(label if isinstance(label, str) else json.dumps(label) for label in labels)
@@ -111,10 +116,10 @@ def test_classes_that_nobody_can_have_meant(tmp_path: Path, labels: list[Any]) -
 
 
 def test_labels_that_differ_by_case_are_warned_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert len(read(write(tmp_path, "jsonl", ["Yes", "yes", "No", "no"]))) == 4
-    screen.log(caplog)
+    shows(caplog.text, "labels: 2 pairs differ by case alone, and each is two classes; the")
     caplog.clear()
     read(write(tmp_path, "jsonl", ["yes", "no", "none"]))
     assert not caplog.records
@@ -154,7 +159,7 @@ def test_a_stray_nul_makes_no_label_of_its_own(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("number", ["1_0", "infinity", "0x1", "1e999", "１"])
 def test_what_only_some_readers_take_for_a_number(tmp_path: Path, number: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="is not a number"):
         read(write(tmp_path, "tsv", ["1", number, " -.5e1 "]), expected=NUMBERS)
     assert (
         read(write(tmp_path, "tsv", ["1", "+1.", " -.5e1 "]), expected=NUMBERS).labels is not None
@@ -189,24 +194,22 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
 
 
-def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path, screen: Screens) -> None:
+def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None:
     """The training file may lack a class that the validation file has, or both may lack it."""
     stars = class_label_file(tmp_path, [1, 2, 3], ["1", "2", "3", "4", "5"])
     assert read(stars, names=["1", "2", "3", "4"]).labels == ["2", "3", "4"]
     tones = class_label_file(tmp_path, [0, 1], ["neg", "pos", "neutral"])
     assert read(tones, names=["neg", "pos"]).labels == ["neg", "pos"]
-    with screen.refuses(ValueError):
+    with refuses("label 'neutral' is not one of the known labels ['neg', 'pos']"):
         read(class_label_file(tmp_path, [2], ["neg", "pos", "neutral"]), names=["neg", "pos"])
 
 
-def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(
-    tmp_path: Path, screen: Screens
-) -> None:
+def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(tmp_path: Path) -> None:
     names = ["1", "2", "3", "4", "5"]
     known = ["0", "1", "2", "3", "4"]
-    with screen.refuses(ValueError):
+    with refuses("the numbers of the column 'label' are labels by themselves and"):
         read(class_label_file(tmp_path, [0, 1, 2], names), names=known)
-    with screen.refuses(ValueError):
+    with refuses("label '5' is not one of the known labels ['0', '1', '2', '3'"):
         read(class_label_file(tmp_path, [0, 1, 4], names), names=known)
     same = class_label_file(tmp_path, [0, 2], ["0", "1", "2"])
     assert read(same, names=["0", "2", "3"]).labels == ["0", "2"]
@@ -233,3 +236,69 @@ def test_several_labels_in_a_cell_are_warned_of(
         return
     (warning,) = warned
     assert f"{composites} of 3 classes" in warning and "write one label in each cell" in warning
+
+
+# What is refused
+
+NO_NUMBER = [1.0, float("nan"), 0.0] * 5
+BAD_LABELS: list[tuple[str, list[Any], str]] = [
+    ("jsonl", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number \(2 rows"),
+    ("parquet", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number"),
+    (
+        "csv",
+        ["a", "b", "['a', 'b']"] * 3,
+        r"label is a list or an object \(\['a', 'b'\]\) \(3 rows",
+    ),
+    ("jsonl", NO_NUMBER, "label is empty"),
+    ("parquet", NO_NUMBER, "label is empty"),
+    ("csv", NO_NUMBER, "label is empty"),
+    ("jsonl", ["nan", "a", "b"], "label 'nan' is how a missing value is written"),
+    (
+        "jsonl",
+        ["caf\u00e9", "cafe\u0301", "no"],
+        r"how Unicode writes accents \(NFC and NFD\) alone",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "labels", "sentence"), BAD_LABELS)
+def test_a_bad_label_is_refused(
+    tmp_path: Path, kind: str, labels: list[Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(write(tmp_path, kind, labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (
+            ["yes", "no", "yes ", "YES", "yes "],
+            r":3: label 'yes ' is not .* from 'yes' by spaces alone \(2 rows, lines 3, 5\)",
+        ),
+        (["yes", "YES"], "label 'YES' .* differs from 'yes' by case alone"),
+    ],
+)
+def test_the_known_label_that_is_near_is_named(
+    tmp_path: Path, labels: list[str], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(write(tmp_path, "jsonl", labels), names=["yes", "no"])
+
+
+def test_a_list_is_a_damaged_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "jsonl", ["a", "b"] * 5, {1: ["x"]})
+    sentence = r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"
+    with pytest.raises(ValueError, match=sentence):
+        read(path)
+
+
+def test_an_empty_label_beside_listed_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", ["", "b"] * 4)
+    with pytest.raises(ValueError, match="label is empty"):
+        TableFormat(["text"], "label").read(path, expected=ANY, listed=["a", "b"])
+
+
+def test_the_number_of_no_class(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="label is empty"):
+        read(class_label_file(tmp_path, [0, 1, -1]))

@@ -443,18 +443,11 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
 
 
 def test_questions_without_answer(tmp_path: Path) -> None:
-    content = {
-        "data": [
-            {
-                "paragraphs": [
-                    {"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}
-                ]
-            }
-        ]
-    }
+    passage = {"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}
+    content = {"data": [{"paragraphs": [passage]}]}
     (tmp_path / "none.json").write_text(json.dumps(content))
     files = {"train_file": "none.json", "validation_file": "none.json"}
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no usable question"):
         build_module(tmp_path, **files).setup()
     data = build_module(tmp_path, with_unanswerable=True, **files)
     data.setup()
@@ -471,3 +464,82 @@ def test_fingerprint_follows_the_shortened_settings(tmp_path: Path) -> None:
     assert (
         build_module(tmp_path, max_seq_length=12).fingerprint != build_module(tmp_path).fingerprint
     )
+
+
+# What is refused
+
+BAD_CONTENTS = {
+    "is not a JSON file": "{",
+    "a list of objects was expected": "[]",
+    "expected a list 'paragraphs'": '{"data": [{"title": "x"}]}',
+    "expected a text 'context'": '{"data": [{"paragraphs": [{"qas": []}]}]}',
+    "expected a text 'id'": ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 7}]}]}]}'),
+    "no usable question": '{"data": []}',
+}
+
+
+@pytest.mark.parametrize(("sentence", "content"), BAD_CONTENTS.items())
+def test_another_file_is_refused(tmp_path: Path, sentence: str, content: str) -> None:
+    (tmp_path / "train.json").write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read_squad(tmp_path / "train.json", for_training=True)
+
+
+BAD_ROWS: dict[str, dict[str, Any]] = {
+    "question 'a' has no 'answers': a question without an answer has an empty list": {
+        "answers": None
+    },
+    "question 'a': answers are 'cat', expected a list": {"answers": "cat"},
+    "answers need two equally long lists": {"answers": {"text": ["cat"], "answer_start": []}},
+    "question 'a' has answers and is_impossible=true": {"is_impossible": True},
+    "answer_start is True, expected a number": {
+        "answers": {"text": ["cat"], "answer_start": [True]}
+    },
+    "expected a text 'context'": {"context": None},
+}
+
+
+@pytest.mark.parametrize(("sentence", "changes"), BAD_ROWS.items())
+def test_what_is_no_answer(tmp_path: Path, sentence: str, changes: dict[str, Any]) -> None:
+    answers = {"text": ["cat"], "answer_start": [2]}
+    row = {"id": "a", "context": CONTEXT, "question": "Who?", "answers": answers} | changes
+    (tmp_path / "x.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=sentence):
+        read_squad(tmp_path / "x.jsonl", for_training=False, with_unanswerable=True)
+
+
+@pytest.mark.parametrize(
+    ("questions", "for_training", "sentence"),
+    [
+        ([question("a"), question("a")], False, "the question id 'a' occurs twice"),
+        ([question("a"), question("a", "ran", 17)], True, "the question id 'a' occurs twice"),
+        ([question("a", start="2")], True, "question 'a': answer_start is '2'"),
+    ],
+)
+def test_bad_questions(
+    tmp_path: Path, questions: list[dict[str, Any]], for_training: bool, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_squad(write_articles(tmp_path, questions), for_training=for_training)
+
+
+def test_a_question_without_the_key_of_answers(tmp_path: Path) -> None:
+    passage = {"context": "sat", "qas": [{"id": "n", "question": "who"}]}
+    (tmp_path / "none.json").write_text(json.dumps({"data": [{"paragraphs": [passage]}]}))
+    sentence = "question 'n' has no 'answers': a question without an answer has an empty"
+    with pytest.raises(ValueError, match=sentence):
+        build_module(tmp_path, validation_file="none.json").setup()
+
+
+def test_rows_too_short_for_any_question(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"sequences of 7 tokens are too short.*longer sequences"):
+        WindowSettings.fitted(7, 128, 64)
+    with pytest.raises(ValueError, match="sequences of 6 tokens are too short"):
+        build_module(tmp_path, max_positions=6)
+
+
+def test_unanswerable_questions_are_another_data_set(
+    tmp_path: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    with pytest.raises(ValueError, match=r"4 questions have no answer .*needs SQuAD 1\.1"):
+        load_split(write_split(tmp_path, 5, 4), tokenizer)

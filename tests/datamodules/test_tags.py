@@ -20,6 +20,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import TokenSequences, token_budget_batches
 from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.labels import ANY, CLASSES
 from clozelab.datamodules.tags import TagDataModule, TaggedSequences, build_sequences, read_tags
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FEATURES, feature_layers
@@ -654,7 +655,90 @@ def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
     path.write_text(
         "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
     )
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"x\.conllu:2: tag is empty"):
         read_tags(path, ColumnFormat("conllu", 1, 3))
     assert read_tags(path, ColumnFormat("conllu", 1, 5)).tags == [["_", "_"]]
     assert len(read_conll(path, ColumnFormat("conllu", 1, 3))) == 1
+
+
+# What is refused
+
+BAD_FILES: list[tuple[str, ColumnFormat, str]] = [
+    ("", CONLL, "has no examples"),
+    ("a\nb\n", CONLL, "x.txt:1: 1 columns.*can only be predicted"),
+    ("a O\n", ColumnFormat("columns", 0, 3), "x.txt:1: 2 columns, but the tag.*tag_column=3"),
+    ("a O\nb X O\n", CONLL, r"(?s)x.txt:2: 3 columns, expected 2.*1 of 1 rows"),
+    ("a O\n", UPOS, "x.txt:1: 2 columns, expected 10"),
+]
+
+
+@pytest.mark.parametrize(("content", "layout", "sentence"), BAD_FILES)
+def test_a_bad_file_is_refused(
+    tmp_path: Path, content: str, layout: ColumnFormat, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, content, layout)
+
+
+BAD_TAGS = [
+    ("a\tNN\nb\t\nc\tVB\n", CLASSES, r"x\.conll:2: tag is empty: give each row one tag"),
+    (
+        "a\tB-PER\nb\tB-PER \n",
+        ANY,
+        r"'B-PER' \(line 1\) and 'B-PER ' \(line 2\) differ by spaces alone",
+    ),
+    (
+        "\n".join(f"w x{number}" for number in range(30)),
+        CLASSES,
+        r"30 different ones, .* is task\.data\.tag_column the right",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "expected", "sentence"), BAD_TAGS)
+def test_what_is_no_tag(tmp_path: Path, content: str, expected: str, sentence: str) -> None:
+    (tmp_path / "x.conll").write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read_tags(tmp_path / "x.conll", CONLL, expected)
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(ValueError, match="file_format='xml' is unknown; known: columns, conllu"):
+        ColumnFormat("xml", 0, 1)
+
+
+def test_fewer_predictions_than_words(tmp_path: Path) -> None:
+    read(tmp_path, "a\n\nb\n", tags=False)
+    with pytest.raises(AssertionError, match="one tag a word"):
+        list(predicted_lines(tmp_path / "x.txt", CONLL, ["O"] * 3))
+
+
+def test_a_torn_row_is_refused_where_all_are_predicted(
+    make_tags: Callable[..., TagDataModule], tmp_path: Path
+) -> None:
+    (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
+    data = make_tags()
+    data.setup()
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
+        data.load_test()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"validation": "a I-ORG\n"},
+            "dev.txt:1: tag 'B-ORG' does not occur in the training file; its tags are",
+        ),
+        (
+            {"train": "a NOUN\n"},
+            "train.txt: 'NOUN' is not an entity tag.*tag_column=-1 the right one",
+        ),
+        ({"train_file": "nowhere"}, "(?s)nowhere.*how to get it: make_tags it"),
+    ],
+)
+def test_splits_that_do_not_fit(
+    make_tags: Callable[..., TagDataModule], settings: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_tags(**settings).setup()

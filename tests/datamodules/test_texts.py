@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.datamodules.columns import choose_columns, refuse_unknown_keys
 from clozelab.datamodules.texts import Unreadable, read_texts, with_columns
@@ -65,13 +66,13 @@ def test_many_texts(given: Any, act: str, items: list[Any]) -> None:
     assert all(type(item) is not np.str_ for item in read.items)
 
 
-def test_a_column_of_a_table(screen: Screens) -> None:
+def test_a_column_of_a_table() -> None:
     read = read_texts(FRAME, columns="review")
     assert read.items[0] == "a" and read.items[2] == "b" and read.table is FRAME
     assert isinstance(read.items[1], Unreadable)
-    screen(read.items[1].reason)
+    shows(read.items[1].reason, "has no 'review': the cell is empty")
     numbers = read_texts(FRAME, columns="stars").items
-    screen(numbers[0].reason)
+    shows(numbers[0].reason, "has 1.0 as 'stars': a string was expected")
     pairs = pandas.DataFrame({"premise": ["a"], "hypothesis": ["b"], "label": [0]})
     assert read_texts(pairs).items == [("a", "b")]
     assert read_texts(pairs, columns=["hypothesis", "premise"]).items == [("b", "a")]
@@ -81,13 +82,12 @@ def test_a_column_of_a_table(screen: Screens) -> None:
 
 def test_a_table_comes_back_with_its_own_columns_unchanged(
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     answered = with_columns(FRAME, {"prediction": ["x", None, "y"]})
     pandas.testing.assert_frame_equal(answered[FRAME.columns], FRAME)
     assert answered.prediction[5] == "x" and "prediction" not in FRAME.columns and not caplog.text
     assert with_columns(answered, {"prediction": ["z"] * 3}).prediction.tolist() == ["z"] * 3
-    screen.log(caplog)
+    shows(caplog.text, "the table's column prediction is replaced by the answers'")
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"text": ["a", "b"], "n": [1, 2]})
     assert read_texts(data).items == ["a", "b"]
@@ -134,3 +134,96 @@ def test_two_columns_of_one_name_are_refused_though_nobody_named_them(names: lis
 
 def test_keys_of_a_request_are_known() -> None:
     refuse_unknown_keys({"text": "a", "pair": "b"}, "classify", "record 1")
+
+
+# What is refused: what is given, and a part of the sentence
+
+NO_TEXTS: list[tuple[Any, str]] = [
+    (["a", None], "text 2 is None: a string was expected"),
+    (["a", 3], "text 2 is 3: a string was expected"),
+    (pandas.Series(["a", float("nan")]), "text 2 is nan: a string was expected"),
+    ([b"a"], "text 1 is bytes: .*decode"),
+    (b"a", "bytes were given"),
+    (None, "None was given: a text, a pair"),
+    (3, "3 was given"),
+    (np.array("a"), "was given: a text"),
+    (Path("a.txt"), r"Path\('a.txt'\) was given"),
+    ({"a", "b"}, "a set has no order"),
+    ([], "the list is empty"),
+    (pandas.DataFrame({"text": []}), "the table has no row"),
+    ([("a", "b", "c")], "text 1 is a sequence of 3: a pair"),
+    ([("a", None)], "text 1, part 2 is None"),
+    (["a", ("a", "b")], "some texts are pairs and some are not"),
+    ({"text": "a", "text_pair": "b"}, "'text_pair', which nothing reads; did you mean 'pair'?"),
+    ({"txt": "a"}, "'txt', which nothing reads; did you mean 'text'?"),
+    ({"text": "a", "question": "b"}, "'question', which do=classify does not read"),
+    ({"text": ["a"], "pair": ["b", "c"]}, "different lengths"),
+    ([{"text": "a"}, {"text": None}], "text 2 has no 'text'"),
+    (FRAME, r"'id', 'review', 'stars', and nobody can tell .* columns=\['COLUMN'\]"),
+    # In what a program writes down only the names that are documented are meant.
+    ({"sentence1": "one", "sentence2": "two"}, "'sentence1', which nothing reads"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), NO_TEXTS)
+def test_no_texts(given: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_texts(given, "classify")
+
+
+@pytest.mark.parametrize(
+    ("given", "act", "sentence"),
+    [
+        ([["Ann", 3]], "tag", "text 1, part 2 is 3"),
+        ([("a", "b")], "score", "do=score takes single texts"),
+        ([("who", 3)], "answer", "the passages are 3"),
+        ([("who", ["a", None])], "answer", "passage 2 is None"),
+        (["who"], "answer", "question 1 is 'who' alone"),
+    ],
+)
+def test_no_texts_for_an_act(given: Any, act: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_texts(given, act)
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "sentence"),
+    [
+        (["a"], "a", "columns='a' names columns of a table, and no table was given"),
+        (FRAME, "reviw", "no column 'reviw'; did you mean 'review'"),
+        (pandas.DataFrame([["x", "y"]], columns=["a", "a"]), "a", "two columns 'a'"),
+    ],
+)
+def test_columns_that_are_not_there(given: Any, columns: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_texts(given, columns=columns)
+
+
+def test_a_dictionary_of_data_sets() -> None:
+    datasets = pytest.importorskip("datasets")
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["a"]})})
+    sentence = "a dictionary of data sets was given: choose one of train"
+    with pytest.raises(ValueError, match=sentence):
+        read_texts(splits)
+
+
+def test_an_unknown_key_of_a_request() -> None:
+    sentence = "record 1 has 'sentence2', which nothing reads; did you mean 'pair'"
+    with pytest.raises(ValueError, match=sentence):
+        refuse_unknown_keys({"text": "a", "sentence2": "b"}, "classify", "record 1")
+
+
+@pytest.mark.parametrize(
+    ("columns", "act", "sentence"),
+    [
+        (["a great film", "label"], "classify", "nobody can tell"),  # it may be a text
+        (["a great film"], "classify", "nobody can tell"),
+        (["text", "sentence2"], "classify", "did you mean 'pair'"),
+        (["text", "label"], "next", "two columns are read"),
+        (["text", "pair"], "score", "'pair', which do=score does not read"),
+        (["text", "word"], "classify", "'word', which do=classify does not read"),
+    ],
+)
+def test_columns_that_are_not_chosen(columns: list[str], act: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        choose_columns(columns, act)

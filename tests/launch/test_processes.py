@@ -23,7 +23,7 @@ from tests.conftest import write_run
 from clozelab.launch import pool as pooling
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, failure_message, start_process
-from clozelab.launch.progress import Outlook
+from clozelab.launch.progress import SweepEstimate
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.stopping import OUT_OF_TIME, Interrupted
 
@@ -418,7 +418,7 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     """A line as often as the limit says: done of all that belongs together, what runs, and by the
     plan what is left.
     """
-    monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
+    monkeypatch.setattr("clozelab.launch.progress.HEARTBEAT_SECONDS", 0.2)
     screen = io.StringIO()
     run = tmp_path / "run"
     write_run(run, "finetune", {"seed": 1}, "running", total_steps=1000)
@@ -430,8 +430,10 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     jobs[0].folder = str(run)
     for one in jobs:
         one.planned = 60.0
-    place = Outlook(jobs_before=3, jobs_after=7, seconds_after=600.0)
-    ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen), outlook=place).run()
+    place = SweepEstimate(jobs_before=3, jobs_after=7, seconds_after=600.0)
+    ProcessPool(
+        jobs, at_once=1, grace_seconds=1, console=Console(file=screen), estimate=place
+    ).run()
     lines = screen.getvalue().splitlines()
     assert len(lines) >= 4
     assert re.fullmatch(
@@ -456,7 +458,7 @@ class SlowServer(ForkServer):
 def test_a_pipe_hears_of_a_server_that_imports_and_no_job_is_charged_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.launch.progress.PULSE_SECONDS", 0.2)
+    monkeypatch.setattr("clozelab.launch.progress.HEARTBEAT_SECONDS", 0.2)
     screen = io.StringIO()
     jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "sleep 0.1")]
     for one in jobs:

@@ -19,10 +19,10 @@ from tests.conftest import write_run
 from clozelab.launch import progress
 from clozelab.launch.processes import Job, JobState, RemoteProcess
 from clozelab.launch.progress import (
-    NO_OUTLOOK,
-    Outlook,
-    Part,
-    Pulse,
+    NO_ESTIMATE,
+    Heartbeat,
+    PlanPart,
+    SweepEstimate,
     plan_file,
     progress_line,
     seconds_left,
@@ -52,8 +52,8 @@ def stepping(step: int, seconds: float, seconds_left: float | None, **more: Any)
     return job("running", seconds, progress=progress, **more)
 
 
-def left(jobs: list[Job], at_once: int = 1, **outlook: Any) -> float | None:
-    return seconds_left(jobs, at_once, Outlook(**outlook))
+def left(jobs: list[Job], at_once: int = 1, **estimate: Any) -> float | None:
+    return seconds_left(jobs, at_once, SweepEstimate(**estimate))
 
 
 def test_jobs_count_by_their_planned_size_and_not_by_their_number() -> None:
@@ -172,20 +172,25 @@ def test_nothing_is_said_of_time_before_anything_is_known() -> None:
     assert left([ended(1.0, 1.0)], seconds_after=7.0) == 7.0
 
 
+def test_a_late_job_leaves_what_comes_after_it() -> None:
+    late = job("running", 30.0, 10.0)
+    assert left([ended(10.0, 10.0), late], seconds_after=100.0) == pytest.approx(300.0)
+
+
 def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
     parts = [
-        Part("prepare", 5.0),
-        Part("pretrain", 120.0, {"arm=a": 60.0, "arm=b": 60.0}),
-        Part("finetune", 40.0, {"row=a": 40.0}),
-        Part("report", 20.0),
+        PlanPart("prepare", 5.0),
+        PlanPart("pretrain", 120.0, {"arm=a": 60.0, "arm=b": 60.0}),
+        PlanPart("finetune", 40.0, {"row=a": 40.0}),
+        PlanPart("report", 20.0),
     ]
     write_plan(tmp_path, parts)
-    place = Outlook.read(tmp_path, "pretrain", is_part=True)
-    assert place == Outlook(
+    place = SweepEstimate.read(tmp_path, "pretrain", is_part=True)
+    assert place == SweepEstimate(
         {"arm=a": 60.0, "arm=b": 60.0}, jobs_before=0, jobs_after=1, seconds_after=60.0
     )
-    assert Outlook.read(tmp_path, "finetune", is_part=True).jobs_before == 2
-    assert Outlook.read(tmp_path, "pretrain", is_part=False) == Outlook(), (
+    assert SweepEstimate.read(tmp_path, "finetune", is_part=True).jobs_before == 2
+    assert SweepEstimate.read(tmp_path, "pretrain", is_part=False) == SweepEstimate(), (
         "a sweep on its own has a plan of its own"
     )
     jobs = [
@@ -197,12 +202,12 @@ def test_a_line_counts_the_whole_reproduction(tmp_path: Path) -> None:
         == "0 of 3 done, 1 run (pretrain/a for 30 s), about 2.5 min left"
     )
     (tmp_path / plan_file(None)).write_text(json.dumps({"parts": [{"wrong": 1}]}))
-    assert Outlook.read(tmp_path, "pretrain", is_part=True) == Outlook()
+    assert SweepEstimate.read(tmp_path, "pretrain", is_part=True) == SweepEstimate()
 
 
 def test_many_that_run_are_not_all_named() -> None:
     jobs = [job("running", 1.0, name=f"job-{number}") for number in range(5)]
-    line = progress_line(jobs, 5, NO_OUTLOOK)
+    line = progress_line(jobs, 5, NO_ESTIMATE)
     assert line == "0 of 5 done, 5 run (job-0 for 1 s, job-1 for 1 s, ...)"
 
 
@@ -231,16 +236,16 @@ def test_what_an_earlier_launch_has_logged_is_no_step_of_this_one(tmp_path: Path
     assert resumed.progress.step == 8
 
 
-def test_a_pulse_is_for_pipes_and_waits_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PULSE_SECONDS", 0.05)
+def test_a_heartbeat_is_for_pipes_and_waits_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.05)
     pipe, terminal = io.StringIO(), io.StringIO()
-    pulse = Pulse(Console(file=pipe), lambda: "still here")
-    pulse.beat()
+    heartbeat = Heartbeat(Console(file=pipe), lambda: "still here")
+    heartbeat.beat()
     assert not pipe.getvalue(), "not yet due"
-    with pulse.in_background():
+    with heartbeat.in_background():
         time.sleep(0.2)
     assert pipe.getvalue().splitlines()[0] == "still here"
-    shown = Pulse(Console(file=terminal, force_terminal=True), lambda: "still here")
+    shown = Heartbeat(Console(file=terminal, force_terminal=True), lambda: "still here")
     time.sleep(0.06)
     shown.beat()
     assert not terminal.getvalue()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tests.results.words import role_of
 
 from clozelab.analysis.hypotheses import place_claim
@@ -163,7 +164,7 @@ def test_an_encoder_without_the_head_is_refused(
     save_encoder_folder(
         world / "bare", encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={}
     )
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="bare has no trained lm head, and my_pairs asks"):
         evaluate(*PAIRS, f"encoder={world / 'bare'}")
     # The floor needs none: its weights are fresh.
     assert (
@@ -202,3 +203,40 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     assert [case.judged_on for case in place_claim(on_pairs, table)] == ["My pairs"]
     # the paper's columns alone
     assert [case.judged_on for case in place_claim(on_all, table)] == ["0 of 1 columns"]
+
+
+def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:
+    file = world / "encoder/model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in weights if "layer.0" in name and "weight" in name)
+    weights[name].view(-1)[0] = float("nan")
+    save_file(weights, file, metadata={"format": "pt"})
+    (world / "encoder/checksums.json").unlink()  # as in a folder from elsewhere
+    with pytest.raises(ValueError, match="holds numbers that are not finite"):
+        evaluate(*PAIRS)
+
+
+@pytest.mark.parametrize("side", ["right", "both"])
+def test_a_causal_encoder_is_not_asked_from_the_right(
+    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path], side: str
+) -> None:
+    """Refused before its text is looked for."""
+    save_encoder(tmp_path / "encoder", is_causal=True)
+    with pytest.raises(ValueError, match=f"sides={side}: a causal encoder reads from the left al"):
+        evaluate("measure=cloze_by_side", f"measure.data.sides=[left,{side}]")
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("{name: x, from: evaluate, task: blimp}", "a column from evaluate has a metric, such as"),
+        ("{name: x, from: evaluate, metric: validation/accuracy}", "task is a measure"),
+        ("{name: x, from: finetune, task: mnli}", "it is pretrain, evaluate, or left out"),
+    ],
+)
+def test_a_column_without_its_measure_or_score_is_refused(
+    tmp_path: Path, column: str, reason: str
+) -> None:
+    (tmp_path / "paper.yaml").write_text(f"columns: [{column}]\nrows: []\n")
+    with pytest.raises(ValueError, match=reason):
+        load_experiment(tmp_path)

@@ -231,6 +231,9 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         json.dumps({"generator": "toys", "sha256": checksums, "known_loss": []})
     )
     assert read(corpus.tokenizer).synthetic == "toys"
+    other = WordPieceTokenizer(corpus.tokenizer.vocabulary[:-1], lowercase=True)
+    with pytest.raises(ValueError, match="prepared with another tokenizer; name text of your own"):
+        read(other)
 
 
 CLOZE = {"sides": None, "max_words": 50, "min_tokens": 6}
@@ -279,6 +282,9 @@ def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> Non
 
 def test_a_causal_encoder_has_the_left_alone(folder: Path, tokenizer: WordPieceTokenizer) -> None:
     assert made(ClozeBySide, folder, tokenizer, is_causal=True, **CLOZE).sides == ("left",)
+    both = CLOZE | {"sides": ["left", "right"]}
+    with pytest.raises(ValueError, match="sides=right: a causal encoder reads from the left al"):
+        made(ClozeBySide, folder, tokenizer, is_causal=True, **both)
 
 
 PAIRED = {"sentences": 1, "max_train_pairs": 61, "max_validation_pairs": 40}
@@ -365,3 +371,40 @@ def test_what_pairs_and_cloze_leave_out_is_said(
         **(CLOZE | {"sources": [{"name": "lines", "path": "lines.txt"}]}),
     )
     shows(caplog.text, "46 of 46 pairs are cut, by 2,024 tokens in all: of each text the first")
+
+
+NAMED_TWICE = [SOURCES[0], SOURCES[1] | {"name": "one"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sources": [{"name": "a", "path": "gone.txt"}]}, "source a: no text files at"),
+        ({"sources": NAMED_TWICE}, "two sources have one name"),
+        ({"sources": "a.txt"}, r"say each file's name, too: \[\{name: mine, path: mine.txt\}\]"),
+        ({"sources": ["a.txt"]}, "measure.data.sources: say each file's name, too"),
+        ({"max_sentences": 1}, "max_sentences=1: 2 or more, one of each source"),
+        ({"mask_parts": 0}, "mask_parts=0: a text is read once or more"),
+        ({"max_seq_length": 2}, "max_seq_length=2: a text has 3 tokens or more"),
+    ],
+)
+def test_settings_of_held_out_text_that_are_refused(
+    folder: Path, tokenizer: WordPieceTokenizer, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        made(HeldOutText, folder, tokenizer, **TEXT | changes)
+
+
+def test_pairs_of_no_sentence_or_of_unknown_words_are_refused(
+    folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    """Else the answers are told by lengths alone, and filed as what an encoder knows."""
+    asked = PAIRED | {"question": "next"}
+    with pytest.raises(ValueError, match=r"measure\.data\.sentences=0: a text has at least one"):
+        made(SentencePairs, folder, tokenizer, **asked | {"sentences": 0})
+    sentences = [" ".join(["λόγος"] * (3 + i % 5)) for i in range(96)]
+    documents = ["\n".join(sentences[start : start + 8]) for start in range(0, 96, 8)]
+    (folder / "greek.txt").write_text("\n\n".join(documents))
+    greek = [{"name": "greek", "path": "greek.txt"}]
+    with pytest.raises(ValueError, match=r"of the tokens of measure text .*\[UNK\]"):
+        made(SentencePairs, folder, tokenizer, **asked | {"sources": greek})

@@ -292,5 +292,25 @@ def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: An
     rows = [f"{good}\t{bad}\n" for good, bad, *_ in PAIRS]
     (tmp_path / "mine.tsv").write_text("".join(["good\tbad\n", *rows]))
     columns: dict[str, str | None] = {"good": "good", "bad": "bad", "group": None, "field": None}
+    reason = r"has no column 'sentence_good'.*; measure.data.columns says which columns are"
+    with pytest.raises(ValueError, match=reason):
+        pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv")
     data = pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv", columns=columns)
     assert list(data.pairs.group) == ["mine"] * len(PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "changes", "reason"),
+    [
+        ([("a cat", "", "a", "b")], {}, "a sentence without a word"),
+        ([("дом", "кот", "a", "b")], {}, "100.0% of the tokens of measure pairs are"),
+        ([*PAIRS, ("a cat", "a dog", "order", "b")], {}, "the pairs of order are of two fields"),
+        (PAIRS, {"max_seq_length": 6}, "sentences are longer than the 6 tokens that this encoder"),
+    ],
+)
+def test_pairs_that_cannot_be_asked_are_refused(
+    tokenizer: WordPieceTokenizer, tmp_path: Path, pairs: Any, changes: Any, reason: str
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    with pytest.raises(ValueError, match=reason):
+        pairs_of(tokenizer, tmp_path, is_causal=False, **changes)

@@ -522,3 +522,29 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
     assert record.values["validation/best_f1"] >= record.values["validation/f1"]
     if abs(used) == 1e5:
         assert record.values["validation/NoAns_f1"] == (0.0 if used > 0 else 100.0)
+
+
+@pytest.mark.parametrize("num_classes", [2, 5])
+def test_a_probe_of_one_class_is_refused(num_classes: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, 7))
+    labels = np.zeros(300, dtype=int)
+    with pytest.raises(ValueError, match="every training example has the same class"):
+        logistic_regression(vectors, labels, num_classes, strength=0.3, max_iterations=9)
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("stsb", "a probe tells classes of words, texts or pairs; this task has numbers, choices"),
+        ("ner_features_wnut17", "reads stored features; take the task of the words themselves"),
+    ],
+)
+def test_what_no_probe_can_tell_is_refused(
+    tmp_path: Path, save_encoder: Any, evaluate: Any, task: str, reason: str
+) -> None:
+    save_encoder(tmp_path / "encoder")
+    rows = "a cat\ta dog\t1.5\t0\na dog\ta cat\t2\t1\n"
+    (tmp_path / "all.tsv").write_text(f"sentence1\tsentence2\tscore\tindex\n{rows}")
+    files = [f"measure.task.data.{name}_file=all.tsv" for name in ("train", "validation")]
+    with pytest.raises(ValueError, match=reason):
+        evaluate("measure=probe", f"task@measure.task={task}", *files)

@@ -113,3 +113,14 @@ def test_a_right_word_is_no_right_entity() -> None:
     assert tag_scores([["NOUN", "VERB"], ["X"]], [["NOUN", "NOUN"], ["X"]]) == {
         "accuracy": pytest.approx(2 / 3)
     }
+
+
+@pytest.mark.parametrize("tag", ["B_PER", "Q-PER", "B-", "B", "", "BI-PER"])
+def test_what_is_no_tag_is_refused(tag: str) -> None:
+    with pytest.raises(ValueError, match="is not an entity tag"):
+        entities(["O", tag])
+
+
+def test_sentences_must_match() -> None:
+    with pytest.raises(ValueError, match="longer than"):
+        entity_scores([["O"]], [["O", "O"]])

@@ -106,7 +106,7 @@ def test_several_classes_that_are_hardly_ever_given() -> None:
 def test_scores_fit_the_kind_of_task() -> None:
     Classes().check_metrics(["accuracy", "f1"])
     Number().check_metrics(["pearson", "spearman"])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"\['accuracy'\] do not fit a task that predicts a"):
         Number().check_metrics(["spearman", "accuracy"])
     labels = np.array([0.0, 5.0])
     assert Number().is_collapsed(np.array([2.50001, 2.50002]), labels)
@@ -191,6 +191,17 @@ def test_many_wrong_rows_are_counted_not_listed() -> None:
 
 def test_nothing_is_written_that_would_be_refused(tmp_path: Path) -> None:
     contents = {name.removesuffix(".tsv"): content for name, content in GOOD.items()}
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"RTE\.tsv: 0 predictions"):
         write_submission(tmp_path / "x.zip", contents | {"RTE": b"index\tprediction\n"})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", [["accuracy", "acuracy"], []])
+def test_an_unknown_metric_is_refused(names: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"unknown metrics .*known: accuracy"):
+        glue.score(names, [1], [1])
+
+
+def test_unequal_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be equal"):
+        glue.accuracy([1, 2], [1])

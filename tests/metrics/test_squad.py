@@ -121,3 +121,8 @@ def test_average_precision_is_scikit_learns() -> None:
         assert found["pr_oracle_ap"] == pytest.approx(100 * expected)
         assert found["pr_exact_ap"] <= found["pr_f1_ap"] <= found["pr_oracle_ap"]
     assert squad.average_precisions({key: [] for key in answers}, predictions, odds) == {}
+
+
+def test_v2_refuses_missing_predictions() -> None:
+    with pytest.raises(ValueError, match=r"1 are missing, e\.g\. b"):
+        squad.score_v2({"a": ["x"], "b": []}, {"a": "x"})

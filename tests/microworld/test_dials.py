@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microworld import dials as generator
 from microworld.dials import (
     ARTICLES,
     GROUPS,
@@ -198,3 +199,11 @@ def test_a_world_is_written_once_and_never_over_another(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         write_world(tmp_path / "other", **SETTINGS | {"right": 2})
     assert not (tmp_path / "other").exists()
+
+
+def test_another_world_or_an_impossible_share_is_refused(tmp_path: Path) -> None:
+    generator.write_world(tmp_path, **SETTINGS)
+    with pytest.raises(ValueError, match=r"holds another generated world \(right 1.0 -> 0.5\)"):
+        generator.write_world(tmp_path, **SETTINGS | {"right": 0.5})
+    with pytest.raises(ValueError, match="right must be between 0 and 1, not 2"):
+        generator.write_world(tmp_path, **SETTINGS | {"right": 2})

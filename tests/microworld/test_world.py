@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from clozelab.corpus.generated import MANIFEST
-from microworld import lexicon
+from microworld import lexicon, world
 from microworld.lexicon import words_of
 from microworld.world import samples, write_world
 
@@ -314,3 +314,35 @@ def test_entities_read_well() -> None:
         sentences.append("".join(part for part, _ in parts))
     text = "\n".join(sentences)
     assert re.search(r"\[PER \w+ \w+\] ", text) and " ." not in text and "] ]" not in text
+
+
+@pytest.mark.parametrize(
+    ("written", "changes", "reason"),
+    [
+        ("mine\n", {}, "was changed"),
+        (None, {"world_seed": 2}, "world_seed 1 -> 2"),
+    ],
+)
+def test_a_world_that_was_changed_or_is_another_is_refused(
+    tmp_path: Path, written: str | None, changes: dict[str, Any], reason: str
+) -> None:
+    world.write_world(tmp_path, **TINY)
+    if written:
+        (tmp_path / "glue/RTE/dev.tsv").write_text(written, encoding="utf-8")
+    with pytest.raises(ValueError, match=reason):
+        world.write_world(tmp_path, **TINY | changes)
+
+
+def test_files_of_others_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "glue/RTE").mkdir(parents=True)
+    (tmp_path / "glue/RTE/dev.tsv").write_text("official\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="not written by a generator"):
+        world.write_world(tmp_path, **TINY)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_documents", 0), ("train_examples", -1), ("entropy_documents", -1)]
+)
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, key: str, value: int) -> None:
+    with pytest.raises(ValueError, match=key):
+        world.write_world(tmp_path, **TINY | {key: value})

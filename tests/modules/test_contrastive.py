@@ -87,6 +87,11 @@ def plain_loss(vectors: list[list[Tensor]]) -> Tensor:
     return sum(losses, torch.zeros(())) / len(losses)
 
 
+def as_read(texts: tuple[str, ...]) -> list[str]:
+    """The tokenizer reads no case and no second blank."""
+    return [" ".join(text.lower().split()) for text in texts]
+
+
 def stands_for(candidate: tuple[int, int], own: int, texts: list[list[str]]) -> bool:
     """Whether a text (column, example) says what an example's anchor or positive says."""
     column, example = candidate
@@ -144,8 +149,7 @@ def test_a_copy_is_no_negative(
     loss.backward()
     (states,) = kept
     shape = (len(COPIES[kind]), -1, states.shape[1])
-    # the tokenizer reads no case and no second blank
-    texts = [[" ".join(text.lower().split()) for text in one] for one in COPIES[kind]]
+    texts = [as_read(example) for example in COPIES[kind]]
     vectors = states.detach().double().numpy().reshape(shape)
     expected, gradient = numpy_loss(vectors, texts, masks=masks)
     difference = np.abs(states.grad.numpy().reshape(shape) - gradient).max()

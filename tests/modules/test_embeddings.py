@@ -165,3 +165,13 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
     )
     (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     assert sentence_vectors(tmp_path / "st").pooling == "cls"
+
+
+def test_what_would_be_another_number_is_refused(make: Any) -> None:
+    reason = r"labels run from 0 to 5, .* say task.module.number_range=\[0,5\]"
+    with pytest.raises(ValueError, match=reason):
+        make(False, number_range=[0, 1])
+    with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
+        make(True, head="bilstm")
+    with pytest.raises(ValueError, match="pooling='max' is unknown; known: auto, mean, cls"):
+        SiameseEncoder.check_settings({"pooling": "max"})

@@ -51,3 +51,15 @@ def test_longest_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log_max_positions(tmp_path)
     (message,) = caplog.messages
     assert "sequences of up to 32 tokens (of 64 positions)" in message
+
+
+@pytest.mark.parametrize("size", [TOKENIZER.vocab_size - 1, TOKENIZER.vocab_size + 128, 30522])
+def test_a_vocabulary_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
+    """One embedding too few, more than padding, and another model's."""
+    with pytest.raises(ValueError, match=rf"for {size} ids .* hold 31: they do not belong togeth"):
+        open_tokenizer(write(tmp_path, size))
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not those the encoder was trained with"):
+        open_tokenizer(write(tmp_path, tokenizer_fingerprint="0" * 64))

@@ -87,3 +87,8 @@ def test_learns_without_the_encoder(
             module.validation_step(make_batch(rows, index, {}), 0)
     module.on_validation_epoch_end()
     assert module.require_best().scores["validation/accuracy"] > 0.95
+
+
+def test_a_linear_head_is_refused(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="set head=bilstm"):
+        tiny_module(FeatureBased, features="last", validation=split, metric="validation/accuracy")

@@ -4,6 +4,7 @@ run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.training.guards import DivergedError
 
 
 class Constant(FineTuning):
@@ -109,3 +111,11 @@ def test_published_loss_is_the_mean_since_the_last_time(module: Constant) -> Non
     module.training_step(batch(8, 8), 0)
     module.on_validation_epoch_start()
     assert module.latest_metrics["train/loss"] == 5.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_loss_that_is_no_number_ends_the_run(module: Constant, bad: float) -> None:
+    module.value = bad
+    module.training_step(batch(8, 8), 0)
+    with pytest.raises(DivergedError, match=r"step 1: the loss is (nan|inf) at learning rate 0\.1"):
+        module.on_train_batch_end(None, batch(8, 8), 0)

@@ -83,6 +83,10 @@ def test_names_are_those_of_label2id_where_there_are_no_others(write):
 
 def test_labels_get_other_names():
     assert renamed_labels(["NO", "YES"], {"NO": "0"}, "m") == ["0", "YES"]
+    with pytest.raises(ValueError, match="label_names: m has no label 'NOO'; did you mean 'NO'"):
+        renamed_labels(["NO", "YES"], {"NOO": "0"}, "m")
+    with pytest.raises(ValueError, match="two labels of m would be called 'YES'"):
+        renamed_labels(["NO", "YES"], {"NO": "YES"}, "m")
 
 
 def test_labels_that_do_not_exclude_each_other_come_back(write):
@@ -153,13 +157,47 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
         return str(tmp_path / "run")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="needs hub=true and NAME@COMMIT"):
         find_model("me/mine@" + "0" * 40)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="me/mine@main: say which commit"):
         find_model("me/mine@main", from_hub=True)
     assert not asked
+    with pytest.raises(ValueError, match=r"is not to be had from the hub: OSError: no network$"):
+        find_model("me/mine@" + "1" * 40, from_hub=True)
+    asked.clear()
     assert find_model("me/mine@" + "0" * 40, from_hub=True) == tmp_path / "run"
     assert [patterns for _, _, patterns in asked] == [
         "*.safetensors",
         "pytorch_model*.bin",
     ], "a pickle only where need be"
+
+
+FOUR = {"0": "a", "1": "b", "2": "c", "3": "d"}
+CONTRADICTORY = {
+    "id2label": {"0": "no", "1": "yes", "2": "so"},
+    "label2id": {"no": 1, "yes": 0, "so": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "config", "reason"),
+    [
+        ([], {"architectures": ["BertForFrobnication"]}, "is BertForFrobnication; supported: B"),
+        (["classification"], {"architectures": None}, "names no architecture"),
+        (
+            ["classification"],
+            {"id2label": {"0": "a"}},
+            r"names 1 labels \(id2label\), but the head",
+        ),
+        (["tags"], {"id2label": {"0": "a", "2": "b", "3": "c"}}, r"output 1 \(it names 0, 2, 3\)"),
+        (["tags"], {"id2label": FOUR}, "names 4 labels"),
+        (["classification"], {"id2label": {"0": "a", "1": "b", "2": "a"}}, "two classes 'a'"),
+        (["classification"], CONTRADICTORY, "'no' is output 0 in id2label and 1 in label2id"),
+        (["classification"], {"problem_type": "regression"}, "a regression of 3 numbers; one is"),
+        ([], {"hidden_size": "wide"}, r"config\.json: "),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(write, kinds, config, reason):
+    folder = write(*kinds, config=config)[0]
+    with pytest.raises(ValueError, match=reason):
+        read_model(folder)

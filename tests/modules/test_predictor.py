@@ -14,6 +14,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from tests.screens import refuses
 
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -181,7 +182,7 @@ def test_a_long_text_is_read_in_windows(model: Any) -> None:
     ours, _ = model("classification", labels=("no", "yes"))
     # 120 tokens; the model reads 62 beside its special tokens
     text = " ".join(["cat", "dog", "red", "hill"] * 30)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="text 2 has 122 tokens and this model reads 64 at once"):
         ours.classify(["cat", text], errors="raise")
     pieces = [" ".join(text.split()[start : start + 62]) for start in (0, 31, 62)]
     logits = np.log([[*one.probabilities.values()] for one in ours.classify(pieces)])
@@ -427,7 +428,7 @@ def test_an_odd_text_takes_no_other_along(model: Any) -> None:
     found = ours.classify(ODD)
     assert [found[0], found[4]] == ours.classify([ODD[0], ODD[4]])
     assert all(isinstance(answer, Unanswered) for answer in found[1:4])
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="this text was not answered, because it is empty"):
         _ = found[1].label
     assert len(ours.classify(ODD, stride=31)) == 5 and not isinstance(
         ours.classify(ODD, stride=31)[3], Unanswered
@@ -496,8 +497,12 @@ def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
         "classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 2}}
     )
     assert ours.classify([("cat", "dog")])[0].label in ("no", "yes")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="was trained on pairs, and text 1 is one text"):
         ours.classify(["cat", "dog"])
+    of_texts = {"clozelab": {"texts_per_example": 1}}
+    single, _ = model("classification", labels=("no", "yes"), extra_config=of_texts)
+    with pytest.raises(ValueError, match="was trained on single texts, and text 1 is a pair"):
+        single.classify(("cat", "dog"))
 
 
 def test_marks_belong_to_their_words() -> None:
@@ -521,7 +526,7 @@ def test_marks_belong_to_their_words() -> None:
 
 def test_a_head_on_a_pooler_without_weights_is_not_used(model: Any) -> None:
     ours, _folder = model("classification", labels=("no", "yes"), with_pooler=False)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="its classification head was never trained"):
         ours.classify("cat")
     assert ours.model.untrained == ("pooler", "classification") and ours.embed("cat").shape == (24,)
 
@@ -539,7 +544,83 @@ def test_where_a_model_lies(model: Any, tmp_path: Path) -> None:
     _, folder = model("lm")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.json").write_text("{}")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"no model here, expected config\.json in it, or in its"):
         clozelab.load(tmp_path / "run")
     (tmp_path / "run/model").symlink_to(folder)
     assert clozelab.load(tmp_path / "run").model.folder == tmp_path / "run/model"
+    with pytest.raises(ValueError, match=r"nobody/nothing: no model here.* hub needs hub=true"):
+        clozelab.load("nobody/nothing")
+
+
+def refused_texts(act: str, texts: Any, reason: str, **options: Any) -> Any:
+    return pytest.param(act, (texts,), options, reason, id=f"{act}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("act", "arguments", "options", "reason"),
+    [
+        refused_texts("fill_mask", "the cat", "text 1 has no [MASK]"),
+        refused_texts("fill_mask", "[MASK] cat " * 40, "text 1 has 82 tokens and this model reads"),
+        refused_texts("fill_mask", ["a [MASK]", "cat"], "text 2 has no [MASK]", errors="raise"),
+        refused_texts("fill_mask", "a [MASK]", "top_k=-1: give at least 1", top_k=-1),
+        refused_texts("fill_mask", ("[MASK]", "cat"), "takes single texts"),
+        refused_texts("score", ["cat", " "], "text 2 is empty", errors="raise"),
+        refused_texts("score", "", "text 1 is empty"),
+        refused_texts("score", ("the cat", "sat"), "takes single texts"),
+        refused_texts("score", ["cat", None], "text 2 is None: a string was expected"),
+        refused_texts("embed", ["cat", "жук жук"], "text 2 has no token but [UNK]", errors="raise"),
+        refused_texts("embed", ["cat"], "errors=ignore: choose one of mark", errors="ignore"),
+        refused_texts("embed", [], "the list is empty"),
+        refused_texts("embed", ["cat", ("cat", "dog")], "some texts are pairs and some are not"),
+        refused_texts("embed", "cat", "choose one of cls, mean, last4", pooling="max"),
+        refused_texts("embed", "cat", "this encoder has layers 0 to 4", layer=9),
+        refused_texts("embed", "cat", "stride=0: give 1 to 62 tokens", stride=0),
+        refused_texts("embed", ("the", "cat", "sat"), "text 1 is a sequence of 3: a pair"),
+        refused_texts("classify", "cat", "its classification head was never trained"),
+        refused_texts("tag", "cat", "its tags head was never trained (trained heads: lm)"),
+        refused_texts("next_sentence", ("a", "b"), "objective=mlm_nsp"),
+        pytest.param("answer", ("who", "cat"), {}, "task=squad_v1", id="answer"),
+    ],
+)
+def test_what_a_masked_model_does_not_answer(
+    lm: Any, act: str, arguments: Any, options: dict[str, Any], reason: str
+) -> None:
+    with refuses(reason):
+        getattr(lm, act)(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"device": "gpu"}, "device=gpu: choose auto, cpu or cuda"),
+        ({"precision": "16-mixed"}, "precision=16-mixed: choose one of auto"),
+    ],
+)
+def test_where_a_model_cannot_be_loaded(lm: Any, options: dict[str, str], reason: str) -> None:
+    with refuses(reason):
+        clozelab.load(lm.model.folder, **options)
+
+
+def test_questions_that_are_refused(model: Any) -> None:
+    ours, _ = model("spans", labels=())
+    with refuses("question 2 is empty"):
+        ours.answer_all([("who", "ann ran"), ("", "ann ran")], errors="raise")
+    with refuses("answer_all takes many questions"):
+        ours.answer(["who"], "ann ran")
+    with refuses("top_k=0"):
+        ours.answer("who", "the cat sat", top_k=0)
+
+
+@pytest.mark.parametrize("act", ["classify", "hidden_states", "attention"])
+def test_weights_that_are_no_numbers_give_no_answer(model: Any, act: str) -> None:
+    ours, _ = model("classification", labels=("no", "yes"))
+    ours.heads["classification"].bias.data[0] = torch.nan
+    if act != "classify":
+        ours.encoder.embeddings.word_embeddings.weight.data[:] = torch.nan
+    with refuses("gives no finite numbers"):
+        getattr(ours, act)(TEXTS)
+
+
+def test_a_left_to_right_encoder_does_not_fill_from_the_right(model: Any) -> None:
+    with refuses("reads from left to right: it fills one mask, at a text's end"):
+        model("lm", is_causal=True)[0].fill_mask("the [MASK] sat")

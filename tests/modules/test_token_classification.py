@@ -127,7 +127,7 @@ def test_logits_do_not_depend_on_the_company(
 
 
 def test_collapse_and_parts_of_speech(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="is not a score of this task; it has validation/f1"):
         tiny_module(TokenClassification, validation=split, metric="validation/loss")
     module = tiny_module(TokenClassification, validation=split, metric="validation/accuracy")
     with torch.no_grad():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.corpus.instances import FullSentences
+from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
@@ -21,6 +21,7 @@ from clozelab.models.layout import Layout
 from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective, TokenObjective, build_models, to_torch
 
 MASKING = {
@@ -193,3 +194,22 @@ def test_shares_of_predictions(shards: TokenShards, ids: SpecialIds) -> None:
     assert token.num_predictions(batch) == len(arrays["prediction_labels"])
     masked = MaskedLanguageModel(**MASKING, weight=1.0).predicted_share(SLOTS)
     assert token.predicted_share(SLOTS) == pytest.approx(0.25 + 0.75 * masked)
+
+
+def beside_next_sentences() -> Objective:
+    nsp = NextSentencePrediction(weight=1.0)
+    return Objective(input=SegmentPairs(0.5, "corpus"), token=hybrid(0.25), pair=nsp)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: hybrid(1.5), r"causal_fraction is 1.5; it must lie in \[0, 1\]"),
+        (lambda: hybrid(0.5, shift=2), "shift is 2"),
+        (lambda: hybrid(1 / 16).check_batch(8), "phases.global_batch_size of 16 or more"),
+        (beside_next_sentences, "nsp cannot be learnt there"),
+    ],
+)
+def test_what_is_no_hybrid_is_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.corpus.instances import SegmentPairs
+from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.models.config import EncoderConfig
@@ -192,3 +192,15 @@ def test_both_stacks_and_both_projections_are_counted(encoder: Encoder) -> None:
     assert OBJECTIVE.token.flops_per_token(encoder.config, SLOTS, 2.0) == pytest.approx(expected)
     one = training_flops_per_token(replace(encoder.config, num_directions=1), SLOTS, 1.0)
     assert expected == pytest.approx(2 * one)
+
+
+def test_a_model_of_the_other_kind_of_direction_is_refused(
+    tiny_config: Any, make_encoder: Any, make_mlm: Any
+) -> None:
+    """A masked model of two directions would copy what it is asked for."""
+    two = Encoder(tiny_config(num_directions=2, is_causal=True))
+    masked = Objective(input=FullSentences(), token=make_mlm(), pair=None)
+    with pytest.raises(ValueError, match="objective mlm would show each token to its own predict"):
+        build_models(two, [masked])
+    with pytest.raises(ValueError, match="say architecture=two_directions"):
+        build_models(make_encoder(True), [OBJECTIVE])

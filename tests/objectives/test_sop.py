@@ -4,10 +4,13 @@ which.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -120,3 +123,13 @@ def test_loss_and_masks_are_those_of_the_swapped_text(
     assert all(
         p.grad is not None and torch.isfinite(p.grad).all() for p in models["encoder"].parameters()
     )
+
+
+def test_instances_without_two_sentences_are_refused(
+    shards: TokenShards, ids: SpecialIds, make_mlm: Any
+) -> None:
+    for instances in (SegmentPairs(0.0, "corpus"), FullSentences()):
+        with pytest.raises(ValueError, match="choose objective/input=sentence_pairs"):
+            Objective(input=instances, token=make_mlm(), pair=SOP)
+    with pytest.raises(ValueError, match="no two sentences of a document fit into 8 tokens"):
+        SentencePairs().bind(shards, ids, 8)

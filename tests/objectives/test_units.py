@@ -120,3 +120,11 @@ def test_another_worker_process_knows_the_units(text: Any, units: Any) -> None:
 def test_the_file_is_an_input_of_the_run(units: Any) -> None:
     assert token_of(units[0]).files() == {"units": units[0]}
     assert token_of(None).files() == {}
+
+
+def test_a_file_without_units_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no file .*none.txt; give a text file with a p"):
+        token_of(tmp_path / "none.txt")
+    (tmp_path / "units.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match="has no unit: write one a line"):
+        token_of(tmp_path / "units.txt")

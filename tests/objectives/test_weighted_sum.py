@@ -264,3 +264,18 @@ def test_padded_predictions_count_nowhere(
         torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-5)
     exact = to_torch(pad_predictions(arrays, real))
     assert len(exact["prediction_labels"]) == real
+
+
+@pytest.mark.parametrize("number", [3, 0, -2])
+def test_a_part_of_the_copies_is_refused(make_mlm: MakeMlm, number: int) -> None:
+    pairs = SegmentPairs(0.5, "corpus", cuts="released", copies=2)
+    with pytest.raises(ValueError, match=r"dupe_factor is .* multiple"):
+        Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=number)
+
+
+def test_parts_that_do_not_fit_are_refused(make_mlm: MakeMlm) -> None:
+    with pytest.raises(ValueError, match="sum to 1"):
+        make_mlm(0.8, 0.1, 0.2)
+    nsp = NextSentencePrediction(weight=1.0)
+    with pytest.raises(ValueError, match="needs segment pairs"):
+        Objective(input=FullSentences(), token=make_mlm(), pair=nsp)

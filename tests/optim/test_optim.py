@@ -5,6 +5,8 @@ learning-rate schedule.
 from __future__ import annotations
 
 import copy
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -286,3 +288,53 @@ def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], takes:
     named = [(f"encoder.layer.0.{name}", p) for name, p in model().named_parameters()]
     parts = getattr(optimizer(named), "optimizers", [optimizer(named)])
     assert [type(part).__name__ for part in parts] == ["AdamW", *["Muon"] * takes]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("learning_rate", -1.0),
+        ("learning_rate", "fast"),
+        ("betas", (1.0, 0.9)),
+        ("betas", (0.9, -0.1)),
+        ("eps", 0.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", None),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=key):
+        build_adamw(model().named_parameters(), **SETTINGS | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"library": "os"}, r"choose one of torch\.optim, pytorch_optimizer"),
+        ({"library": "pytorch_optimizer"}, r"pip install 'clozelab\[optimizers\]'"),
+        ({"name": "Nadam"}, "torch.optim has .*NAdam"),
+        ({"name": "SGD", "settings": {"speed": 1}}, "SGD does not take this: .*speed"),
+        ({"name": "load"}, "optimizer.name is 'load'"),
+    ],
+)
+def test_an_optimizer_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    usual: dict[str, Any] = {"name": "Lamb", "learning_rate": 0.1, "weight_decay": 0.0}
+    with pytest.raises(ValueError, match=reason):
+        build_torch(model().named_parameters(), **usual | given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "reason"),
+    [
+        ((100, 0.1, CosineDecay), {"final_fraction": 1.1}, r"final_fraction is .*: it must be in"),
+        ((9, 0.1, WarmupStableDecay), {"decay_fraction": -0.1}, r"decay_fraction is .*: it must"),
+        ((0, 0.1), {}, "total_steps"),
+        ((10, 1.0), {}, "warmup_fraction"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(arguments: Any, options: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        rates(*arguments, **options)

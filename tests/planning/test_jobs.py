@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.objectives.test_permuted import MASKING
 from tests.planning.workers import OF_THIS_MACHINE, Worker
-from tests.screens import Screens, refuses
+from tests.screens import Screens, refuses, shows
 
 from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
@@ -26,7 +26,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning import timing
 from clozelab.planning.budget import parse_budget
-from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, makespan, with_speeds
+from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.jobs import (
     ADAM_COPIES,
     FLOAT_BYTES,
@@ -44,6 +44,7 @@ from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
+from clozelab.runs.time_left import makespan
 from clozelab.stages.plan import main
 from clozelab.training import runtime
 from clozelab.training.trainer import choose_hardware
@@ -320,14 +321,34 @@ def test_verb(
     assert main([*words, "--no-measure", "pretrain.steps_factor=0.25"]) == 0 and not worker.asked
     screen(capsys.readouterr().out, hide=OF_THIS_MACHINE)
     assert main([*words, "budget=20min"]) == 0
-    screen(capsys.readouterr().out, hide=OF_THIS_MACHINE)
+    shows(
+        capsys.readouterr().out,
+        "mlm_nsp 2 741,248 760,322 2.56 M 2.8e+06 7.18e+12 50 k 55 s",
+        "mrpc bilstm 4 1,800 48 ? 4.33e+11 50 k 4 s",
+        "all runs: 5.39e+13 FLOPs",
+        "power: how often one of 3 claims is decided where true differences are 2 points",
+        "2 5 2.56 M 3.4 min 6%",
+        "12 4 2.56 M 19.6 min 87% ########## <- chosen",
+        "13 2 2.56 M 19.5 min 77%",
+        "finetune.seed=1,2,3,4 seeds=1,2,3,4,5,6,7,8,9,10,11,12",
+        "smallest detectable difference: 11.5 points between two arms",
+    )
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
-    screen(capsys.readouterr().out, hide=OF_THIS_MACHINE)
+    shows(
+        capsys.readouterr().out,
+        "mlm_nsp 17,564 (7.32 x) 18.7 M 5.25e+13 6.6 min 7.32",
+        "ltr 17,564 (7.32 x) 18.7 M 7.94e+13 6.6 min 7.32",
+    )
     assert (
         main(["pretrain", *words[1:4], f"data_dir={tmp_path}", "objective=mlm", "budget=20min"])
         == 0
     )
-    screen(capsys.readouterr().out, hide=OF_THIS_MACHINE)
+    shows(
+        capsys.readouterr().out,
+        "pre-training: 1 job, 1 at a time with 1 thread: about 59 s",
+        "mlm 53,300 (22.21 x) 56.9 M 1.59e+14 20.0 min 22.2",
+        "objective=mlm steps_factor=22.2",
+    )
 
 
 def test_a_busy_machine_is_told_beside_the_time(

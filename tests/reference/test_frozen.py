@@ -31,7 +31,9 @@ FILES = {
     for path in (freeze.FROZEN, freeze.FROZEN_TASKS)
 }
 """Each was frozen on a machine of its own."""
-CASES = [(name, case) for name, frozen in FILES.items() for case in frozen if case != "machine"]
+CASES: list[tuple[str, str]] = []
+for file_name, cases_of_file in FILES.items():
+    CASES += [(file_name, case) for case in cases_of_file if case != "machine"]
 LONGER = {
     "pretrain mlm": "mlm_nsp and mlm_full_sentences",
     "pretrain ltr_full_sentences": "ltr and mlm_full_sentences",

@@ -216,7 +216,7 @@ def test_tables_without_a_true_difference_decide_nothing(judged: Judged, tables:
 
 def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(multiplicity, "holm", list)
+    monkeypatch.setattr(multiplicity, "holm", np.copy)
     assert len(wrong_tables(judged(24, 3))) > 2 * most(24)
 
 

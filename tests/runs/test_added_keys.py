@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from omegaconf import MISSING, OmegaConf
 from tests.composing import Given, given
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.results.evidence import settings
 from clozelab.runs.record import changes, read_record
@@ -166,13 +166,12 @@ def test_at_another_value_it_is_another_run(
     key: str,
     was: Any,
     other: Any,
-    screen: Screens,
 ) -> None:
     use_schema(AddedConfig)
     config = make_config(tmp_path, **{key: other})
     assert not is_done(old_run, stage="pretrain", config=config)
     assert find_equal_run(make_config(tmp_path, "second", **{key: other})) is None
-    with screen.refuses(RunConflictError):
+    with refuses(f"{key}: there '(none)', now {other!r}", RunConflictError):
         claim(config)
 
 

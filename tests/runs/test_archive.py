@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.runs.archives import MEANS, NAME, contents, edit, on_machines, rewritten, say
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.files.digests import digest
 from clozelab.report import render
@@ -53,7 +53,6 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
     tmp_path: Path,
     capsys: Any,
     monkeypatch: pytest.MonkeyPatch,
-    screen: Screens,
 ) -> None:
     """Byte for byte; each machine is named in it. The same packs again change nothing, nor does
     their order.
@@ -61,11 +60,14 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
     packs = [str(packed(f"part{first}", first, first + 1)) for first in range(1, 11, 2)]
     status, said = say(["pool", *packs[::-1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
     assert status == 0
-    screen(said)
+    shows(said, "90 runs added, 0 were there; machines: machine-0 (45 runs), machine-1")
     joint = make_runs(MEANS, pretrain_seeds=tuple(range(1, 11)), finetune_seeds=(1,), below="joint")
     on_machines(joint)
     before = contents(tmp_path / "pooled")
-    screen(say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1])
+    shows(
+        say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1],
+        "0 runs added, 90 were there; machines: machine-0 (45 runs), machine-1",
+    )
     assert contents(tmp_path / "pooled") == before
     monkeypatch.setattr("clozelab.report.provenance.datetime", Noon)
     reports = []
@@ -83,7 +85,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
 
 
 def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
-    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
+    packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
     """Of equal vocabularies one; weights on request; runs that go on are left out, and said to
     be.
@@ -104,7 +106,7 @@ def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
     status, said = say([*words, f"out={tmp_path / 'again.zip'}"], capsys)
     assert (tmp_path / "again.zip").read_bytes() == one.read_bytes()
     assert status == 0
-    screen(said, hide={r"[\d.]+ kB": "SIZE"})
+    shows(said, "17 runs, SIZE; machines: machine-0 (9 runs), machine-1 (8 runs); left")
     with zipfile.ZipFile(one) as archive:
         manifest, names = json.loads(archive.read(MANIFEST)), archive.namelist()
     assert len([name for name in manifest["files"] if name.endswith("/vocab.txt")]) == 2
@@ -249,7 +251,7 @@ def test_packs_that_do_not_match_are_refused_before_anything_is_written(
 
 
 def test_a_pack_of_an_older_results_version_opens_by_itself(
-    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
+    packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
     """A version forbids mixing, not reading: packs of one experiment do not mix, each by itself is
     read.
@@ -260,12 +262,12 @@ def test_a_pack_of_an_older_results_version_opens_by_itself(
     new = str(packed("new", 3))
     status, said = say(["pool", new, f"runs_dir={tmp_path / 'pooled'}"], capsys)
     assert status == 1
-    screen(said)
+    shows(said, "table5_pretraining_tasks/demo/pretrain/ltr/seed-3 has results version 6")
     assert say(["verify", old[0]], capsys)[0] == 0
 
 
 def test_other_claims_of_one_experiment_are_refused(
-    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
+    packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
     def change(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
         name = f"experiment/{NAME}/paper.yaml"
@@ -278,7 +280,7 @@ def test_other_claims_of_one_experiment_are_refused(
     rewritten(packs[1], change)
     status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
     assert status == 1 and not (tmp_path / "pooled").exists()
-    screen(said)
+    shows(said, "its table5_pretraining_tasks has other claims than that of")
 
 
 def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
@@ -346,9 +348,7 @@ def test_a_pack_without_predictions_makes_the_same_report(
     assert reports[0]["results.csv"] == reports[1]["results.csv"]
 
 
-def test_a_pack_names_no_folder_of_its_maker(
-    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
-) -> None:
+def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys: Any) -> None:
     """Paths below where a command was started are written from there; others stay as they were
     said.
     """
@@ -375,11 +375,11 @@ def test_a_pack_names_no_folder_of_its_maker(
         assert not [name for name in archive.namelist() if b"/home/alice/" in archive.read(name)]
     status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
     assert status == 0
-    screen(said)
+    shows(said, "0 runs added, 9 were there pool: reading")
 
 
 def test_a_pack_changes_nothing_but_where_a_path_begins(
-    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
+    packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
     """What a fingerprint knows stays as it was; of folders in one another a run's own counts; no
     path becomes empty.
@@ -426,13 +426,13 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
         assert str(corpus) in (record.folder / "config.yaml").read_text()
     status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
     assert status == 0
-    screen(said)
+    shows(said, "0 runs added, 9 were there pool: reading")
     for path in (tmp_path / "one").rglob("run.json"):
         path.with_name("config.yaml").write_text("of: another\n")
         path.unlink()
     status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
     assert status == 1
-    screen(said)
+    shows(said, "table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/mnli/seed-1/c")
 
 
 def test_looks_and_launches_of_all_packs_come_along(
@@ -521,7 +521,7 @@ def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> N
 
 
 def test_another_run_of_a_cell_is_refused_wherever_it_lies(
-    packed: Any, tmp_path: Path, capsys: Any, screen: Screens
+    packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
     """A copy of the same run is none; the report names either by what it is."""
 
@@ -540,12 +540,12 @@ def test_another_run_of_a_cell_is_refused_wherever_it_lies(
     target = f"runs_dir={tmp_path / 'pooled'}"
     status, said = say(["pool", str(first), str(other), target], capsys)
     assert status == 1
-    screen(said)
+    shows(said, "table5_pretraining_tasks/demo/pretrain/mlm/again/seed-1 is another run")
     assert not (tmp_path / "pooled").exists()
     assert say(["pool", str(first), str(copy), target], capsys)[0] == 0
     (said,) = find(tmp_path / "pooled").damaged
-    screen(said)
+    shows(said, "a copy by its place; not counted")
     edit(tmp_path / f"pooled/{NAME}/demo/pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
     (said,) = find(tmp_path / "pooled").damaged
-    screen(said)
+    shows(said, "another run of the cell of")
     assert say(["pool", str(first), target], capsys)[0] == 1

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.composing import Given, given
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.launch.jobs import job_status
 from clozelab.planning import reproduction
@@ -222,7 +222,7 @@ def test_a_record_says_by_which_code_and_in_which_environment_it_was_made(tmp_pa
 
 
 def test_a_complete_run_of_other_code_is_said_once_and_taken(
-    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configuration(tmp_path)
     train(config)
@@ -237,7 +237,7 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
     (said,) = caplog.messages
     now = code_hash("pretrain", run.content.config)
     assert config.run_dir in said and made[:10] in said and now[:10] in said
-    screen(said, hide=COMMITS)
+    shows(said, "it is taken as it is (reuse=same_code refuses such runs)")
     assert read_record(Path(config.run_dir)).code == made  # type: ignore[union-attr]
 
 
@@ -284,7 +284,7 @@ def test_in_a_terminal_it_is_asked(
 
 
 def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
-    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configuration(tmp_path)
     with pytest.raises(KeyboardInterrupt), claim(config):
@@ -292,7 +292,7 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     first = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
     other_mlm()
     train(config)
-    screen.log(caplog, hide=COMMITS)  # once
+    shows(caplog.text, "it is taken as it is (reuse=same_code refuses such runs)")  # once
     record = read_record(Path(config.run_dir))
     assert record is not None and record.code != first
     (earlier,) = record.earlier_sessions
@@ -311,7 +311,7 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
 
 
 def test_another_experiment_does_not_share_it_unless_told(
-    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     train(configuration(tmp_path))
     other, free = configuration(tmp_path, "second"), configuration(tmp_path, "second", reuse="any")
@@ -321,7 +321,7 @@ def test_another_experiment_does_not_share_it_unless_told(
     assert job_status(other, other.run_dir) == ("new", "")
     share_equal_run(other, {"corpus": "c"})
     assert not Path(other.run_dir).exists()
-    screen.log(caplog, hide=COMMITS)
+    shows(caplog.text, "so it is not shared (reuse=any would share it)")
     share_equal_run(free, {"corpus": "c"})
     record = read_record(Path(free.run_dir))
     # of what was trained
@@ -333,7 +333,6 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
     other_mlm: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    screen: Screens,
 ) -> None:
     train(configuration(tmp_path))
     step = SimpleNamespace(
@@ -351,7 +350,9 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
     for name in ("load_experiment", "all_complete", "judge"):
         monkeypatch.setattr(reproduction, name, nothing[name])
     assert reproduce.main(["first"]) == 0
-    screen.log(caplog, hide=COMMITS)
+    shows(
+        caplog.text,
+    )
     other_mlm()
     assert reproduce.main(["first"]) == 0 and caplog.text.count("made by other code") == 1
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.composing import given
-from tests.screens import Screens
+from tests.screens import Screens, refuses, shows
 
 from clozelab.launch import launcher as launching
 from clozelab.launch.process_launcher import ProcessLauncher
@@ -168,21 +168,34 @@ def test_a_sweep_ends_with_its_table(
     pool._print_scores(list(records.values()), Console(width=100))
     out = capsys.readouterr().out
     # The best is the second of them: losses of two objectives do not compare.
-    screen(out)
+    if verb == "pretrain":
+        screen(out)
+    else:
+        shows(out, "mlm mrpc 2 69.4 most frequent label 68.4, behind the bag of words 72.3, 1 of 2")
     assert max(map(len, out.splitlines()[:6])) <= 100
 
 
-def test_the_inventory_says_the_same(
-    root: Path, capsys: pytest.CaptureFixture[str], screen: Screens
-) -> None:
+def test_the_inventory_says_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs_dir = f"runs_dir={root.parent.parent}"
     assert runs_verb([runs_dir]) == 0
     out = capsys.readouterr().out
-    screen(out)
+    shows(
+        out,
+        "ltr 1 complete loss 4.400 word frequencies give 6.32 6.0 min 2030-01-01",
+        "mlm 1 complete loss 6.360 learnt nothing 6.0 min 2030-01-01 00:00",
+    )
     assert status_verb([runs_dir]) == 0
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "pre-training 2 0 2 –",
+        "table5_pretraining_tasks/demo/pretrain/mlm/seed-1: learnt nothing: 6.36",
+    )
     assert compare([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")]) == 0
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "learnt nothing: 6.36 nats, word frequencies give 6.32",
+        "4.40 nats, word frequencies give 6.32",
+    )
 
 
 def test_figures_are_printed_once_and_as_tables_have_them() -> None:
@@ -197,7 +210,7 @@ def test_figures_are_printed_once_and_as_tables_have_them() -> None:
 
 
 def test_a_missing_encoder_names_those_of_other_scales(
-    root: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`root` is of the scale demo; their folders are what can be given."""
     there = root / "pretrain/ltr/seed-1/encoder"
@@ -205,15 +218,15 @@ def test_a_missing_encoder_names_those_of_other_scales(
     (there / "config.json").touch()
     monkeypatch.chdir(root.parents[2])
     wanted = "runs/adhoc/own/pretrain/mlm/seed-1/encoder"
-    with screen.refuses(ValueError) as refused:
+    with refuses("runs/adhoc/own/pretrain/mlm/seed-1/encoder: no encoder here") as refused:
         require_encoder(wanted)
     assert str(refused.value).endswith(f"; there are {there.relative_to(Path.cwd())}")
-    with screen.refuses(ValueError):
+    with refuses("nowhere: no encoder here (config.json is missing); pre-train it"):
         require_encoder("nowhere")
 
 
 def test_own_experiments_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, screen: Screens
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     for place in ("mine", "experiments/other", "mine/deeper"):
         (tmp_path / place).mkdir(parents=True)
@@ -241,7 +254,7 @@ def test_own_experiments_are_listed(
     )
     assert list_all([]) == 0
     out = capsys.readouterr().out
-    screen(out[out.index(". (your own)") :])
+    shows(out[out.index(". (your own)") :], ". (your own)", "Masking of my own")
     monkeypatch.chdir(EXPERIMENTS_DIR.parent)
     assert own_experiments() == [], "those that come along are no one's own"
 

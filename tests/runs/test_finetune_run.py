@@ -22,7 +22,7 @@ import pytest
 import torch
 import yaml
 from tests import forked
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -353,7 +353,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
 
 
 def test_weights_that_are_no_numbers_are_not_saved(
-    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch, screen: Screens
+    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two log points no loss would have told it, and the saved run would never recover."""
     undisturbed = whole()
@@ -369,7 +369,9 @@ def test_weights_that_are_no_numbers_are_not_saved(
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuning, "on_train_batch_end", poisoned)
-        with screen.refuses(DivergedError):
+        with refuses(
+            "step 6: weights or optimizer state are no numbers any more and", DivergedError
+        ):
             finetune("trainer.log_interval_steps=100", name="poisoned")
     steps = counted(monkeypatch)
     poisoned_run = finetune("trainer.log_interval_steps=100", name="poisoned")
@@ -476,7 +478,7 @@ def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
 
 
 def test_text_of_unknown_words_is_refused_before_the_first_step(
-    finetune: Any, tmp_path: Path, screen: Screens
+    finetune: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "data/glue/SST-2/train.tsv"
     path.parent.mkdir(parents=True)
@@ -484,7 +486,7 @@ def test_text_of_unknown_words_is_refused_before_the_first_step(
         rows = [f"{'жук ' * 12}{(GOOD if i % 2 else BAD)[i % 3]}\t{i % 2}" for i in range(60)]
         path.with_name(f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     overrides = [f"data_dir={tmp_path / 'data'}", "epochs=0.2"]
-    with screen.refuses(ValueError):
+    with refuses("92.3% of the tokens of task sst2, training file, are [UNK]"):
         finetune(*overrides)
     assert not (tmp_path / "run").exists()
     facts = read(finetune(*overrides, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
@@ -546,12 +548,12 @@ def test_bad_input_is_a_clear_error(
 
 
 def test_encoder_with_other_tokenizer_files(
-    finetune: Any, save_encoder: Any, tmp_path: Path, screen: Screens
+    finetune: Any, save_encoder: Any, tmp_path: Path
 ) -> None:
     save_encoder(tmp_path / "mixed", TOKENIZER, **SHAPE)
     other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
     (tmp_path / "mixed/vocab.txt").write_bytes(other.files()["vocab.txt"])
-    with screen.refuses(ValueError):
+    with refuses("has 'x' where tokenizer.json has 'a' (id 5); AutoTokenizer"):
         finetune(f"encoder={tmp_path / 'mixed'}")
 
 
@@ -578,7 +580,7 @@ def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> Non
     assert not scores["collapsed"]
 
 
-def test_predictions_for_test_files(finetune: Any, world: Path, screen: Screens) -> None:
+def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
     words = [*GOOD, *BAD]
     path = world / "data/glue/SST-2/test.tsv"
     path.write_text(
@@ -597,7 +599,7 @@ def test_predictions_for_test_files(finetune: Any, world: Path, screen: Screens)
         "test_data",
     }
     path.write_text("index\tsentence\n0\tthe film\n")
-    with screen.refuses(RunConflictError):
+    with refuses("holds a run (complete) of another configuration: input", RunConflictError):
         finetune("predict_test=true")
 
 
@@ -656,15 +658,13 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
     assert steps[1] == steps[0] + 3
 
 
-def test_damaged_encoder_claims_no_folder(
-    finetune: Any, world: Path, tmp_path: Path, screen: Screens
-) -> None:
+def test_damaged_encoder_claims_no_folder(finetune: Any, world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "encoder", tmp_path / "flipped")
     path = tmp_path / "flipped/model.safetensors"
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    with screen.refuses(ValueError):
+    with refuses("is damaged: its sha256 is not the one in checksums.json; copy"):
         finetune(f"encoder={tmp_path / 'flipped'}")
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.runs.cleanup import delete, find_garbage
 from clozelab.runs.find import find
@@ -102,21 +102,33 @@ EXPECTED = {
 
 
 def test_lists_and_deletes_nothing(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], screen: Screens
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(world[0].parent.rglob("*"))
     found, out = listed(world, capsys)
     assert found == EXPECTED
-    screen(out)
+    shows(
+        out,
+        "checkpoints 1.0 kB the run is complete",
+        "checkpoints 1.0 kB the run is complete",
+        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
+        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
+    )
     assert sorted(world[0].parent.rglob("*")) == before
 
 
 def test_deletes_what_it_lists_and_no_result(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], screen: Screens
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {(one.place, one.status, one.score) for one in find(world[0]).records}
     _, out = listed(world, capsys, "--delete")
-    screen(out)
+    shows(
+        out,
+        "checkpoints 1.0 kB the run is complete",
+        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
+        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
+        "deleted 13, 6.1 kB",
+    )
     assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
     assert {(one.place, one.status, one.score) for one in find(world[0]).records} == before
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
@@ -140,7 +152,7 @@ def test_unfinished_runs_go_only_when_asked(
 
 
 def test_models_go_only_when_asked(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], screen: Screens
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = world[0] / "table5_pretraining_tasks/demo/finetune/mlm/pretrain-seed-1/mrpc/seed-1"
     (run / "model").mkdir()
@@ -149,7 +161,7 @@ def test_models_go_only_when_asked(
     assert listed(world, capsys)[0] == EXPECTED
     found, out = listed(world, capsys, "what=models", "--delete")
     assert found == {f"{DEMO}/finetune/mlm/pretrain-seed-1/mrpc/seed-1/model"}
-    screen(out)
+    shows(out, "2 bytes 1 models: models of complete fine-tunings (their scores and")
     assert {path.name for path in run.iterdir()} >= {"run.json", "scores.json"} and not (
         run / "model"
     ).exists()
@@ -191,7 +203,6 @@ def test_a_lock_taken_after_listing_is_respected(
     world: tuple[Path, Path],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    screen: Screens,
 ) -> None:
     """Between looking and deleting, a run begins."""
     monkeypatch.setattr("clozelab.runs.find.holders", dict)
@@ -199,7 +210,13 @@ def test_a_lock_taken_after_listing_is_respected(
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main([f"runs_dir={world[0]}", f"cache_dir={world[1]}", "--delete"]) == 1
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "checkpoints 1.0 kB the run is complete",
+        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
+        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
+        "deleted 12, 5.1 kB",
+    )
     assert (folder / "checkpoints/last.ckpt").is_file()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import Screens, refuses, shows
 
 from clozelab.runs.cleanup import held
 from clozelab.runs.find import find, select
@@ -97,14 +97,21 @@ def test_a_folder_that_was_claimed_and_has_no_record(root: Path) -> None:
     assert (record.status, record.problem) == ("damaged", "no run.json")
 
 
-def test_selection(root: Path, screen: Screens) -> None:
+def test_selection(root: Path) -> None:
     records = find(root).records
     chosen = select(records, EXPERIMENT, {"task": "mrpc", "name": "ltr,mlm_nsp", "seeds": "1/2"})
     assert [one.place.removeprefix(f"{EXPERIMENT}/demo/") for one in chosen] == [
         "finetune/ltr/pretrain-seed-1/mrpc/seed-2"
     ]
-    for experiment, filters in ((None, {"status": "faild"}), ("table5_pretraining_task", {})):
-        with screen.refuses(ValueError):
+    for experiment, filters, reason in (
+        (
+            None,
+            {"status": "faild"},
+            "status=faild: there is no such status; did you mean 'failed'?",
+        ),
+        ("table5_pretraining_task", {}, "no run of 'table5_pretraining_task' here; did you mean"),
+    ):
+        with refuses(reason):
             select(records, experiment, filters)
 
 
@@ -138,8 +145,8 @@ def test_time_left_counts_jobs_without_folders(root: Path) -> None:
     # Those of the row mlm are none of the jobs.
     assert (state.planned, state.not_begun, state.others) == (12, 3 + 2, 6)
     assert state.counts == {"complete": 6, "failed": 1}
-    assert state.seconds_left == pytest.approx((5 + 1) * 360.0)  # and the failed one again
-    assert sweep_state("finetune", [], jobs).seconds_left is None
+    assert state.seconds_left() == pytest.approx((5 + 1) * 360.0)  # and the failed one again
+    assert sweep_state("finetune", [], jobs).seconds_left() is None
 
 
 def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
@@ -147,13 +154,20 @@ def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
     left = [JobName("ltr", "", str(seed)) for seed in (1, 2, 3, 4)]
     state = sweep_state("pretrain", [one for one in find(root).records if one.seeds in "12"], left)
-    assert state.not_begun == 2 and state.seconds_left == pytest.approx(2 * (1000.0 + 360.0) / 2)
+    assert state.not_begun == 2 and state.seconds_left() == pytest.approx(2 * (1000.0 + 360.0) / 2)
 
 
 @needs_locks
-def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str], screen: Screens) -> None:
+def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_verb([f"runs_dir={root}"]) == 0
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "ltr 1 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
+        "ltr 2 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
+        "ltr 3 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
+        "mlm 1 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
+        "mlm 2 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
+    )
     assert runs_verb([EXPERIMENT, f"runs_dir={root}", "status=failed", "--csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[1].startswith(
@@ -165,13 +179,15 @@ def test_narrow_terminals_lose_columns_and_no_letter(
     root: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    screen: Screens,
 ) -> None:
-    for width in (200, 50):
+    for width, reason in (
+        (200, "table5_pretraining_tasks demo fine-tuning row task seeds status"),
+        (50, "table5_pretraining_tasks demo fine-tuning row task seeds status"),
+    ):
         monkeypatch.setenv("COLUMNS", str(width))
         runs_verb([f"runs_dir={root}", "task=mrpc", "status=complete"])
         out = capsys.readouterr().out
-        screen(out)
+        shows(out, reason)
         assert max(map(len, out.splitlines())) <= width
 
 
@@ -180,7 +196,6 @@ def test_a_score_is_whole_in_80_columns(
     writers: Any,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    screen: Screens,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for seed in (1, 2):
@@ -189,7 +204,11 @@ def test_a_score_is_whole_in_80_columns(
         writers.evaluation(root, "mlm_from_the_left_to_the_right", "held_out_text", seed, bits)
     runs_verb([f"runs_dir={tmp_path / 'runs'}"])
     out = capsys.readouterr().out
-    screen(out)
+    shows(
+        out,
+        "mlm_from_the_left_to_the… held_out_text 1/1 complete bits/char 1.231",
+        "mlm_from_the_left_to_the… held_out_text 2/1 complete bits/char 1.232",
+    )
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -206,9 +225,12 @@ def test_status_verb(root: Path, capsys: pytest.CaptureFixture[str], screen: Scr
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert status_verb([EXPERIMENT, f"runs_dir={root}", "scale=demo"]) == 0
-    # aligned at its right: a short one has more blanks before it
-    process = {rf" +{os.getpid()}\b": " PID"}
-    screen(capsys.readouterr().out, hide=OF_CORES | process)
+    shows(
+        capsys.readouterr().out,
+        "pre-training 9 1 0 0 0 10",
+        "mlm/seed 9 100 of 200",
+        "failed: table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/qnli/seed-1",
+    )
 
 
 @pytest.mark.parametrize("verb", [status_verb, runs_verb])
@@ -217,19 +239,18 @@ def test_a_filter_that_nothing_fits_says_so(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     verb: Callable[[list[str]], int],
-    screen: Screens,
 ) -> None:
     assert verb([f"runs_dir={root}", "scale=laptop"]) == 0
-    screen(capsys.readouterr().out)
+    shows(capsys.readouterr().out, "none of the 23 runs has scale=laptop (there are demo)")
     assert verb([EXPERIMENT, f"runs_dir={root}", "scale=dmo"]) == 0
-    screen(capsys.readouterr().out)
+    shows(capsys.readouterr().out, "none of the 23 runs has scale=dmo (did you mean 'demo'?)")
     (tmp_path / "empty").mkdir()
     assert verb([f"runs_dir={tmp_path / 'empty'}", "scale=demo"]) == 0
-    screen(capsys.readouterr().out)
+    shows(capsys.readouterr().out, "no runs in" if verb is status_verb else "0 runs")
 
 
 def test_filters_that_only_together_fit_nothing(
-    root: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs_verb([f"runs_dir={root}", "stage=pretrain", "task=mrpc"])
-    screen(capsys.readouterr().out)
+    shows(capsys.readouterr().out, "none of the 23 runs has stage=pretrain and task=mrpc")

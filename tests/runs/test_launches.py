@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
@@ -140,13 +140,13 @@ def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_runs_of_no_launch_are_not_left_open(
-    root: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = standing(root)
     assert [one.planned for one in found.sweeps] == [None, None] and found.is_done
     status_verb([f"runs_dir={root.parents[1]}"])
     out = " ".join(capsys.readouterr().out.split())
-    screen(out)
+    shows(out, "table5_pretraining_tasks demo stage complete not begun jobs time left")
     path = root / "pretrain/mlm/seed-1/run.json"
     path.write_text(path.read_text().replace('"status": "complete"', '"status": "failed"'))
     assert not standing(root).is_done

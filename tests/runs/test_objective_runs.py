@@ -24,7 +24,7 @@ from tests.runs.test_pretrain_run import (
     stop_in,
     workplace,  # noqa: F401  (a fixture)
 )
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
@@ -122,7 +122,6 @@ def test_stopped_permuted_run_goes_on_with_the_same_bits(
 def test_stopped_xlnet_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    screen: Screens,
 ) -> None:
     """Dropout of the table of distances, too; texts of the folder end with [CLS]."""
     changes = {"objective": "permuted", "architecture": "xlnet"}
@@ -135,7 +134,7 @@ def test_stopped_xlnet_goes_on_with_the_same_bits(
     # Another run goes on from it; a BERT cannot have its tokenizer.
     run_here(workplace, tmp_path / "on", encoder=tmp_path / "run" / "encoder", **changes)
     given = tmp_path / "run" / "encoder" / "tokenizer.json"
-    with screen.refuses(ValueError):
+    with refuses("text: the tokenizer's template (post_processor) does not put"):
         run_here(workplace, tmp_path / "no", **{"tokenizer.vocab_file": given})
 
 
@@ -318,10 +317,9 @@ def test_a_hybrid_after_a_causal_phase_goes_on_with_the_same_bits(
 def test_a_phase_with_an_impossible_objective(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    screen: Screens,
 ) -> None:
     misspelled = f"[{ONE}, objective: {{token: {{predict_probb: 0.4}}}}}}]"
-    with screen.refuses(ValueError):
+    with refuses("phases.0.objective.token.predict_probb: the run's objective has"):
         run_here(workplace, tmp_path / "run", phases=misspelled)
     with pytest.raises(MissingConfigException) as refused:
         run_here(workplace, tmp_path / "run", phases=f"[{ONE}, objective: nonsense}}]")
@@ -332,7 +330,6 @@ def test_a_phase_with_an_impossible_objective(
 def test_units_of_every_phase_count(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
-    screen: Screens,
 ) -> None:
     phases = []
     for name in ("first", "second"):
@@ -343,7 +340,7 @@ def test_units_of_every_phase_count(
     run_here(workplace, tmp_path / "run", **words)
     run_here(workplace, tmp_path / "run", **words)
     (tmp_path / "first.txt").write_text("another unit")
-    with screen.refuses(ValueError):
+    with refuses("holds a run (complete) of another configuration: input units"):
         run_here(workplace, tmp_path / "run", **words)
 
 
@@ -352,7 +349,6 @@ def test_going_on_from_given_weights(
     rtd_run: Path,
     teacher: Path,
     tmp_path: Path,
-    screen: Screens,
 ) -> None:
     """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
     recorded; positions that they have trained are not tiled where rows grow.
@@ -376,7 +372,7 @@ def test_going_on_from_given_weights(
     name = "embeddings.position_embeddings.weight"
     student = weights(tmp_path / "student")[f"encoder distilbert.{name}"]
     assert torch.equal(student, weights(teacher.parent)[f"encoder bert.{name}"])
-    with screen.refuses(ValueError):
+    with refuses("was trained with another vocabulary than the corpus is prepared"):
         run_here(
             workplace,
             tmp_path / "no",
@@ -429,7 +425,6 @@ def test_another_teacher_is_another_run(
     workplace: Path,  # noqa: F811
     teacher: Path,
     tmp_path: Path,
-    screen: Screens,
 ) -> None:
     """Where it lies does not matter, what it holds does."""
     moved = tmp_path / "elsewhere"
@@ -441,7 +436,7 @@ def test_another_teacher_is_another_run(
     run_here(
         workplace, tmp_path / "other", objective="mlm", seed=2, **{"model.num_hidden_layers": 4}
     )
-    with screen.refuses(ValueError):
+    with refuses("holds a run (complete) of another configuration: input teacher"):
         run_here(workplace, tmp_path / "run", **distilled(tmp_path / "other" / "encoder"))
 
 
@@ -450,18 +445,17 @@ def test_teachers_that_do_not_fit_are_refused_before_anything_is_claimed(
     teacher: Path,
     rtd_run: Path,
     tmp_path: Path,
-    screen: Screens,
 ) -> None:
     run = tmp_path / "run"
-    for changes in (
-        distilled(tmp_path / "nowhere"),
-        distilled(rtd_run / "encoder"),
-        distilled(teacher, **{"tokenizer.vocab_size": 140}),
-        distilled(teacher, encoder=teacher, architecture="bert"),
+    for changes, reason in (
+        (distilled(tmp_path / "nowhere"), "/nowhere: no encoder here (config.json is missing)"),
+        (distilled(rtd_run / "encoder"), "/encoder: the folder holds no lm head"),
+        (distilled(teacher, **{"tokenizer.vocab_size": 140}), "trained with another vocabulary"),
+        (distilled(teacher, encoder=teacher, architecture="bert"), "leave one of them out"),
     ):
-        with screen.refuses(ValueError):
+        with refuses(reason):
             run_here(workplace, run, **changes)
         assert not run.exists()
     with pytest.raises(InstantiationException) as refused:
         run_here(workplace, run, objective="distillation")
-    screen(refused.value.__cause__)
+    shows(refused.value.__cause__, "objective.token.teacher is not set: give the folder")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.composing import Given, given
-from tests.screens import Screens
+from tests.screens import refuses
 
 from clozelab.launch.jobs import job_status
 from clozelab.runs.find import find
@@ -188,9 +188,7 @@ def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
     assert missing_encoders(other, Path(other.run_dir)) == []
 
 
-def test_a_complete_run_without_the_needed_encoders_is_refused(
-    tmp_path: Path, screen: Screens
-) -> None:
+def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -> None:
     train(configuration(tmp_path, "first"))
     asking = configuration(tmp_path, "first", keep_encoders=[0.3], needs_kept_encoders=True)
     assert job_status(asking, asking.run_dir)[0] == "check"
@@ -198,7 +196,7 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(
     assert not is_done(asking.run_dir, stage="pretrain", config=asking)
     plain = configuration(tmp_path, "first")
     assert is_done(plain.run_dir, stage="pretrain", config=plain)
-    with screen.refuses(ValueError):
+    with refuses("is complete, but has no encoders/step-3: it was trained without"):
         require_kept_encoders(asking)
 
 
@@ -225,9 +223,17 @@ def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
-def test_impossible_fractions(fraction: float, screen: Screens) -> None:
-    with screen.refuses(ValueError):
+@pytest.mark.parametrize(
+    ("fraction", "reason"),
+    [
+        (0, "keep_encoders: 0 of 10 steps: an encoder is kept after a"),
+        (1, "keep_encoders: 1 of 10 steps: an encoder is kept after a"),
+        (1.5, "keep_encoders: 1.5 of 10 steps: an encoder is kept after a"),
+        (0.01, "keep_encoders: 0.01 of 10 steps: an encoder is kept after a"),
+    ],
+)
+def test_impossible_fractions(fraction: float, reason: str) -> None:
+    with refuses(reason):
         kept_steps([fraction], 10)
 
 
@@ -242,9 +248,16 @@ def retrain(config: Given, weights: str, started: str) -> None:
     (folder / "run.json").write_text(json.dumps(state.model_dump() | {"started": started}))
 
 
-@pytest.mark.parametrize("happened", ["removed", "other weights", "encoder removed"])
+@pytest.mark.parametrize(
+    ("happened", "reason"),
+    [
+        ("removed", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
+        ("other weights", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
+        ("encoder removed", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
+    ],
+)
 def test_a_shared_run_whose_source_is_gone_is_not_complete(
-    tmp_path: Path, happened: str, screen: Screens
+    tmp_path: Path, happened: str, reason: str
 ) -> None:
     first = configuration(tmp_path, "first")
     source = train(first)
@@ -261,7 +274,7 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(
     assert not shared_run_is_there(read_record(folder))  # type: ignore[arg-type]
     assert job_status(other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
-    with screen.refuses(ValueError):
+    with refuses(reason):
         share_equal_run(other, INPUTS)
 
 
@@ -273,9 +286,15 @@ def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Pat
     assert job_status(other, other.run_dir)[0] == "complete"
 
 
-@pytest.mark.parametrize("left", ["encoder", "metrics.csv"])
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [
+        ("encoder", "holds encoder and no run.json that says of which run; remove"),
+        ("metrics.csv", "holds metrics.csv and no run.json that says of which run"),
+    ],
+)
 def test_what_a_run_has_left_is_not_replaced_by_a_link(
-    tmp_path: Path, left: str, screen: Screens
+    tmp_path: Path, left: str, reason: str
 ) -> None:
     train(configuration(tmp_path, "first"))
     other = configuration(tmp_path, "second")
@@ -283,7 +302,7 @@ def test_what_a_run_has_left_is_not_replaced_by_a_link(
     (folder / "run.json").unlink()
     for name in {"encoder", "metrics.csv"} - {left}:
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    with screen.refuses(ValueError):
+    with refuses(reason):
         share_equal_run(other, INPUTS)
     assert (folder / left).exists() and not (folder / left).is_symlink()
 

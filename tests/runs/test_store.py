@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 from tests.composing import Given, given
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.runs.early_log import EarlyLog, early_log_kept
 from clozelab.runs.identity import RESULTS_VERSIONS
@@ -174,17 +174,23 @@ def test_a_signal_marks_and_restores(tmp_path: Path, number: int) -> None:
     assert state is not None and state.status == "interrupted"
 
 
-def test_other_configuration_is_refused_with_the_difference(
-    tmp_path: Path, screen: Screens
-) -> None:
+def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
     finish(tmp_path, corpus="abc")
-    for changes, corpus in (
-        ({"scale": {"learning_rate": 0.2}}, "abc"),
-        ({}, "xyz"),
-        ({"extra": 1}, "abc"),
-        ({"task": {"name": "x"}}, "abc"),
+    for changes, corpus, reason in (
+        (
+            {"scale": {"learning_rate": 0.2}},
+            "abc",
+            "holds a run (complete) of another configuration: learning_rate",
+        ),
+        ({}, "xyz", "holds a run (complete) of another configuration: input corpus"),
+        ({"extra": 1}, "abc", "holds a run (complete) of another configuration: extra: there"),
+        (
+            {"task": {"name": "x"}},
+            "abc",
+            "holds a run (complete) of another configuration: task.name",
+        ),
     ):
-        with screen.refuses(RunConflictError):
+        with refuses(reason, RunConflictError):
             claim(tmp_path, config(**changes), corpus=corpus)
 
 
@@ -203,7 +209,7 @@ def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_goes_on_in_another_layout(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, screen: Screens
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Devices and micro-batches are how the work is laid out; the global batch is what is done."""
     phases = [{"steps": 3, "global_batch_size": 8, "micro_batch_size": 8}]
@@ -215,7 +221,7 @@ def test_an_unfinished_run_goes_on_in_another_layout(
     )
     with pytest.raises(KeyError), claim(tmp_path, fewer) as run:
         assert run.content.sessions > 1
-        screen.log(caplog)
+        shows(caplog.text, "goes on in another layout, with other rounding")
         earlier = [{"phases.0.micro_batch_size": 8, "trainer.devices": 1}]
         assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}
         raise KeyError
@@ -228,7 +234,7 @@ def test_an_unfinished_run_goes_on_in_another_layout(
     with claim(tmp_path, config(phases=phases)) as run:
         assert run.is_complete
     assert is_done(tmp_path, stage="pretrain", config=config(phases=phases))
-    with screen.refuses(RunConflictError):
+    with refuses("holds a run (complete) of another configuration", RunConflictError):
         claim(
             tmp_path, config(phases=[phases[0] | {"global_batch_size": 16, "micro_batch_size": 4}])
         )
@@ -291,27 +297,32 @@ def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(
         raise NotSavedError
 
 
-def test_results_version_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
-) -> None:
+def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(tmp_path)
     monkeypatch.setitem(RESULTS_VERSIONS, "pretrain", 999)
-    with screen.refuses(RunConflictError):
+    with refuses("holds a run (complete) of another configuration", RunConflictError):
         claim(tmp_path)
     assert not is_done(tmp_path, stage="pretrain", config=config())
 
 
 @pytest.mark.parametrize(
-    "left", ["checkpoints", "encoder", "encoders", "metrics.csv", "scores.json"]
+    ("left", "reason"),
+    [
+        ("checkpoints", "holds checkpoints and no run.json that says of which run"),
+        ("encoder", "holds encoder and no run.json that says of which run; remove"),
+        ("encoders", "holds encoders and no run.json that says of which run; remove"),
+        ("metrics.csv", "holds metrics.csv and no run.json that says of which run"),
+        ("scores.json", "holds scores.json and no run.json that says of which run"),
+    ],
 )
-def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str, screen: Screens) -> None:
+def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str, reason: str) -> None:
     """A checkpoint of another configuration would be trained on, and taken for this one's."""
     finish(tmp_path)
     (tmp_path / left).touch()
     with claim(tmp_path) as run:
         assert run.is_complete  # with its record it is a run like any other
     (tmp_path / "run.json").unlink()
-    with screen.refuses(ValueError):
+    with refuses(reason):
         claim(tmp_path)
     (tmp_path / left).unlink()
     with claim(tmp_path) as run:
@@ -327,22 +338,24 @@ def test_links_to_a_shared_run_are_not_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "theirs.csv").read_text() == "theirs"
 
 
-def test_second_process_is_kept_out(tmp_path: Path, screen: Screens) -> None:
+def test_second_process_is_kept_out(tmp_path: Path) -> None:
     with claim(tmp_path) as run:
-        with screen.refuses(RunBusyError):
+        with refuses(
+            "is in use by another process; wait, or give run_dir another name", RunBusyError
+        ):
             claim(tmp_path)
         run.complete()
 
 
-def test_other_ranks_follow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
-) -> None:
+def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with claim(tmp_path) as run:
         monkeypatch.setenv("LOCAL_RANK", "1")
         with claim(tmp_path) as follower:
             assert not follower.is_leader and not follower.is_complete
             follower.record(x=1)
-        with screen.refuses(RunConflictError):
+        with refuses(
+            "rank 1 has another configuration than rank 0: seed: there 1", RunConflictError
+        ):
             claim(tmp_path, config(seed=2))
         monkeypatch.delenv("LOCAL_RANK")
         assert read_record(tmp_path).facts == {}  # type: ignore[union-attr]
@@ -350,7 +363,7 @@ def test_other_ranks_follow(
 
 
 def test_other_ranks_wait_for_the_run_that_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The complete one of before is no reason to leave: rank 0 is about to remove it, and to wait
     for them.
@@ -358,14 +371,22 @@ def test_other_ranks_wait_for_the_run_that_begins_anew(
     finish(tmp_path)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("clozelab.runs.store.FOLLOWER_WAIT_SECONDS", 0.1)
-    with screen.refuses(ValueError):
+    with refuses("rank 1: rank 0 has not claimed"):
         claim(tmp_path, config(reuse="never"))
     assert claim(tmp_path).is_complete
 
 
-@pytest.mark.parametrize("inside", ["started_in", "data_dir", "run", "nothing"])
+@pytest.mark.parametrize(
+    ("inside", "removed"),
+    [
+        ("started_in", "/data"),
+        ("data_dir", "/more"),
+        ("run", "/more/nested"),
+        ("nothing", ""),
+    ],
+)
 def test_what_is_not_the_run_s_is_never_removed_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, screen: Screens
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, removed: str
 ) -> None:
     folder = tmp_path / "run"
     finish(folder)
@@ -388,20 +409,23 @@ def test_what_is_not_the_run_s_is_never_removed_with_it(
             )
             run.complete()
         return
-    with screen.refuses(ValueError):
+    with refuses(f"{removed}, which reuse=never would remove"):
         claim(folder, cfg)
     assert (folder / "more/precious.txt").is_file() and claim(folder).is_complete
 
 
-def test_damaged_or_foreign_record(tmp_path: Path, screen: Screens) -> None:
-    for text in ("{", "[]"):
+def test_damaged_or_foreign_record(tmp_path: Path) -> None:
+    for text, reason in (
+        ("{", "is damaged, or not the record of a run of this version (it"),
+        ("[]", "is damaged, or not the record of a run of this version (it"),
+    ):
         (tmp_path / "run.json").write_text(text)
-        with screen.refuses(ValueError):
+        with refuses(reason):
             claim(tmp_path)
 
 
-def test_missing_value_is_named(tmp_path: Path, screen: Screens) -> None:
-    with screen.refuses(ValueError):
+def test_missing_value_is_named(tmp_path: Path) -> None:
+    with refuses("needed has no value; give one: needed=..."):
         claim(tmp_path, config(needed="???"))
     assert not (tmp_path / "run.json").exists()
 
@@ -418,9 +442,9 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert given("pretrain", cfg.node).recorded != first  # it still counts
 
 
-def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path, screen: Screens) -> None:
+def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "log.txt").mkdir()
-    with screen.refuses(ValueError):
+    with refuses("cannot be written ([Errno 21] Is a directory"):
         claim(tmp_path)
     assert read_record(tmp_path) is None
     (tmp_path / "log.txt").rmdir()
@@ -428,12 +452,13 @@ def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path, screen:
     assert (tmp_path / "log.txt").is_file()
 
 
-def test_encoder_fingerprint(tmp_path: Path, screen: Screens) -> None:
+def test_encoder_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "run/encoder").mkdir(parents=True)
     (tmp_path / "run/encoder/config.json").write_text("{}")
-    for folder in (tmp_path, tmp_path / "run"):
-        with screen.refuses(ValueError):
-            encoder_fingerprint(folder)
+    with refuses("no encoder here (config.json is missing)"):
+        encoder_fingerprint(tmp_path)
+    with refuses("/run is a run's folder: say encoder="):
+        encoder_fingerprint(tmp_path / "run")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1")
     first = encoder_fingerprint(tmp_path)
@@ -451,7 +476,7 @@ def test_encoder_fingerprint(tmp_path: Path, screen: Screens) -> None:
             seen.add(encoder_fingerprint(tmp_path))
         assert (len(seen) == 2) is counts, "how its sentences are pooled is part of an encoder"
     (tmp_path / "modules.json").write_text("[")
-    with screen.refuses(ValueError):
+    with refuses("modules.json is damaged: it lists no modules"):
         encoder_fingerprint(tmp_path)
     (tmp_path / "checksums.json").write_text(json.dumps({"model.safetensors": "x"}))
     second = encoder_fingerprint(tmp_path)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests import forked
 from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.cli import main
 from clozelab.results import rerun
@@ -104,17 +104,17 @@ def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, ca
 
 
 def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
-    place: Path, tmp_path: Path, capsys: Any, screen: Screens
+    place: Path, tmp_path: Path, capsys: Any
 ) -> None:
     shutil.copytree(place / "seed-1", tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
     status, said = said_of(tmp_path / "run", capsys)
     assert status == 0
-    screen(said, hide=FIGURES)
+    shows(said, "is the same run (steps 1 to 10 trained again and compared to the bit)")
 
 
 def test_on_another_machine_it_says_by_how_many_figures(
-    place: Path, tmp_path: Path, capsys: Any, screen: Screens
+    place: Path, tmp_path: Path, capsys: Any
 ) -> None:
     """There may be none in a stretch: then only the batches are known to be the same."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
@@ -125,7 +125,7 @@ def test_on_another_machine_it_says_by_how_many_figures(
     )
     status, said = said_of(run, capsys)
     assert status == 0 and logged > 0
-    screen(said, hide=FIGURES)
+    shows(said, "is the same run (steps 6 to 10 trained again and compared by all")
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,7 @@ def test_of_a_gpu_it_says_that_it_can_drift(
         assert status == 0 and "trainer.deterministic=true" in said
 
 
-def test_other_batches_are_noticed(
-    place: Path, tmp_path: Path, capsys: Any, screen: Screens
-) -> None:
+def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
     """The end of another seed's run, under this one's name."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
     mine, other = (
@@ -161,17 +159,17 @@ def test_other_batches_are_noticed(
     save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
     status, said = said_of(run, capsys)
     assert status == 1
-    screen(said, hide=FIGURES)
+    shows(said, "is not the same run: other batches were read; weights or optimizer")
 
 
 def test_another_dropout_behind_the_checkpoint_is_noticed(
-    place: Path, tmp_path: Path, capsys: Any, screen: Screens
+    place: Path, tmp_path: Path, capsys: Any
 ) -> None:
     """The batches are the same ones: only figures and weights can tell it."""
     run = place / "dropout"
     status, said = said_of(run, capsys)
     assert status == 1
-    screen(said, hide=FIGURES)
+    shows(said, "is not the same run: N of M figures differ, first train/loss of step 7")
 
 
 def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
@@ -203,13 +201,14 @@ def test_what_cannot_be_trained_again_is_one_sentence(
         assert status == 1 and sentence in said
 
 
-def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(
-    place: Path, screen: Screens
-) -> None:
+def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(place: Path) -> None:
     one, other, late = (open_run(str(place / name)) for name in ("seed-1", "seed-2", "dropout"))
     assert not [*run_differences(one, one)]
-    for another in (other, late):
-        screen("\n".join(run_differences(one, another)), hide=FIGURES)
+    for another, reason in (
+        (other, "is of another configuration: seed: there 1, now 2 read other"),
+        (late, "N of M figures differ, first train/loss of step 7: FIGURE, now"),
+    ):
+        shows("\n".join(run_differences(one, another)), reason)
 
 
 def test_a_record_gives_no_permission(
@@ -256,12 +255,12 @@ def measured(place: Path) -> Path:
 
 
 def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
-    measured: Path, tmp_path: Path, capsys: Any, screen: Screens
+    measured: Path, tmp_path: Path, capsys: Any
 ) -> None:
     before = contents(measured)
     status, said = said_of(measured, capsys)
     assert status == 0, said
-    screen(said, hide=FIGURES)
+    shows(said, "is the same run (measured again and compared to the bit) verify: reading")
     assert contents(measured) == before
 
     # Another answer, or another figure, is another run.

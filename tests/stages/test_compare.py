@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.results.answers import paired_test
 from clozelab.results.comparison import differences, final_scores, held_out_figures
@@ -135,7 +135,7 @@ def test_scores_in_percent(root: Path) -> None:
 
 
 def test_it_says_which_evaluation_and_which_unit(
-    root: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = {
         "mrpc": [run_of(root, "mlm", "mrpc"), run_of(root, "ltr", "mrpc")],
@@ -148,17 +148,27 @@ def test_it_says_which_evaluation_and_which_unit(
     change(folders["mrpc"][0], facts={"best_step": 5, "total_steps": 9})
     main([str(folder) for folder in folders["mrpc"]])
     out = capsys.readouterr().out
-    screen(out)
+    shows(
+        out,
+        "A finetune mlm mrpc seed 1/1, complete",
+        "accuracy, percent 70.34 70.34 200 70.34 70.34",
+        "accuracy, percent 59.70 60.30 +0.6",
+    )
     main([str(folder) for folder in folders["squad_v1"]])
     out = capsys.readouterr().out
-    screen(out)
+    shows(
+        out,
+        "exact_match, percent 6.36 6.36 200 6.36 6.36",
+        "f1, percent 59.70 60.30 +0.6",
+        "exact_match, percent 29.85 30.15 +0.3",
+    )
     main([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")])
     out = capsys.readouterr().out
-    screen(out)
+    shows(out, "4.40 nats, word frequencies give 6.20", "4.40 nats, word frequencies give 6.20")
 
 
 def test_two_evaluations_show_their_scores_once(
-    root: Path, writers: Any, capsys: pytest.CaptureFixture[str], screen: Screens
+    root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They have no course: what was held out is the score itself."""
     folders = [root / f"evaluate/{row}/pretrain-seed-1/pairs/seed-1" for row in ("mlm", "ltr")]
@@ -170,11 +180,11 @@ def test_two_evaluations_show_their_scores_once(
     assert main([str(folder) for folder in folders]) == 0
     out = capsys.readouterr().out
     assert len(re.findall("accuracy, percent", out)) == 1
-    screen(out)
+    shows(out, "A evaluate mlm pairs seed 1/1, complete", "accuracy, percent 62.50 62.50 0.0")
 
 
 def test_units_are_each_runs_own(
-    root: Path, writers: Any, capsys: pytest.CaptureFixture[str], screen: Screens
+    root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SQuAD 1.1 and 2.0 name one score differently, both in percent; the threshold of 2.0 is in
     neither.
@@ -195,7 +205,13 @@ def test_units_are_each_runs_own(
     assert re.search(r"f1, percent +55\.30 +55\.30", capsys.readouterr().out)
     main([str(second), str(run_of(root, "ltr", "squad_v2"))])
     out = capsys.readouterr().out
-    screen(out)
+    shows(
+        out,
+        "f1, percent 55.30 55.30 1 k 55.30 55.30",
+        "exact, percent 50.00 50.00 1 k 50.00 50.00",
+        "threshold, logits -3.2500 -3.2500 1 k -3.2500 -3.2500",
+        "f1, percent 55.30 55.30 0.0",
+    )
     shares = run_of(root, "mlm") / "metrics.csv"
     shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
     (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares.parent)))
@@ -213,18 +229,18 @@ def test_classes_get_mcnemar(root: Path) -> None:
     assert found.bootstrap.difference == pytest.approx(35.0)
 
 
-def test_other_examples_are_not_paired(root: Path, screen: Screens) -> None:
+def test_other_examples_are_not_paired(root: Path) -> None:
     one, two = run_of(root, "mlm"), run_of(root, "ltr")
-    with screen.refuses(ValueError):
+    with refuses("has no readable predictions of labelled examples"):
         paired_test(open_run(str(one)), open_run(str(two)))
     answer(one, [True] * 20)
     answer(two, [True] * 19)
-    with screen.refuses(ValueError):
+    with refuses("they were not scored on the same examples with the same labels"):
         paired_test(open_run(str(one)), open_run(str(two)))
     answer(two, [True] * 20, label="0")
-    with screen.refuses(ValueError):
+    with refuses("they were not scored on the same examples with the same labels"):
         paired_test(open_run(str(one)), open_run(str(two)))
-    with screen.refuses(ValueError):
+    with refuses("they are on different tasks (mrpc and squad_v1)"):
         paired_test(open_run(str(one)), open_run(str(run_of(root, "mlm", "squad_v1"))))
 
 
@@ -259,7 +275,7 @@ def make_questions(
     return data
 
 
-def test_questions_are_scored_again(root: Path, writers: Any, screen: Screens) -> None:
+def test_questions_are_scored_again(root: Path, writers: Any) -> None:
     texts = {"mlm": {"q1": "red fox", "q2": "tower"}, "ltr": {"q1": "fox", "q2": "a tree"}}
     data = make_questions(writers, root, texts, {"mlm": 100.0, "ltr": 100.0 / 3})
     records = [open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")]
@@ -267,29 +283,36 @@ def test_questions_are_scored_again(root: Path, writers: Any, screen: Screens) -
     assert found.mcnemar is None and found.bootstrap is not None
     assert found.bootstrap.difference == pytest.approx(200.0 / 3)  # 100 and 100 against 2/3 and 0
     (data / "squad/dev.json").rename(data / "moved.json")
-    with screen.refuses(ValueError):
+    with refuses("the right answers (squad/dev.json) are not to be found; say"):
         paired_test(*records)
     (root.parent / "elsewhere/squad").mkdir(parents=True)
     (data / "moved.json").rename(root.parent / "elsewhere/squad/dev.json")
     assert paired_test(*records, str(root.parent / "elsewhere")).bootstrap == found.bootstrap
 
 
-def test_answers_that_do_not_fit_their_score_are_not_tested(
-    root: Path, writers: Any, screen: Screens
-) -> None:
+def test_answers_that_do_not_fit_their_score_are_not_tested(root: Path, writers: Any) -> None:
     texts = {"mlm": {"q1": "red fox", "q2": "tower"}, "ltr": {"q1": "fox", "q2": "a tree"}}
     make_questions(writers, root, texts, {"mlm": 100.0, "ltr": 60.0})
-    with screen.refuses(ValueError):
+    with refuses("seed-1: its answers score 33.33, its scores.json 60.00"):
         paired_test(*(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")))
 
 
-def test_verb(root: Path, capsys: pytest.CaptureFixture[str], screen: Screens) -> None:
+def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = run_of(root, "mlm"), run_of(root, "ltr")
     answer(one, [True] * 8 + [False] * 12)
     answer(two, [True] * 20)
     assert main([str(one), str(two)]) == 0
     out = capsys.readouterr().out
-    screen(out)
+    shows(
+        out,
+        "accuracy, percent 59.70 60.30 +0.6",
+        "only A right 0, only B right 12: exact McNemar p = 0.000488",
+        "accuracy, B - A: +60.0 points, 95 % [+40.0, +80.0] by paired bootstrap",
+    )
     arms = [str(root / f"pretrain/{arm}/seed-1") for arm in ("mlm", "ltr")]
     assert main(arms) == 0
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "4.40 nats, word frequencies give 6.20",
+        "4.40 nats, word frequencies give 6.20",
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.assembly.corpora import find_corpus, prepared_corpus
 from clozelab.checks.gathering import gather, gather_sweep
@@ -68,7 +68,6 @@ def test_the_pre_flight_of_a_prepared_world(
     places: list[str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    screen: Screens,
 ) -> None:
     cfg = compose("prepare", ["scale=demo", *places]).config
     prepared_corpus(cfg)
@@ -88,7 +87,7 @@ def test_the_pre_flight_of_a_prepared_world(
     )
     text = capsys.readouterr().out
     heading, *_ = text.splitlines()
-    screen(heading)
+    shows(heading, "Pre-flight of table5_pretraining_tasks (demo)")
     assert ERROR not in text
     assert "masks are as the recipe says" not in text, "what is well is counted"
     # The training file of one task now knows one label only.
@@ -102,7 +101,10 @@ def test_the_pre_flight_of_a_prepared_world(
         one_arm = ["pretrain.arm=mlm", ONE_ROW, "finetune.task=mrpc", *ONE_SEED]
         assert doctor([str(EXPERIMENT), "scale=demo", *places, *one_arm]) == 1
         findings = [line.split() for line in capsys.readouterr().out.splitlines()]
-        screen("\n".join(" ".join(one) for one in findings if one[:2] == ["labels", ERROR]))
+        shows(
+            "\n".join(" ".join(one) for one in findings if one[:2] == ["labels", ERROR]),
+            "labels error mrpc: the training file has a single label 0 0 %, 1 100 %",
+        )
     finally:
         path.write_text(before, encoding="utf-8")
 
@@ -124,18 +126,16 @@ def test_sizes_of_jobs_are_by_speeds_that_are_known(
     assert asked == [False, False], "the pre-flight times nothing"
 
 
-def test_wrong_settings_are_refusals(places: list[str], screen: Screens) -> None:
+def test_wrong_settings_are_refusals(places: list[str]) -> None:
     words = ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"]
     words += ["pretrain.model.max_position_embeddings=80"]
     subject = gather(EXPERIMENT, words)
     ((what, reason),) = subject.refusals
     assert what == "pre-training arm=mlm_nsp and 2 more" and not subject.arms
-    screen(reason)
+    shows(reason, "phases.1.seq_length is 96, but the model has 80 positions: shorten it")
 
 
-def test_missing_task_files_are_said_before_pretraining(
-    places: list[str], tmp_path: Path, screen: Screens
-) -> None:
+def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("A sentence.\n\nAnother one.\n")
     words = [
         "scale=demo",
@@ -147,7 +147,7 @@ def test_missing_task_files_are_said_before_pretraining(
     words += ["arm=mlm", "row=mlm", "seed=1", "pretrain_seed=1", "task=mrpc,squad_v1"]
     mrpc, squad = [one for one in gather(EXPERIMENT, words).refusals if one[0].startswith("task")]
     assert mrpc[1].endswith("to go without it: task=squad_v1")
-    screen(mrpc[1])
+    shows(mrpc[1], "expected layout: data_dir/glue/MRPC/train.tsv (data_dir is")
     for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -157,23 +157,21 @@ def test_missing_task_files_are_said_before_pretraining(
         if one[0].startswith("task")
     ]
     assert squad[0] == "task squad_v1"
-    screen(squad[1])
+    shows(squad[1], "expected layout: data_dir/squad/dev-v1.1.json (data_dir is")
 
 
-def test_a_measure_that_no_column_would_find_is_said(
-    places: list[str], tmp_path: Path, screen: Screens
-) -> None:
+def test_a_measure_that_no_column_would_find_is_said(places: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\narms: {mlm: {objective: mlm}}\n"
         "columns: [{name: Tags, from: evaluate, task: probe, metric: validation/accuracy}]\n"
     )
     (what, reason), *_ = gather(tmp_path / "mine.yaml", ["scale=demo", *places]).refusals
     assert what.startswith("evaluation")
-    screen(reason)
+    shows(reason, "no column would find this measure, which is named probe_pos_ewt: give")
 
 
 def test_missing_files_of_a_measure_are_said_before_pretraining(
-    places: list[str], tmp_path: Path, screen: Screens
+    places: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "one.txt").write_text("A sentence.\n\nAnother one.\n")
     (tmp_path / "mine.yaml").write_text(
@@ -185,8 +183,8 @@ def test_missing_files_of_a_measure_are_said_before_pretraining(
     own = [*places[1:4], f"data_dir={tmp_path}", "corpus=text", "corpus.sources.0.path=one.txt"]
     pairs, tags = gather(tmp_path / "mine.yaml", ["scale=own", *own]).refusals
     assert pairs[0] == "evaluation measured=mlm measure=blimp and 1 more"
-    screen(pairs[1])
-    screen(tags[1])
+    shows(pairs[1], "(data_dir, or measure.data.files, is wrong) how to get them")
+    shows(tags[1], "expected layout: data_dir/pos/en_ewt-ud-train.conllu.zst (data_dir is")
     assert not gather(tmp_path / "mine.yaml", ["scale=own", *own, "evaluate=none"]).refusals
     (tmp_path / "blimp").mkdir()
     (tmp_path / "blimp" / "a.jsonl").write_text("")
@@ -201,9 +199,7 @@ def test_missing_files_of_a_measure_are_said_before_pretraining(
     assert subject.refusals == [] and "measure dials_minimal_pairs" in subject.unprepared
 
 
-def test_every_rows_settings_are_looked_at(
-    places: list[str], tmp_path: Path, screen: Screens
-) -> None:
+def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) -> None:
     """Not only those of the first row of each task: what is wrong with another would show after
     pre-training.
     """
@@ -229,8 +225,8 @@ def test_every_rows_settings_are_looked_at(
     assert [what for what, _ in refusals] == [
         f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
     ]
-    screen(refusals[0][1])
-    screen(refusals[1][1])
+    shows(refusals[0][1], "head is 'liner': choose one of linear, bilstm; did you mean 'linear'?")
+    shows(refusals[1][1], "initialisation is 'randm': choose one of pretrained, random; did you")
     assert (
         gather(EXPERIMENT, [*words[:-2], "finetune.task=mrpc", "finetune.row=random"]).refusals
         == []
@@ -242,24 +238,22 @@ def test_every_rows_settings_are_looked_at(
     ((what, reason),) = gather(
         table7, ["scale=demo", *places, *ONE_SEED, "finetune.row=mlm_nsp,last"]
     ).refusals
-    screen(what)
-    screen(reason)
+    shows(what, "fine-tuning row=last")
+    shows(reason, "features='lastt' is unknown; known: embeddings, second_to_last, last")
 
 
-def test_another_generated_world_is_not_taken_for_the_one_asked_for(
-    places: list[str], screen: Screens
-) -> None:
+def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list[str]) -> None:
     cfg = compose("prepare", ["scale=demo", *places]).config
     prepared_corpus(cfg)
     ((_, reason),) = gather_stage(
         "pretrain", None, "pretrain", ["scale=demo", *places, "corpus.generator.world_seed=7"]
     ).refusals
-    screen(reason)
+    shows(reason, "holds another generated world (world_seed 1 -> 7): choose another")
     assert gather_stage("pretrain", None, "pretrain", ["scale=demo", *places]).refusals == []
 
 
 def test_one_stages_sweep_and_single_run(
-    places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["scale=demo", *places]
     subject = gather_stage(
@@ -298,27 +292,28 @@ def test_one_stages_sweep_and_single_run(
     ]
     assert doctor(["pretrain", *words]) == 0
     heading, *_ = capsys.readouterr().out.splitlines()
-    screen(heading)
+    shows(heading, "Pre-flight of table5_pretraining_tasks, pre-training (demo)")
 
 
 def test_jobs_of_a_cluster_need_no_accelerator_here(
-    places: list[str], monkeypatch: pytest.MonkeyPatch, screen: Screens
+    places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = ["scale=demo", *places, "trainer=gpu", "seed=1,2"]
     here = gather_stage("pretrain", None, "pretrain", words)
     assert not here.arms and here.refusals[0][0].endswith("trainer=gpu")
-    torch_here = {r"torch \S+ \(CUDA \S+\) sees \d+": "torch sees N"}
-    screen(here.refusals[0][1], hide=torch_here)
+    shows(
+        here.refusals[0][1], "this trainer needs a CUDA device for each of trainer.devices=1, and"
+    )
     there = gather_stage("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
     assert not there.refusals and [arm.count for arm in there.arms] == [2]
     (found,) = there.noticed
     assert (found.check, found.level) == ("machine", WARNING)
-    screen(found.what, hide=torch_here)
+    shows(found.what, "not to be had here: this trainer needs a CUDA device for each of")
 
 
 def test_a_lost_encoder_is_no_fault_of_the_task(
-    places: list[str], tmp_path: Path, tiny_config: Any, screen: Screens
+    places: list[str], tmp_path: Path, tiny_config: Any
 ) -> None:
     cfg = compose("prepare", ["scale=demo", *places]).config
     tokenizer = prepared_corpus(cfg).tokenizer
@@ -346,7 +341,7 @@ def test_a_lost_encoder_is_no_fault_of_the_task(
     (reason,) = (
         why for _, why in gather_stage("finetune", EXPERIMENT, "sweep_finetune", words).refusals
     )
-    screen(reason)
+    shows(reason, "no encoder here (config.json is missing); pre-train it first, or give")
 
 
 def test_the_hub_is_not_asked(places: list[str]) -> None:

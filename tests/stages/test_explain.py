@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 import clozelab
 from clozelab.cli import main
@@ -78,7 +78,7 @@ def test_attention_is_transformers(model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("act", ["classify", "fill", "answer"])
-def test_the_shares_are_complete(model: Any, act: str, screen: Screens) -> None:
+def test_the_shares_are_complete(model: Any, act: str) -> None:
     ours, _ = model({"classify": "classification", "fill": "lm", "answer": "spans"}[act])
     text: Any = {"classify": "a b c d e", "fill": "a b [MASK] d", "answer": ("a b", "c d e f g")}[
         act
@@ -100,7 +100,7 @@ def test_the_shares_are_complete(model: Any, act: str, screen: Screens) -> None:
         assert attribution.answer == ours.fill_mask(text).masks[0][0].token
         assert attribution.shares[3] == 0.0
     if act == "answer":
-        with screen.refuses(ValueError):
+        with refuses("target=c: this model gives a span: leave it out"):
             attribute(ours, act, text, target="c")
         assert attribution.answer == ours.answer(*text, null_answer=False).text
         rules = {"with_unanswerable": True, "threshold": -1e9, "max_answer_length": 1}
@@ -130,7 +130,7 @@ def test_the_shares_are_those_of_an_independent_sum(model: Any) -> None:
     assert np.abs(np.array(attribution.shares) - expected.numpy()).max() < 1e-3
 
 
-def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any, screen: Screens) -> None:
+def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> None:
     _, folder = model("classification")
     page, picture = tmp_path / "page.html", tmp_path / "picture.png"
     for out in (page, picture):
@@ -146,9 +146,9 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any, scree
     plain, _ = model()
     assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "device=cpu"]) == 0
     (note,) = re.findall("[^<>]*no trained head[^<>]*", page.read_text(encoding="utf-8"))
-    screen(note)
+    shows(note, "No answer of this model is traced to tokens: it has no trained head for")
     assert main(["explain", str(plain.model.folder), "text=a b", f"out={page}", "target=a"]) == 1
-    screen(capsys.readouterr().err)
+    shows(capsys.readouterr().err, "explain: reading")
     for words, said in (
         ([f"out={page}"], "needs text=TEXT"),
         (["text=a", "out=x.pdf"], "out=x.pdf: give a .html or .png"),

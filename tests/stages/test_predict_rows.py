@@ -16,7 +16,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import Screens, shows
 
 import clozelab
 from clozelab.cli import main
@@ -86,7 +86,7 @@ def test_answers_stand_beside_the_given_columns(
         [one.probability for one in expected]
     )
     assert rows[1][4:8] == [""] * 4
-    screen(rows[1][8])
+    assert rows[1][8] == "is empty: there is nothing to read"
     assert rows[0][8] == ""
     assert predict("input=rows.csv", "text=review")[1] == (tmp_path / "out.csv").read_text(), (
         "also to a pipe"
@@ -94,10 +94,11 @@ def test_answers_stand_beside_the_given_columns(
     # What was written is read again, and its own columns are replaced.
     status, out, err = predict("input=out.csv", "text=review")
     assert out == (tmp_path / "out.csv").read_text()
-    screen(err)
+    replaced = "prediction, probability, probability_no, probability_yes, error"
+    shows(err, f"out.csv: the column {replaced} is replaced by the answers'", "2 of 4 texts were")
 
 
-def test_parquet_keeps_its_types(predict: Any, tmp_path: Path, screen: Screens) -> None:
+def test_parquet_keeps_its_types(predict: Any, tmp_path: Path) -> None:
     frame = pandas.DataFrame(
         {
             "text": ["a b", None, "c"],
@@ -112,13 +113,13 @@ def test_parquet_keeps_its_types(predict: Any, tmp_path: Path, screen: Screens) 
     table = pandas.read_parquet(tmp_path / "out.parquet")
     pandas.testing.assert_frame_equal(table[frame.columns], frame)
     assert table.prediction.notna().tolist() == [True, False, True]
-    screen(table.error[1])
+    shows(table.error[1], "has no 'text': the cell is empty")
     _, out, _ = predict("input=in.parquet", "--json")
     first, second, _ = map(json.loads, out.splitlines())
     assert first["when"].startswith("2020-01-01")
     assert first["prediction"]["label"] in ("no", "yes")
     assert (second["text"], second["prediction"]) == (None, None)
-    screen(second["error"])
+    shows(second["error"], "has no 'text': the cell is empty")
 
 
 def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> None:
@@ -139,11 +140,11 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
     ]
 
 
-def test_columns_are_named_or_found(predict: Any, tmp_path: Path, screen: Screens) -> None:
+def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("premise\thypothesis\tlabel\na b\tc\t0\nd\te\t1\n")
     status, out, err = predict("input=pairs.tsv")
     assert status == 0
-    screen(err)
+    shows(err, "pairs.tsv: text=premise,hypothesis")
     assert out.splitlines()[0].split("\t")[:4] == ["premise", "hypothesis", "label", "prediction"]
     turned = predict("input=pairs.tsv", "text=hypothesis,premise")[1]
     assert turned.splitlines()[0] == out.splitlines()[0]
@@ -197,16 +198,16 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
     assert "nobody can tell which is the text" in " ".join(capsys.readouterr().err.split())
 
 
-def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path, screen: Screens) -> None:
+def test_one_odd_line_keeps_its_place(predict: Any, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes(LINES)
     status, out, err = predict("input=lines.txt")
     lines = out.splitlines()
     assert status == 0
     assert len(lines) == 5
-    screen(err)
+    shows(err, "3 of 5 texts were not answered: lines.txt:2 is empty: there is nothing")
     assert lines[1].startswith("(not answered: it is empty")
-    screen(lines[2])
-    screen(lines[3])
+    shows(lines[2], "(not answered: it is not UTF-8 text)")
+    shows(lines[3], "(not answered: it has 102 tokens and this model reads 64 at once")
     for line, text in ((lines[0], "a b"), (lines[4], "c")):
         label, share = predict(f"text={text}")[1].split()
         # A text by itself rounds otherwise on some processors.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.assembly.corpora import prepared_corpus
 from clozelab.config import typed
@@ -77,7 +77,7 @@ def test_main_prints_where_the_corpus_lies(
     assert f"prepared corpus: {folder}" in capsys.readouterr().out
 
 
-def test_a_byte_that_has_changed_is_found(tmp_path: Path, screen: Screens) -> None:
+def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:
     """Before a sweep; its jobs compare sizes alone."""
     write_text(tmp_path / "data")
     folder = main(config(tmp_path))
@@ -86,7 +86,7 @@ def test_a_byte_that_has_changed_is_found(tmp_path: Path, screen: Screens) -> No
     content[3] ^= 1
     path.write_bytes(content)
     prepared_corpus(config(tmp_path))
-    with screen.refuses(ValueError):
+    with refuses("has changed since it was written; delete the prepared corpus"):
         main(config(tmp_path))
 
 
@@ -94,7 +94,6 @@ def test_a_text_that_the_vocabulary_does_not_know(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    screen: Screens,
 ) -> None:
     """Warned of whenever the corpus is opened; too much is refused, and a limit lets it pass.
 
@@ -107,12 +106,12 @@ def test_a_text_that_the_vocabulary_does_not_know(
     )
     # 8,260 tokens
     known = ["\n".join(["a cat sat on a mat."] * (10 + index)) for index in range(40)]
-    for lines, share in ((0, 0.0), (1, 0.05), (50, 0.71)):
+    for lines, share, unknown in ((0, 0.0, ""), (1, 0.05, "4.5%"), (50, 0.71, "70.2%")):
         odd = ["\n".join(["жук " * (10 + index)] * lines) for index in range(20) if lines]
         (tmp_path / "data/one.txt").write_text("\n\n".join([*known, *odd]))
         cfg = config(tmp_path, vocab_file="vocab.txt", validation_fraction=0.5)
         if share > 0.5:
-            with screen.refuses(ValueError):
+            with refuses(f"{unknown} of the tokens of corpus small are [UNK]"):
                 prepared_corpus(cfg)
             cfg = config(tmp_path, share=1.0, vocab_file="vocab.txt", validation_fraction=0.5)
         for _ in range(2):  # prepared, and found
@@ -120,11 +119,14 @@ def test_a_text_that_the_vocabulary_does_not_know(
             assert prepared_corpus(cfg).manifest["unknown_fraction"] == pytest.approx(
                 share, abs=0.01
             )
-            screen.log(caplog)
+            warnings = [record.getMessage() for record in caplog.records]
+            assert len(warnings) == bool(lines)
+            for warning in warnings:
+                shows(warning, f"{unknown} of the tokens of corpus small are [UNK]")
 
 
-def test_a_missing_value_is_an_error(tmp_path: Path, screen: Screens) -> None:
-    with screen.refuses(ValueError):
+def test_a_missing_value_is_an_error(tmp_path: Path) -> None:
+    with refuses("tokenizer.vocab_size has no value; give one"):
         config(tmp_path, vocab_size="???")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scipy import stats
 from tests.results.test_comparability import change
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.cli import main
 from clozelab.results.contests import read_attempts
@@ -140,7 +140,7 @@ def test_a_budget_is_what_it_amounts_to(
 
 
 def test_what_is_no_attempt_is_refused(
-    root: Path, record: Callable[..., int], screen: Screens, capsys: pytest.CaptureFixture[str]
+    root: Path, record: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each in a sentence that names the run."""
 
@@ -178,7 +178,14 @@ def test_what_is_no_attempt_is_refused(
     texts.append(refused())
     (root / "finetune/mlm/pretrain-seed-5/mrpc/seed-2/run.json").unlink()
     texts.append(refused())
-    screen("".join(texts))
+    shows(
+        "".join(texts),
+        "error: pretrain/mlm/seed-3 read another text than pretrain/mlm/seed-1",
+        "error: pretrain/mlm/seed-3 has other settings than pretrain/mlm/seed-1",
+        "error: pretrain/mlm/seed-3 took 12.03 device minutes, and 2x6min is",
+        "error: pretrain/mlm/seed-1 took 12.00 device minutes, and 1x6min is 6.00",
+        "error: record needs budget=DEVICESxTIME, such as 2x15min (two cores)",
+    )
 
 
 def test_a_bad_line_of_the_table_is_named(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.analysis.hypotheses import ClaimOnDataset
 from clozelab.analysis.schema import IN_PERCENT
@@ -224,7 +224,7 @@ def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str
 
 
 def test_a_claim_about_two_columns_gets_its_seed_on_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screens
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = {
         "name": "x",
@@ -250,13 +250,13 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
     monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
-    with screen.refuses(ValueError):
+    with refuses("a seed more gave 't' none: seeds=4 pretrain.arm=b,a row=b,a"):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"
 
 
 def test_a_scale_that_lacks_every_measure_says_how_to_go_without(
-    tmp_path: Path, screen: Screens, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pairs.yaml").write_text(
         "arms: {mlm: {objective: mlm}}\n"
@@ -264,7 +264,11 @@ def test_a_scale_that_lacks_every_measure_says_how_to_go_without(
     )
     words = [f"{tmp_path}/pairs.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
     assert main(["reproduce", *words]) == 1
-    screen(capsys.readouterr().err)
+    shows(
+        capsys.readouterr().err,
+        "reproduce: reading",
+        "error: measure: the experiment's measures have no files at this scale",
+    )
     assert reproduce.main([*words, "evaluate=none"]) == 0
 
 

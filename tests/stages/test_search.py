@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.screens import Screens
+from tests.screens import shows
 
 import clozelab
 from clozelab.cli import main
@@ -332,9 +332,7 @@ def test_queries_that_are_no_texts_are_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_any_text_file_is_searched(
-    trained: Any, tmp_path: Path, capsys: Any, screen: Screens
-) -> None:
+def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) -> None:
     """Blank lines have a vector and are never among the answers; a line that cannot be read is
     counted.
     """
@@ -348,14 +346,22 @@ def test_any_text_file_is_searched(
     lines = [int(line.split("\t")[1]) for line in out.splitlines()]
     assert lines[0] == 1
     assert sorted(lines) == [1, 3, 6]
-    screen(err)
+    shows(
+        err,
+        "search: reading",
+        "has no token but [UNK], so the model sees nothing of it: is it in the",
+    )
     (path,) = cache.glob("embeddings/*/vectors.npy")
     kept = np.load(path)
     assert np.isnan(kept[3]).all()
     assert np.isfinite(kept[[0, 1, 2, 4, 5]]).all()
     shutil.rmtree(cache)
     assert main(["search", *words, f"in={file}", "errors=raise"]) == 1
-    screen(capsys.readouterr().err)
+    shows(
+        capsys.readouterr().err,
+        "search: reading",
+        "has no token but [UNK], so the model sees nothing of it: is it in the",
+    )
     (tmp_path / "faq.csv").write_text('id,ask\n1,"x y\nz"\n2,a b c\n')
     assert (
         main(["search", *words, f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]) == 0

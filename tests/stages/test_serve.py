@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.screens import Screens
+from tests.screens import shows
 
 import clozelab
 from clozelab.cli import main
@@ -147,7 +147,7 @@ def test_other_places_are_errors_in_json(
 
 
 def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
-    client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch, screen: Screens
+    client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, sizes = threading.Event(), []
 
@@ -184,7 +184,7 @@ def test_a_crowd_is_answered_together_and_each_hears_of_its_own_mistake(
     )
     answers = crowd(["a", "", "b"])
     assert [one.status_code for one in answers] == [200, 200, 400, 200]
-    screen(answers[2].json()["error"])
+    shows(answers[2].json()["error"], "record 1 is empty: there is nothing to read")
     assert len(crowd(["a"] * 5)) == 6
     assert MAX_WAITING >= 64
 
@@ -209,7 +209,7 @@ def test_who_comes_when_too_many_wait_is_told_so(
 
 
 def test_words_that_it_does_not_take(
-    predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch, screen: Screens
+    predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(predictor.model.folder)
     for words, message in (
@@ -226,7 +226,11 @@ def test_words_that_it_does_not_take(
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: (_ for _ in ()).throw(SystemExit(143)))
     capsys.readouterr()
     assert main(["serve", str(folder), "device=cpu"]) == 0
-    screen(capsys.readouterr().err)
+    shows(capsys.readouterr().err, "serve: reading")
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert main(["serve", str(folder)]) == 1
-    screen(capsys.readouterr().err)
+    shows(
+        capsys.readouterr().err,
+        "serve: reading",
+        "error: serve needs uvicorn: pip install 'clozelab[serve]'",
+    )

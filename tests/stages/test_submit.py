@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.screens import Screens
+from tests.screens import refuses, shows
 
 from clozelab.metrics.glue import TEST_SETS, placeholder
 from clozelab.stages.submit import main
@@ -31,9 +31,7 @@ def run(folder: Path, test_set: str, score: float, answer: str | None = None, **
     return folder
 
 
-def test_best_run_of_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], screen: Screens
-) -> None:
+def test_best_run_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in TEST_SETS:
         run(tmp_path / "runs" / name, name, 0.5)
     run(tmp_path / "runs" / "rte-better", "RTE", 0.7, "not_entailment")
@@ -42,11 +40,16 @@ def test_best_run_of_each(
     assert main(["glue", str(tmp_path / "runs"), f"out={out}"]) == 0
     with zipfile.ZipFile(out) as archive:
         assert archive.read("RTE.tsv").splitlines()[1] == b"0\tnot_entailment"
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "CoLA validation/accuracy 0.5000",
+        "SST-2 validation/accuracy 0.5000",
+        "MRPC validation/accuracy 0.5000",
+    )
 
 
 def test_a_stand_ins_model_is_taken_only_where_there_is_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its score is on another validation set: higher says nothing."""
     snli = run(tmp_path / "snli", "AX", 0.8, name="snli_95k", stand_in_for="mnli")
@@ -54,18 +57,28 @@ def test_a_stand_ins_model_is_taken_only_where_there_is_no_other(
     other = run(tmp_path / "other", "AX", 0.9, name="xnli_part", stand_in_for="mnli")
     out = [f"out={tmp_path / 'x.zip'}", "--placeholders"]
     assert main(["glue", str(snli), str(mnli), *out]) == 0
-    screen(capsys.readouterr().out)
+    shows(
+        capsys.readouterr().out,
+        "CoLA placeholder: one constant answer",
+        "SST-2 placeholder: one constant answer",
+        "AX validation/accuracy 0.7000",
+    )
     assert main(["glue", str(snli), *out]) == 0
-    screen(capsys.readouterr().out)
-    with screen.refuses(ValueError):
+    shows(
+        capsys.readouterr().out,
+        "CoLA placeholder: one constant answer",
+        "SST-2 placeholder: one constant answer",
+        "MRPC placeholder: one constant answer",
+    )
+    with refuses("(xnli_part, validation/accuracy); give only the run that you"):
         main(["glue", str(snli), str(other), *out])
 
 
 def test_missing_sets_are_an_error_or_placeholders(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], screen: Screens
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = str(run(tmp_path / "wnli", "WNLI", 0.5)), tmp_path / "x.zip"
-    with screen.refuses(ValueError):
+    with refuses("no predictions for CoLA, SST-2, MRPC, STS-B, QQP, MNLI-m"):
         main(["glue", folder, f"out={out}"])
     assert not out.exists()
     assert main(["glue", folder, f"out={out}", "--placeholders"]) == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.loggers import Logger
-from tests.screens import Screens
+from tests.screens import shows
 
 from clozelab.assembly import factory, sending
 from clozelab.runs.record import Record
@@ -128,7 +128,6 @@ def test_folders_above_runs_give_those_that_lack_something(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    screen: Screens,
 ) -> None:
     sent: list[Path] = []
     monkeypatch.setattr(track, "read_record", lambda folder: folder)
@@ -144,5 +143,5 @@ def test_folders_above_runs_give_those_that_lack_something(
     ]
     note_unsent(tmp_path / "b", "mine", 0)
     assert track.main([str(tmp_path)]) == 0
-    screen("".join(capsys.readouterr()))
+    shows("".join(capsys.readouterr()), "nothing is missing of the runs below")
     assert sent[3:] == []

@@ -58,7 +58,7 @@ def test_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="No space"):
         save_file({"global_step": 4}, path)
     monkeypatch.undo()
     assert load_file(path)["global_step"] == 3
@@ -164,7 +164,8 @@ def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path
     flip(tmp_path / "previous.ckpt")
     assert newest_whole(tmp_path) == tmp_path / "best.ckpt"
     flip(tmp_path / "best.ckpt")
-    with pytest.raises(CheckpointCorruptError):
+    reason = r"best\.ckpt.*no whole one is left.*begin anew"
+    with pytest.raises(CheckpointCorruptError, match=reason):
         newest_whole(tmp_path)
     assert newest_whole(tmp_path / "nothing here") is None
 
@@ -246,3 +247,29 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(
         tmp_path, "last"
     ) == [1]
+
+
+@pytest.mark.parametrize("where", [0, 100, 0.5, -60, -1])
+def test_one_flipped_byte_is_refused(tmp_path: Path, where: float) -> None:
+    path = tmp_path / "last.ckpt"
+    save_file(content(), path)
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * where) if isinstance(where, float) else where] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointCorruptError, match=r"last\.ckpt"):
+        load_file(path)
+
+
+@pytest.mark.parametrize("size", [0, 10, 1000])
+def test_a_file_that_is_cut_is_refused(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "last.ckpt"
+    save_file(content(), path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CheckpointCorruptError, match="truncated"):
+        load_file(path)
+
+
+def test_pickled_code_is_not_run(tmp_path: Path) -> None:
+    save_file({"evil": Path("/")}, tmp_path / "last.ckpt")
+    with pytest.raises(Exception, match=r"[Ww]eights"):
+        load_file(tmp_path / "last.ckpt")

@@ -128,6 +128,9 @@ def test_spikes_that_do_not_cease_end_the_run() -> None:
     for _ in range(MAX_SKIPPED + 5):
         rare.extend((*usual(WINDOW // 5), float("nan")))
     assert len(fed("skip", rare).left_out) == MAX_SKIPPED + 5
+    reason = f"step {30 + MAX_SKIPPED + 1}: gradient norm nan.*{MAX_SKIPPED} of the last {WINDOW}"
+    with pytest.raises(DivergedError, match=reason):
+        fed("skip", [*usual(30), *[float("nan")] * 50])
 
 
 def test_a_spike_does_not_hide_the_next_one() -> None:

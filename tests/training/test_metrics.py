@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.training.measuring import Row, read_rows
+from clozelab.training.measuring import MetricRow, read_rows
 from clozelab.training.tracking import MetricsCsv
 
 ROWS = [
-    Row(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step)
+    MetricRow(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step)
     for step in range(1, 200)
 ]
 

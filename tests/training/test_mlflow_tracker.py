@@ -58,3 +58,9 @@ def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
         tracker.is_outage(error) for error in (away, refused, trouble, TimeoutError(), TypeError())
     ]
     assert answers == [True, False, True, True, False]
+
+
+def test_mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"logger=mlflow needs.*pip install 'clozelab\[mlflow\]'"):
+        build(tmp_path)

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.training.callbacks import PositionGrowth, growth_steps
+from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
 
 
 def phase(seq_length: int, steps: int) -> dict[str, int]:
@@ -87,3 +87,10 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
     assert grown == [3]
     for one in (*encoders, *averaged.model.encoders):
         assert torch.equal(one.embeddings.position_embeddings.weight, weight), "so does an average"
+
+
+def test_growth_that_cannot_be_is_refused(embeddings: Embeddings) -> None:
+    with pytest.raises(ValueError, match="fsdp"):
+        check_position_growth("tile", [phase(32, 10), phase(64, 10)], "fsdp")
+    with pytest.raises(ValueError, match="the model has 12"):
+        embeddings.tile_positions(4, 13)

@@ -138,3 +138,21 @@ def test_a_trial_changes_nothing():
     assert model.seen == 5
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (torch.OutOfMemoryError("no room"), "gradient_checkpointing"),
+        (RuntimeError("something else"), "something else"),
+    ],
+)
+def test_where_nothing_fits_or_another_error_comes(monkeypatch, error, reason):
+    monkeypatch.setattr(gc, "collect", int)  # looking through a test session takes a second
+
+    def attempt(size: int) -> None:
+        raise error
+
+    is_full = isinstance(error, torch.OutOfMemoryError)
+    with pytest.raises(ValueError if is_full else RuntimeError, match=reason):
+        largest_that_fits(attempt, 4)

@@ -304,3 +304,9 @@ def test_a_training_in_which_nothing_moves_says_so_once(
         " (trainer.hang_seconds)\n"
     )
     assert log.read_text() == said and capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("text", ["", "9000", "2h", "02:30", "02:75:00", "x02:30:00"])
+def test_other_time_limits_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write it as '02:30:00'"):
+        seconds_of(text)

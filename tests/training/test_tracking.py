@@ -129,6 +129,8 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
     assert build(tmp_path, "auto").settings["mode"] == "online"
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert build(tmp_path, "auto").settings["mode"] == "offline"
+    with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
+        build(tmp_path, "on")
 
 
 def test_broken_tracker_is_switched_off(
@@ -186,3 +188,10 @@ def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
     }
     assert [one.value for one in events.Scalars("final/validation/accuracy")] == [0.75]
     assert {path.name.split(".")[0] for path in (tmp_path / "tensorboard").iterdir()} == {"events"}
+
+
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    reason = r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"
+    with pytest.raises(ValueError, match=reason):
+        build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))

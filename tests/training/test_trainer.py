@@ -155,12 +155,14 @@ def slurm(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
 
 def test_missing_cuda_names_the_build_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"needs a CUDA device.*trainer=cpu"):
         resolve_accelerator("gpu", 1)
     assert resolve_accelerator("auto", 1) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert resolve_accelerator("auto", 1) == "gpu"
+    with pytest.raises(ValueError, match="sees 1 CUDA"):
+        resolve_accelerator("gpu", 2)
 
 
 def test_compiling_is_for_gpus_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +234,8 @@ def test_a_run_goes_on_from_its_own_checkpoint_alone(tmp_path: Path) -> None:
     checkpoint = tmp_path / "last.ckpt"
     fit(checkpoint, OURS, 2)
     assert load_file(checkpoint)[SameConfig.KEY] == OURS
-    with pytest.raises(ValueError):
+    reason = r"last.ckpt is the checkpoint of another configuration \(fingerprint aaaaaa"
+    with pytest.raises(ValueError, match=reason):
         fit(checkpoint, OTHERS, 4)
     assert load_file(checkpoint)["global_step"] == 2
     assert fit(checkpoint, OURS, 4) == 4
@@ -278,3 +281,38 @@ def test_a_module_that_moves_its_batches_is_not_warned_of(tmp_path: Path) -> Non
         assert hints(), "Lightning's hint has another wording"
         _silence_lightning()
         assert not hints()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "devices", "num_nodes", "reason"),
+    [
+        ("4", 2, 1, "srun --nodes=1 --ntasks-per-node=2"),
+        ("2", 4, 2, "srun --nodes=2 --ntasks-per-node=4"),
+        ("", 4, 2, "srun --nodes=2 --ntasks-per-node=4"),
+    ],
+)
+def test_ranks_that_nobody_starts_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tasks: str, devices: int, num_nodes: int, reason: str
+) -> None:
+    slurm(monkeypatch, STEP | ({"SLURM_STEP_NUM_TASKS": tasks} if tasks else {}))
+    ranks = {"strategy": "ddp", "devices": devices, "num_nodes": num_nodes}
+    with pytest.raises(ValueError, match=reason):
+        choose_hardware(**CPU | ranks)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"devices": 2}, "need trainer=ddp"),
+        ({"strategy": "xla"}, "runs on TPUs only"),
+        ({"accelerator": "tpu", "strategy": "xla"}, "torch_xla"),
+        ({"compile": True}, r"needs a C\+\+ compiler"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: False)
+    with pytest.raises(ValueError, match=reason):
+        choose_hardware(**CPU | change)

@@ -118,7 +118,8 @@ def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | Non
     first, second = placed.curves
     start = max(first.start, second.start)
     end = min(first.end, second.end)
-    amounts = _amounts_between(placed.curves, start, end)
+    points = {amount for amount, _ in (*first.points, *second.points)}
+    amounts = sorted(amount for amount in points if start <= amount <= end)
     leads = _leads(placed.curves, placed.column, amounts, table)
     if not len(leads):
         return None
@@ -153,13 +154,6 @@ def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | Non
         level_stretches=tuple(stretches),
         leader=leader,
     )
-
-
-def _amounts_between(curves: Sequence[LearningCurve], start: float, end: float) -> list[float]:
-    amounts = set()
-    for curve in curves:
-        amounts |= {amount for amount, _ in curve.points if start <= amount <= end}
-    return sorted(amounts)
 
 
 def _leads(

@@ -141,9 +141,11 @@ class History:
         first = self._first_analysis_of(seeds)
         if first is not None:
             day = first.time[:10]
-            if statement(claim) not in first.claims.values():
+            text = statement(claim)
+            if text not in first.claims.values():
                 breaches.append(Breach(BreachKind.CLAIMED_LATE, day))
-            elif not self._is_as_strict_as(first, claim):
+            # What the claim's test allowed for then, it has to allow for still.
+            elif not allowed_for(text, first.claims.values()) <= allowed_for(text, self.claims):
                 breaches.append(Breach(BreachKind.CLAIM_DROPPED, day))
         breaches += self._unplanned_analysis(f"{claim.text} ({judged_on})", seeds)
         return breaches
@@ -153,11 +155,6 @@ class History:
             if analysis.claims and seeds.keys() & analysis.seeds.keys():
                 return analysis
         return None
-
-    def _is_as_strict_as(self, first: InterimAnalysis, claim: BaseClaim) -> bool:
-        """Whether the claim's test still allows for all that it allowed for then."""
-        then = allowed_for(statement(claim), first.claims.values())
-        return then <= allowed_for(statement(claim), self.claims)
 
     def _unplanned_analysis(self, claim: str, seeds: Mapping[str, str]) -> list[Breach]:
         """The first earlier analysis of these contrasts that the design did not plan."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,12 @@ if TYPE_CHECKING:
 SECONDARY_SHARE = 0.2
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down p-values, in the order given.
+def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Holm's step-down p-values of [..., tests], each last axis one family, in the order given.
 
     All below 0.05 together are false at most once in twenty families of tests, also of tests that
     share a row. (scipy has the method of Benjamini and Hochberg, which bounds another error.)
     """
-    return holm_adjust(np.asarray(p_values, dtype=np.float64)).tolist()
-
-
-def holm_adjust(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Holm's step-down p-values of [..., tests], each last axis one family."""
     num_tests = p_values.shape[-1]
     order = np.argsort(p_values, kind="stable")
     # The smallest p counts for all tests, the next one for one test less, and so on. None may be
@@ -71,17 +66,19 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
     corrected: dict[ContrastKey, float] = {}
     local_level: dict[ContrastKey, float] = {}
     gated_by: dict[ContrastKey, str] = {}
-    primary_share = 1.0 - SECONDARY_SHARE if "" in families else 1.0
+    primary_share = share_of_primary(has_secondary="" in families)
     largest = 0.0
     undecided = ""
     for name, contrasts in families.items():
         new = {contrast.key: contrast for contrast in contrasts if contrast.key not in corrected}
         p_values = _p_values(new)
-        adjusted = holm(list(p_values.values()))
-        share = SECONDARY_SHARE if undecided else 1.0
+        adjusted = holm(np.array(list(p_values.values()), dtype=np.float64))
         if name:
             share = primary_share
-        family = [_family_p(p, share, largest, is_primary=bool(name)) for p in adjusted]
+            family = fallback_primary(adjusted, share, largest).tolist()
+        else:
+            share = SECONDARY_SHARE if undecided else 1.0
+            family = fallback_secondary(adjusted, largest).tolist()
         corrected |= zip(p_values, family, strict=True)
         local_level |= dict.fromkeys(p_values, _local_level(adjusted, share))
         gated_by |= dict.fromkeys(p_values, undecided)
@@ -92,22 +89,39 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
     return Correction(corrected, local_level, gated_by)
 
 
-def _local_level(adjusted: Sequence[float], share: float) -> float:
+def share_of_primary(*, has_secondary: bool) -> float:
+    """The part of the 5 % that primary claims have."""
+    return 1.0 - SECONDARY_SHARE if has_secondary else 1.0
+
+
+def fallback_primary(
+    adjusted: NDArray[np.float64], share: float, largest: NDArray[np.float64] | float
+) -> NDArray[np.float64]:
+    """P-values [..., tests] of a primary family, with the price of the families before it.
+
+    A test that waits for others is no surer than the least sure of them.
+
+    Args:
+        adjusted: p-values [..., tests] by Holm's method.
+        share: of the 5 %, by share_of_primary.
+        largest: largest p [..., 1] of the families before it; 0 where there is none.
+    """
+    return np.minimum(1.0, np.maximum(largest, adjusted / share))
+
+
+def fallback_secondary(
+    adjusted: NDArray[np.float64], largest: NDArray[np.float64] | float
+) -> NDArray[np.float64]:
+    """P-values [..., tests] of all others: they wait, too, or take their small share at once."""
+    at_once = np.minimum(1.0, adjusted / SECONDARY_SHARE)
+    return np.minimum(at_once, np.maximum(largest, adjusted))
+
+
+def _local_level(adjusted: NDArray[np.float64], share: float) -> float:
     """The plain p that would decide a test: Holm divides by the tests that are still open."""
     level = share * SIGNIFICANCE
-    num_open = sum(p >= level for p in adjusted)
+    num_open = int((adjusted >= level).sum())
     return level / max(1, num_open)
-
-
-def _family_p(p: float, share: float, largest: float, *, is_primary: bool) -> float:
-    """A test's p with the price of the families before it, whose largest p is `largest`.
-
-    A test that waits for others is no surer than the least sure of them. Those that are not primary
-    do so, or take their small share at once.
-    """
-    if is_primary:
-        return min(1.0, max(largest, p / share))
-    return min(p / SECONDARY_SHARE, 1.0, max(largest, p))
 
 
 def _p_of_untested(

@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from clozelab.analysis.multiplicity import SECONDARY_SHARE, holm_adjust
+from clozelab.analysis.multiplicity import (
+    fallback_primary,
+    fallback_secondary,
+    holm,
+    share_of_primary,
+)
 from clozelab.analysis.statistics import CONFIDENCE, DRAWN, smallest_p_values, t_quantile
 
 POWER = 0.8
@@ -80,17 +85,12 @@ def simulate_decided(
     corrected = np.ones(p_values.shape)
     *primary_families, secondary = [list(family) for family in families]
 
-    # Each primary family needs all before it: its p is at least the largest of theirs.
-    primary_share = 1.0 - SECONDARY_SHARE if secondary else 1.0
+    share = share_of_primary(has_secondary=bool(secondary))
     largest = np.zeros((SIMULATED, 1))
     for family in primary_families:
-        adjusted = holm_adjust(p_values[:, family]) / primary_share
-        corrected[:, family] = np.maximum(adjusted, largest)
+        corrected[:, family] = fallback_primary(holm(p_values[:, family]), share, largest)
         largest = corrected[:, family].max(axis=1, keepdims=True)
-
-    alone = holm_adjust(p_values[:, secondary])
-    after_primary = np.maximum(alone, largest)
-    corrected[:, secondary] = np.minimum(alone / SECONDARY_SHARE, after_primary)
+    corrected[:, secondary] = fallback_secondary(holm(p_values[:, secondary]), largest)
     return corrected < 1.0 - CONFIDENCE
 
 

@@ -12,7 +12,8 @@ from clozelab.datamodules.columns import trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
 from clozelab.readers.lines import file_suffix, sound_lines
-from clozelab.readers.rows import RowFile, open_rows
+from clozelab.readers.records import Table
+from clozelab.readers.rows import open_rows
 from clozelab.readers.tables import table_format
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -91,7 +92,7 @@ def most_similar(cosines: NDArray[np.float32], top_k: int) -> list[int]:
 def content_of(
     predictor: Predictor,
     model_path: Path,
-    file: RowFile,
+    file: Table,
     roles: Mapping[str, str],
     options: ReadOnlyJson,
 ) -> JsonObject:
@@ -107,7 +108,7 @@ def content_of(
         "model": encoder_fingerprint(folder),
         "precision": precision,
         "code": code_behind(["clozelab.modules.predictor.Predictor"]),
-        "file": file_sha256(Path(file.name)),
+        "file": file_sha256(file.path),
         "form": file.form,
         "columns": dict(roles),
     }

@@ -463,7 +463,7 @@ def _quantile_bins(values: I64) -> I64:
 
 
 @dataclass
-class Probe:
+class ArmProbe:
     """An arm's models with instances to try them on."""
 
     arm: Arm
@@ -471,7 +471,7 @@ class Probe:
     packed: PackedInstances
 
     @classmethod
-    def of(cls, arm: Arm) -> Probe:
+    def of(cls, arm: Arm) -> ArmProbe:
         """A few instances of the arm's shortest phase, and models of its shape or a small one.
 
         They are always the same.
@@ -558,7 +558,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
     # Products this small only make threads wait for each other, longest on a busy machine.
     torch.set_num_threads(1)
     try:
-        probe = Probe.of(arm)
+        probe = ArmProbe.of(arm)
         for spec in arm.objective.visibility(probe.packed):
             yield check_context(probe, spec, f"{arm.name}, {spec.term}")
             yield check_own_label(probe, spec, f"{arm.name}, {spec.term}")
@@ -567,7 +567,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
         torch.set_num_threads(threads)
 
 
-def check_context(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
+def check_context(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
     """Change everything right of an instance's middle, then everything left of it."""
     arrays = probe.arrays()
     width = arrays["width"]
@@ -665,7 +665,7 @@ def _one_of_each(spec: VisibilitySpec, text_width: int, width: int) -> I64:
     return instance[middle] * width + slot[middle]
 
 
-def check_own_label(probe: Probe, spec: VisibilitySpec, name: str) -> Finding:
+def check_own_label(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
     """Change a predicted token in the text.
 
     Its prediction may change only where the objective leaves it visible.
@@ -710,7 +710,7 @@ def _of_spec(spec: VisibilitySpec, values: Values) -> Values:
     return values if spec.numbers is None else values[spec.numbers]
 
 
-def _count_seen_labels(probe: Probe, spec: VisibilitySpec) -> tuple[int, int]:
+def _count_seen_labels(probe: ArmProbe, spec: VisibilitySpec) -> tuple[int, int]:
     """How many predictions change with their own label, and how many were tried."""
     text = probe.packed.input_ids
     base = _of_spec(spec, probe.predictions(spec.model, probe.arrays()))
@@ -763,7 +763,7 @@ def _forms(packed: PackedInstances) -> dict[str, Form]:
     }
 
 
-def check_neighbours(probe: Probe) -> Finding:
+def check_neighbours(probe: ArmProbe) -> Finding:
     """Change every second sequence of the stream, or all padding, and look at the others.
 
     In both layouts.
@@ -789,7 +789,7 @@ def check_neighbours(probe: Probe) -> Finding:
     return first_finding("neighbours", probe.arm.name, good, figure, case)
 
 
-def _count_leaks(probe: Probe, model: str, form: Form) -> int:
+def _count_leaks(probe: ArmProbe, model: str, form: Form) -> int:
     """How many slots change with the text of other sequences, or of padding."""
     base = probe.states(model, form.stream, form.layout)
     num_leaks = 0

@@ -24,7 +24,7 @@ from clozelab.checks.arms import (
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
 from clozelab.checks.subject import ERROR, OK, WARNING, Case, Finding, Subject, first_finding
 from clozelab.checks.tasks import (
-    TextSample,
+    TaskNgrams,
     check_canary,
     check_contamination,
     check_labels,
@@ -131,7 +131,7 @@ def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterat
         if pairs is not None:
             pair_samples.append((arm, pairs))
             wanted_hashes += [pairs.a_hash, pairs.b_hash]
-    text_samples: list[TextSample] = []
+    text_samples: list[TaskNgrams] = []
     for task in subject.tasks:
         text_samples += sample_texts(task, corpus)
     wanted_hashes += [sample.hashes for sample in text_samples]

@@ -366,7 +366,7 @@ def _check_overlap(task: Task) -> Finding:
 
 
 @dataclass(frozen=True)
-class TextSample:
+class TaskNgrams:
     """The n-grams of some of a task's validation texts, in the corpus's own tokens."""
 
     task: str
@@ -376,7 +376,7 @@ class TextSample:
     num_texts: int  # that are looked for; texts of fewer tokens than an n-gram are not
 
 
-def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
+def sample_texts(task: Task, corpus: Corpus) -> Iterator[TaskNgrams]:
     """One sample a part of the task."""
     assert corpus.tokenizer is not None
     for part_name, texts in task.preview.validation.texts.items():
@@ -388,7 +388,7 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
                 hashes.append(of_text[_spread_places(len(of_text))])
         if hashes:
             owner = np.repeat(np.arange(len(hashes)), [len(of_text) for of_text in hashes])
-            yield TextSample(task.name, part_name, np.concatenate(hashes), owner, len(hashes))
+            yield TaskNgrams(task.name, part_name, np.concatenate(hashes), owner, len(hashes))
 
 
 @cache  # texts are of few lengths
@@ -397,7 +397,7 @@ def _spread_places(num_hashes: int) -> np.ndarray:
     return np.unique(np.linspace(0, num_hashes - 1, MAX_TEXT_NGRAMS).astype(np.int64))
 
 
-def check_contamination(sample: TextSample, corpus: Corpus, index: NgramIndex) -> Finding:
+def check_contamination(sample: TaskNgrams, corpus: Corpus, index: NgramIndex) -> Finding:
     """The share of texts that stand in the corpus, nearly word for word."""
     num_found = np.bincount(sample.text, weights=index.is_found(sample.hashes))  # n-grams of a text
     num_texts = int((num_found >= FOUND_FRACTION * np.bincount(sample.text)).sum())

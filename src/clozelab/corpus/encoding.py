@@ -27,7 +27,7 @@ from tokenizers.processors import TemplateProcessing
 
 from clozelab.corpus import tokenizer_files as files
 from clozelab.readers.lines import SURROGATES
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
 
 # of cached words, 100 MB; then anew (frequent words are back within a batch)
 CACHED_CHARACTERS = 4_000_000
@@ -145,7 +145,7 @@ class Tokenizer:
         self,
         path: Path,
         rules: ReadOnlyJson,
-        config: ReadOnlyJson,
+        config: PlainMapping,
         released: str | None = None,
         *,
         finds_added: bool = True,
@@ -188,7 +188,7 @@ class Tokenizer:
 
     # What it is made of
 
-    def _open(self, rules: ReadOnlyJson) -> Library:
+    def _open(self, rules: PlainMapping) -> Library:
         library = files.open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
@@ -511,8 +511,8 @@ class Tokenizer:
             files.CONFIG_FILE: files.json_bytes(self._exported_config()),
         }
 
-    def _exported_config(self) -> JsonObject:
-        config: JsonObject = {
+    def _exported_config(self) -> PlainDict:
+        config: PlainDict = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": 512,
         }

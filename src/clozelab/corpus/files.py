@@ -36,7 +36,7 @@ from clozelab.readers.records import NOT_UTF8, DamagedRow
 from clozelab.readers.records import Rows as Records
 from clozelab.readers.tables import COLUMNAR, FORMATS, open_table, table_format
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Shard(ABC):
     def num_bytes(self) -> int:
         return self.path.stat().st_size
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         """What decides the texts, as a manifest names it."""
         return {"name": self.name, **file_facts(self.path), "format": self.format}
 
@@ -186,7 +186,7 @@ class TextFile(Shard):
 class TableFile(Shard):
     """A row of a table is a document; an empty cell is an empty one."""
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         return {**super().identity(), "column": self.text_field}
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
@@ -212,7 +212,7 @@ class TableFile(Shard):
 class JsonLinesFile(TableFile):
     """An object a line is a document; not all objects need the same keys."""
 
-    def identity(self) -> JsonObject:
+    def identity(self) -> PlainDict:
         return Shard.identity(self)
 
     def _records(self, counts: CorpusCounts, advance: Advance) -> Records:
@@ -270,8 +270,12 @@ def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path],
     paths, num_left_out = matching_files(source.path, data_dir)
     if not paths:
         location = resolve_path(source.path, data_dir).absolute()
+        others = ""
+        if num_left_out:
+            others = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
         raise ValueError(
-            f"source {source.name}: no text files at {location}, nor from here\n{HOW_TO_GET}"
+            f"source {source.name}: no text files at {location}, nor from here{others}\n"
+            f"{HOW_TO_GET}"
         )
     return paths, num_left_out
 

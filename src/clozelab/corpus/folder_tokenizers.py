@@ -49,11 +49,11 @@ from clozelab.corpus.tokenizers import (
     ids_of,
     wordpiece_rules,
 )
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 # RoBERTa's template, before it has its tokens
-ROBERTA_PROCESSOR: ReadOnlyJson = {
+ROBERTA_PROCESSOR: PlainMapping = {
     "type": "ByteLevel",
     "add_prefix_space": False,
     "trim_offsets": True,
@@ -93,7 +93,7 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     )
 
 
-def _of_tokenizer_json(folder: Path, config: ReadOnlyJson) -> Tokenizer:
+def _of_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
     path = folder / TOKENIZER_FILE
     content = json_or_empty(path)
     rules = settled(path, content, config)
@@ -168,7 +168,7 @@ def _compare_settings(
             )
 
 
-def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
+def _of_vocab_txt(path: Path, config: PlainMapping) -> Tokenizer:
     """BERT's rules, with what tokenizer_config.json says of case, accents and Chinese characters.
 
     A folder of Google's, which has none of transformers' files, is read by the rules of the
@@ -194,7 +194,7 @@ def _of_vocab_txt(path: Path, config: ReadOnlyJson) -> Tokenizer:
     return _as_class_builds(path.parent, rules, config, plain)
 
 
-def _is_lowercase(folder: Path, entries: Sequence[str], config: ReadOnlyJson) -> bool:
+def _is_lowercase(folder: Path, entries: Sequence[str], config: PlainMapping) -> bool:
     """Whether text is lower-cased for a vocab.txt; ValueError where nothing says it."""
     lowercase = config.get("do_lower_case")
     if lowercase is not None:
@@ -208,7 +208,7 @@ def _is_lowercase(folder: Path, entries: Sequence[str], config: ReadOnlyJson) ->
     )
 
 
-def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
+def _of_vocab_json(path: Path, config: PlainMapping) -> Tokenizer:
     """RoBERTa's rules, with what tokenizer_config.json says of the space before a text."""
     prefix = bool(config.get("add_prefix_space"))
     plain = ByteBpeTokenizer.from_vocab(path.parent, False, prefix)
@@ -220,7 +220,7 @@ def _of_vocab_json(path: Path, config: ReadOnlyJson) -> Tokenizer:
 
 
 def _as_class_builds(
-    folder: Path, rules: ReadOnlyJson, config: ReadOnlyJson, plain: VocabularyTokenizer | None
+    folder: Path, rules: PlainMapping, config: PlainMapping, plain: VocabularyTokenizer | None
 ) -> Tokenizer:
     """The tokenizer that AutoTokenizer makes of a vocabulary and these rules.
 
@@ -235,7 +235,7 @@ def _as_class_builds(
     return Tokenizer(path, complete, config, released)
 
 
-def _ids_of_file(path: Path, entries: Sequence[str], config: ReadOnlyJson) -> dict[str, int]:
+def _ids_of_file(path: Path, entries: Sequence[str], config: PlainMapping) -> dict[str, int]:
     """Entry -> id; ValueError names the file where a role is no entry."""
     try:
         return ids_of(entries, _roles_in(config))
@@ -243,12 +243,12 @@ def _ids_of_file(path: Path, entries: Sequence[str], config: ReadOnlyJson) -> di
         raise ValueError(f"vocabulary file {path}: {error}") from None
 
 
-def _roles_in(config: ReadOnlyJson) -> list[str]:
+def _roles_in(config: PlainMapping) -> list[str]:
     """The names of the special tokens in a configuration that names them all."""
     return [content_of(config[f"{role}_token"]) for role in ROLES]
 
 
-def _with_usual_roles(config: ReadOnlyJson, tokens: Sequence[str]) -> JsonObject:
+def _with_usual_roles(config: PlainMapping, tokens: Sequence[str]) -> PlainDict:
     """tokenizer_config.json with the special tokens of the class where it names none."""
     complete = dict(config)
     # RoBERTa's classes have these beside the five.
@@ -260,7 +260,7 @@ def _with_usual_roles(config: ReadOnlyJson, tokens: Sequence[str]) -> JsonObject
     return complete
 
 
-def _number_of_types(config: ReadOnlyJson) -> str:
+def _number_of_types(config: PlainMapping) -> str:
     if reads_token_types(config):
         return "two"
     return "one"
@@ -290,7 +290,7 @@ def _ids_in(path: Path) -> Mapping[str, int]:
     return {line.removesuffix("\r"): number for number, line in enumerate(lines)}
 
 
-def _compare_vocabularies(folder: Path, model: ReadOnlyJson) -> None:
+def _compare_vocabularies(folder: Path, model: PlainMapping) -> None:
     """ValueError where a vocabulary beside tokenizer.json gives an id to another entry.
 
     Nobody could tell which of them was trained.

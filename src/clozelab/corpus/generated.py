@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import file_sha256
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import JsonObject, PlainDict, read_json
 
 MANIFEST = "generated.json"
 # what simple methods score on a task's validation files; lies beside them
@@ -59,7 +59,7 @@ def known_loss(
     *,
     seq_length: int,
     masking: tuple[float, float] | None,
-) -> JsonObject | None:
+) -> PlainDict | None:
     """The loss that no model can be below on average; None where none is known.
 
     The manifest speaks of words. From left to right the pieces of a word cost together what the

@@ -52,7 +52,7 @@ from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import MAX_WORD_CHARACTERS, Tokenizer, WordPieceTokenizer
 from clozelab.files.digests import digest, file_facts
 from clozelab.files.locks import exclusive_lock
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def plan_corpus(
     return CorpusPlan(name, folder, settings, shards, tokenizer, given_tokenizer)
 
 
-def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[JsonObject]:
+def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[PlainDict]:
     """What a manifest says of each source: its name, its field of text, and its files."""
     facts: list[JsonObject] = []
     for source in sources:
@@ -200,7 +200,7 @@ def _manifest_of(
     tokenizer: Tokenizer,
     writers: Mapping[str, ShardWriter],
     written: CorpusCounts,
-) -> JsonObject:
+) -> PlainDict:
     """How the corpus came about, and the checksums of its files."""
     num_tokens = sum(writer.num_tokens for writer in writers.values())
     num_unknown = 0
@@ -208,8 +208,8 @@ def _manifest_of(
     if tokenizer.unk_id >= 0:
         num_unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values())
     # The shards' files have been summed while they were written; the others are read now.
-    checksums: JsonObject = {}
-    splits: dict[str, JsonObject] = {}
+    checksums: PlainDict = {}
+    splits: dict[str, PlainDict] = {}
     for side in SPLITS:
         facts = dict(writers[side].facts)
         for file, entry in facts.pop("files").items():
@@ -219,7 +219,7 @@ def _manifest_of(
     others += sorted((folder / "tokenizer").iterdir())
     for path in others:
         checksums[path.relative_to(folder).as_posix()] = file_facts(path)
-    manifest: JsonObject = {
+    manifest: PlainDict = {
         "format_version": FORMAT_VERSION,
         "name": plan.name,
         "settings": plan.settings,

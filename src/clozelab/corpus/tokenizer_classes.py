@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 # They take tokenizer.json as it is, and read nothing else.
 GENERIC = "PreTrainedTokenizer"
@@ -103,7 +103,7 @@ CLASS_OF_MODEL: Mapping[str, str] = {
 }
 
 
-def class_name(config: ReadOnlyJson, model: ReadOnlyJson) -> str:
+def class_name(config: PlainMapping, model: PlainMapping) -> str:
     """The class, as AutoTokenizer chooses it; "" where no file says it.
 
     That is the one of tokenizer_config.json (`config`), else of config.json (`model`), else the one

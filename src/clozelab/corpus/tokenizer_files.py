@@ -16,7 +16,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_classes import TYPED_CLASSES, class_name, is_generic
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -62,7 +62,7 @@ def json_or_empty(path: Path) -> dict:
     return content
 
 
-def json_bytes(content: ReadOnlyJson) -> bytes:
+def json_bytes(content: PlainMapping) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -97,7 +97,7 @@ def type_of(node: ReadOnlyJson | None) -> str | None:
     return (node or {}).get("type")
 
 
-def settled(path: Path, rules: ReadOnlyJson, config: ReadOnlyJson) -> JsonObject:
+def settled(path: Path, rules: PlainMapping, config: ReadOnlyJson) -> JsonObject:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
     These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
@@ -122,7 +122,7 @@ def settled(path: Path, rules: ReadOnlyJson, config: ReadOnlyJson) -> JsonObject
     return _with_added_tokens(path, settled, config)
 
 
-def _settle_normalizer(settled: JsonObject, config: ReadOnlyJson) -> None:
+def _settle_normalizer(settled: JsonObject, config: PlainMapping) -> None:
     normalizer = settled.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
@@ -132,7 +132,7 @@ def _settle_normalizer(settled: JsonObject, config: ReadOnlyJson) -> None:
         settled["normalizer"] = changed
 
 
-def _effect_of(normalizer: ReadOnlyJson) -> JsonObject:
+def _effect_of(normalizer: PlainMapping) -> PlainDict:
     """BERT's rules without a null: null strips accents where text is lower-cased."""
     effect = {rule: normalizer.get(rule) for rule in BERT_RULES.values()}
     if effect["strip_accents"] is None:
@@ -141,7 +141,7 @@ def _effect_of(normalizer: ReadOnlyJson) -> JsonObject:
     return effect
 
 
-def _settle_prefix_space(settled: JsonObject, config: ReadOnlyJson) -> None:
+def _settle_prefix_space(settled: JsonObject, config: PlainMapping) -> None:
     splitter = settled.get("pre_tokenizer") or {}
     if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
         return
@@ -154,7 +154,7 @@ def _settle_prefix_space(settled: JsonObject, config: ReadOnlyJson) -> None:
         settled["post_processor"] = {**processor, "add_prefix_space": value}
 
 
-def _settle_template(settled: JsonObject, config: ReadOnlyJson) -> None:
+def _settle_template(settled: JsonObject, config: PlainMapping) -> None:
     """BERT's or RoBERTa's template where the file has none."""
     processor = settled.get("post_processor") or {}
     if processor.get("type") not in (None, "ByteLevel"):
@@ -190,7 +190,7 @@ def _settle_template(settled: JsonObject, config: ReadOnlyJson) -> None:
     }
 
 
-def _template_token(role: str, ids: Mapping[str, int], config: ReadOnlyJson) -> str:
+def _template_token(role: str, ids: Mapping[str, int], config: PlainMapping) -> str:
     """The token of a role by tokenizer_config.json, else the usual one that there is."""
     name = content_of(config.get(f"{role}_token"))
     if name:
@@ -198,15 +198,15 @@ def _template_token(role: str, ids: Mapping[str, int], config: ReadOnlyJson) -> 
     return next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
 
 
-def _special(name: str, type_id: int) -> JsonObject:
+def _special(name: str, type_id: int) -> PlainDict:
     return {"SpecialToken": {"id": name, "type_id": type_id}}
 
 
 def _with_added_tokens(
     path: Path,
-    settled: JsonObject,
+    settled: PlainDict,
     config: ReadOnlyJson,
-) -> JsonObject:
+) -> PlainDict:
     """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
     library = open_library(path, settled)
     vocabulary = library.get_vocab(with_added_tokens=True)
@@ -263,7 +263,7 @@ def _added_token(value: Json, special: bool | None = None) -> AddedToken:
     return AddedToken(value["content"], **flags)
 
 
-def content_of(value: Json) -> str:
+def content_of(value: object) -> str:
     """The text of a special token, given as such or as a node; "" where none is given."""
     if isinstance(value, dict):
         value = value.get("content")
@@ -272,7 +272,7 @@ def content_of(value: Json) -> str:
     return ""
 
 
-def open_library(path: Path, rules: ReadOnlyJson) -> Library:
+def open_library(path: Path, rules: PlainMapping) -> Library:
     """The library's tokenizer, which neither cuts nor pads."""
     try:
         library = Library.from_str(json.dumps(rules))
@@ -339,7 +339,7 @@ def word_splitter(
     return None, None
 
 
-def with_prefix_space(rules: ReadOnlyJson, value: bool) -> JsonObject:
+def with_prefix_space(rules: ReadOnlyJson, value: bool) -> PlainDict:
     """The same rules with the add_prefix_space of a ByteLevel set."""
     splitter = rules.get("pre_tokenizer") or {}
     if splitter.get("type") == "ByteLevel" and kind_of(rules) == "byte_bpe":
@@ -347,7 +347,7 @@ def with_prefix_space(rules: ReadOnlyJson, value: bool) -> JsonObject:
     return dict(rules)
 
 
-def inside_words(rules: ReadOnlyJson) -> JsonObject:
+def inside_words(rules: ReadOnlyJson) -> PlainDict:
     """The same rules for what goes on with a word: "ing" is "##ing", and has no space before it."""
     inner = {**with_prefix_space(rules, False), "added_tokens": []}
     if kind_of(rules) == "metaspace":

@@ -13,7 +13,7 @@ from clozelab.corpus.files import resolve_path
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, WordPieceTokenizer
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class TokenizerSettings:
             )
         return tokenizer
 
-    def identity(self, given: Tokenizer | None) -> JsonObject:
+    def identity(self, given: Tokenizer | None) -> PlainDict:
         """What decides the ids, wherever the file lies."""
         size = self.vocab_size
         vocabulary = None

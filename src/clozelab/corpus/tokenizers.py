@@ -38,7 +38,7 @@ from clozelab.corpus.tokenizer_files import (
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.readers.lines import SURROGATES
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -197,7 +197,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return _or_none(cls, rules, lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
-        config: JsonObject = {
+        config: PlainDict = {
             "tokenizer_class": self.library_class,
             "do_lower_case": self.lowercase,
             "strip_accents": None,
@@ -208,7 +208,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         vocabulary = "".join(f"{token}\n" for token in self.vocabulary)
         return {"vocab.txt": vocabulary.encode(), **self._rule_files(**config)}
 
-    def _identity(self) -> list[Json]:
+    def _identity(self) -> list[object]:
         return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
 
     def _rules_for_words(self) -> Library:
@@ -451,7 +451,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             **self._rule_files(**config),
         }
 
-    def _identity(self) -> list[Json]:
+    def _identity(self) -> list[object]:
         return [self.kind, self.vocabulary, self.merges, self.lowercase, self.add_prefix_space]
 
     def _rules_for_words(self) -> Library:
@@ -476,7 +476,7 @@ def byte_bpe_rules(model: models.BPE, lowercase: bool, add_prefix_space: bool) -
     return library
 
 
-def _has(node: ReadOnlyJson, **values: object) -> bool:
+def _has(node: PlainMapping, **values: object) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.readers.records import check_columns
 from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import read_json
@@ -121,7 +122,7 @@ def choose_columns(
 def trained_columns(run: Path) -> list[str]:
     """The columns of texts that a fine-tuned run read; none of what is no such run."""
     try:
-        return list(read_json(run / "run.json")["config"]["task"]["data"]["text_columns"])
+        return list(read_json(run / RUN_FILE)["config"]["task"]["data"]["text_columns"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

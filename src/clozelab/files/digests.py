@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import PlainDict
 
 
-def digest(value: Json) -> str:
+def digest(value: object) -> str:
     """sha256 hex of a JSON value in its canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -21,6 +21,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_facts(path: Path) -> JsonObject:
+def file_facts(path: Path) -> PlainDict:
     """A file's size and checksum, as manifests name them."""
     return {"size": path.stat().st_size, "sha256": file_sha256(path)}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clozelab.text.plain import ReadOnlyJson, read_json
 
+RUN_FILE = "run.json"  # the record of a run, in its folder
 # what a run calls the folders of its weights; those of single steps lie in encoders/
 FOLDER_NAMES = ("encoder", "generator", "model")
 GIVEN = ""
@@ -45,7 +46,7 @@ def _record_beside(folder: Path) -> ReadOnlyJson | None:
     else:
         return None
     try:
-        record = read_json(run_dir / "run.json")
+        record = read_json(run_dir / RUN_FILE)
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None

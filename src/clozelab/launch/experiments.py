@@ -38,7 +38,7 @@ from clozelab import hydra_compat
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, flatten
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 PAPER = "paper.yaml"
@@ -56,7 +56,7 @@ SEEDS = {
 }
 
 
-def inline_configs(experiment: Path) -> dict[str, JsonObject]:
+def inline_configs(experiment: Path) -> dict[str, PlainDict]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
     Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Another folder
@@ -83,7 +83,7 @@ def inline_configs(experiment: Path) -> dict[str, JsonObject]:
     return configs
 
 
-def _read_paper(experiment: Path) -> JsonObject | None:
+def _read_paper(experiment: Path) -> PlainDict | None:
     """What an experiment's file says; None where there is none, or no mapping in it."""
     file = experiment
     if not experiment.is_file():
@@ -98,7 +98,7 @@ def _read_paper(experiment: Path) -> JsonObject | None:
 
 
 @cache
-def _parsed(file: Path, version: tuple[int, int]) -> Json:  # noqa: ARG001
+def _parsed(file: Path, version: tuple[int, int]) -> object:  # noqa: ARG001
     """What a version of a file says, which nobody changes."""
     return yaml.load(own_text(file, file.parent), UniqueKeys)
 
@@ -121,7 +121,7 @@ def _deltas(
     return {"arm": arms, "row": rows, MEASURED: measured}
 
 
-def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, JsonObject]:
+def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, PlainDict]:
     """Return row -> its delta, which begins with the encoder of its arm.
 
     A floor has the shape of the first arm, and fresh weights.
@@ -134,7 +134,7 @@ def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, JsonObject]:
     trained = [row["arm"] for row in rows if row.get("arm")]
     deltas = {}
     for row in rows:
-        delta: JsonObject = {}
+        delta: PlainDict = {}
         if row.get("arm"):
             delta = {"encoder_arm": row["arm"], "initialisation": "pretrained"}
         elif trained:
@@ -181,7 +181,7 @@ def _sweep(
     names: Sequence[str],
     paper: ReadOnlyJson,
     columns: dict[str, str],
-) -> JsonObject:
+) -> PlainDict:
     """Return the primary configuration of a stage.
 
     It sweeps every arm or row x `columns` x seeds, and whatever `sweeps` in the paper says.
@@ -189,7 +189,7 @@ def _sweep(
     group = GROUPS[stage]
     changes = (paper.get("sweeps") or {}).get(stage) or {}
     swept = {group: ",".join(names)} | columns | SEEDS[stage]
-    settings: JsonObject = {"experiment": experiment.name}
+    settings: PlainDict = {"experiment": experiment.name}
     if experiment.is_file():
         settings["experiment"] = experiment.stem
     if stage == "pretrain":
@@ -210,7 +210,7 @@ def _sweep(
     }
 
 
-def _config(delta: ReadOnlyJson, experiment: Path) -> JsonObject:
+def _config(delta: PlainMapping, experiment: Path) -> JsonObject:
     """A delta as a file would say it: choices in its defaults list, all else nested.
 
     {"objective": "ltr", "model.hidden_size": 64} becomes {"defaults": ["_self_", {"override
@@ -321,7 +321,7 @@ def _leads_out(key: str, text: str) -> bool:
     return any(UPWARDS.search(value) for value in values)
 
 
-def check_values(config: ReadOnlyJson, texts: Iterable[tuple[str, str, str]]) -> None:
+def check_values(config: PlainMapping, texts: Iterable[tuple[str, str, str]]) -> None:
     """Refuse texts of an experiment that lead out of its folder once they are resolved.
 
     ValueError for them, and for one that could be resolved again. What lies below the user's own

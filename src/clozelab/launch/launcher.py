@@ -30,7 +30,7 @@ from clozelab.config import Composed
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
-from clozelab.launch.progress import Outlook, Pulse, job_key, plan_file
+from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
 from clozelab.metrics.metric import metric_of
 from clozelab.runs.outcome import (
@@ -98,12 +98,12 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             grace_seconds=self.grace_seconds,
             console=console,
             server=server,
-            outlook=self.outlook,
+            estimate=self.estimate,
         ).run()
 
     def prepare(self) -> None:
         self.sweep_dir = Path(str(self.master.of_hydra("sweep.dir")))
-        self.outlook = Outlook()
+        self.estimate = SweepEstimate()
         # what its jobs' tracker shows of the sweep so far
         self.rows: list[dict[str, object]] = []
         # How many jobs a search, which launches several times, has gone on without.
@@ -127,7 +127,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
                 check_direction(str(self.master.of_hydra("sweeper.direction")), config)
         wait_for_what_they_read(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
-        self._read_outlook(jobs)
+        self._read_estimate(jobs)
         exit_status = 0
         try:
             self.run_jobs(jobs, composed, console)
@@ -161,14 +161,14 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         composer = hydra_compat.JobComposer(self.context.config_loader, self.master)
         composed = []
         planned: list[PlannedJob] = []
-        pulse = Pulse(
+        heartbeat = Heartbeat(
             console,
             lambda: f"{self.verb}: {len(planned)} of {len(job_overrides)} jobs composed",
         )
         is_ready = False
         for overrides in job_overrides:
             # Hundreds of jobs take minutes: somebody may want to know that it goes on.
-            pulse.beat()
+            heartbeat.beat()
             config = composer.compose(overrides)
             composed.append(config)
             planned.append(plan_job(config, overrides))
@@ -228,11 +228,13 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, planned[0].overrides, num_left, self.sweep_dir)
 
-    def _read_outlook(self, jobs: Sequence[Job]) -> None:
+    def _read_estimate(self, jobs: Sequence[Job]) -> None:
         """Take the planned seconds of each job from the pre-flight's plan."""
-        self.outlook = Outlook.read(self.sweep_dir, self.verb, is_part=_is_part_of_reproduction())
+        self.estimate = SweepEstimate.read(
+            self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
+        )
         for job in jobs:
-            job.planned = self.outlook.planned.get(job_key(job.overrides))
+            job.planned = self.estimate.planned.get(job_key(job.overrides))
 
     def _exit_if_stopped(self, jobs: Sequence[Job], exit_status: int, console: Console) -> None:
         """Raise SystemExit where a signal, or trainer.max_time, has left jobs unfinished."""
@@ -325,7 +327,7 @@ def run_preflight(
     is_unwanted = os.environ.get(SKIP_DOCTOR, "0") not in ("", "0")
     if verb not in TRAININGS or not is_long or is_unwanted:
         return
-    pulse = Pulse(
+    heartbeat = Heartbeat(
         Console(stderr=True),
         lambda: f"{verb}: the pre-flight still looks at what was composed",
     )
@@ -333,7 +335,7 @@ def run_preflight(
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
     arguments = [*configuration_options(config), *_preflight_overrides(config, first_job)]
-    with pulse.in_background():
+    with heartbeat.in_background():
         status = run_verb(["doctor", verb, *arguments], environment=environment)
     if status in STOPPED:
         raise SystemExit(status)

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clozelab.config import Composed, Origin, scaled_phases
+from clozelab.config import Composed, Composition, scaled_phases
 from clozelab.launch.experiments import MEASURED
 from clozelab.runs.provenance import read_delta
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
@@ -65,7 +65,7 @@ def _refuse_idle_in_finetuning(config: ReadOnlyJson, overrides: Collection[str])
 
 
 def _refuse_idle_in_pretraining(
-    composed: Composed, origin: Origin, overrides: Mapping[str, str]
+    composed: Composed, origin: Composition, overrides: Mapping[str, str]
 ) -> None:
     """`steps_factor=` beside `phases=`, `size.RATIO=` of a model that takes no ratios, and what a
     given encoder brings with it.
@@ -94,7 +94,7 @@ def _refuse_idle_in_pretraining(
 
 def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -> None:
     """`model.KEY=` beside `encoder=FOLDER`; a longer encoder of it has positions of its own."""
-    given: JsonObject = {}
+    given: PlainDict = {}
     with suppress(OSError, ValueError):  # the stage says what is wrong with the folder
         given = read_json(Path(config["encoder"]).expanduser() / "config.json")
     given_type = str(given.get("model_type")).removeprefix("clozelab_")
@@ -130,7 +130,7 @@ def _refuse_fewer_positions(
 
 
 def _refuse_misfiled_encoder(
-    composed: Composed, origin: Origin, overrides: Collection[str]
+    composed: Composed, origin: Composition, overrides: Collection[str]
 ) -> None:
     """`encoder=FOLDER` in a row that stands for the encoder of an arm."""
     config = composed.values
@@ -158,7 +158,7 @@ def _refuse_misfiled_encoder(
 
 
 def _refuse_undone(
-    composed: Composed, origin: Origin, group: str, overrides: Mapping[str, str]
+    composed: Composed, origin: Composition, group: str, overrides: Mapping[str, str]
 ) -> None:
     """Whatever undoes the delta of the run's arm or row; `overrides` are by their key."""
     name = str(composed.values[group])
@@ -183,7 +183,7 @@ def _refuse_undone(
     )
 
 
-def _fixed_delta(config: ReadOnlyJson, origin: Origin, group: str, choice: str) -> JsonObject:
+def _fixed_delta(config: PlainMapping, origin: Composition, group: str, choice: str) -> JsonObject:
     """What an arm or a row fixes: dotted key -> value, "/group" -> choice.
 
     Not what it leaves open. A row's encoder is that of the whole run unless it says a fraction.
@@ -203,8 +203,8 @@ def _fixed_delta(config: ReadOnlyJson, origin: Origin, group: str, choice: str) 
 
 def _undone(
     composed: Composed,
-    choices: ReadOnlyJson,
-    delta: ReadOnlyJson,
+    choices: PlainMapping,
+    delta: PlainMapping,
     overrides: Mapping[str, str],
 ) -> Iterator[str]:
     """`key=value` of each setting and choice of a delta that the run has otherwise."""

@@ -32,9 +32,9 @@ from clozelab.launch.processes import (
     start_process,
 )
 from clozelab.launch.progress import (
-    NO_OUTLOOK,
-    Outlook,
-    Pulse,
+    NO_ESTIMATE,
+    Heartbeat,
+    SweepEstimate,
     counted,
     progress_line,
     seconds_left,
@@ -66,7 +66,7 @@ class ProcessPool:
         grace_seconds: that jobs get to save when they are stopped.
         console: gets a line of each job that has ended, and as a terminal how all stand.
         server: forks the jobs that may be forked; without one each is a new process.
-        outlook: the place of these jobs in all that runs.
+        estimate: the place of these jobs in all that runs.
     """
 
     jobs: Sequence[Job]
@@ -74,10 +74,10 @@ class ProcessPool:
     grace_seconds: float
     console: Console
     server: ForkServer | None = None
-    outlook: Outlook = NO_OUTLOOK
+    estimate: SweepEstimate = NO_ESTIMATE
 
     def __post_init__(self) -> None:
-        self.pulse = Pulse(self.console, self._line)
+        self.heartbeat = Heartbeat(self.console, self._line)
 
     def run(self) -> None:
         """Run every waiting job to its end.
@@ -90,7 +90,7 @@ class ProcessPool:
         screen: AbstractContextManager[Live | None] = nullcontext()
         if self.console.is_terminal:
             screen = Live(self._screen(), console=self.console, auto_refresh=False, transient=True)
-        with taken_signals() as signals, screen as live, self.pulse.in_background():
+        with taken_signals() as signals, screen as live, self.heartbeat.in_background():
             try:
                 # 50 times a second: notice what ended, start what may, show how it stands.
                 while not signals:
@@ -111,9 +111,9 @@ class ProcessPool:
             interrupt(signals[0])
 
     def _line(self) -> str:
-        """Say how far all is, for whoever watches no terminal: in a thread of the pulse."""
+        """Say how far all is, for whoever watches no terminal: in a thread of the heartbeat."""
         self._look_at_folders()
-        return progress_line(self.jobs, self.at_once, self.outlook)
+        return progress_line(self.jobs, self.at_once, self.estimate)
 
     def _start_waiting(self) -> None:
         """Start jobs in their order, as far as there is room and their folders are free."""
@@ -237,13 +237,13 @@ class ProcessPool:
         elif job.state != JobState.RUNNING:
             remark = f" after {duration(job.seconds)}  ({self._progress()})"
         say(f"{job.state:>8}  {job.name}{remark}", console=self.console)
-        self.pulse.spoken()
+        self.heartbeat.spoken()
 
     def _progress(self) -> str:
         """Say how many jobs have ended, of all that belong together, and the time left."""
         self._look_at_folders()
-        seconds = seconds_left(self.jobs, self.at_once, self.outlook)
-        return counted(self.jobs, self.outlook) + time_words(seconds)
+        seconds = seconds_left(self.jobs, self.at_once, self.estimate)
+        return counted(self.jobs, self.estimate) + time_words(seconds)
 
     def _screen(self) -> Text:
         """How far all is, and a line of each job that runs or is held, with its log's last words.

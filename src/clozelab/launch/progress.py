@@ -4,12 +4,11 @@ Jobs count by their planned seconds, not by their number: a plan beside the logs
 what comes before and after each sweep. Finished jobs correct the plan. Where nothing was planned
 all jobs count alike.
 
-Where nobody watches a terminal, a Pulse prints such a line at least every 30 seconds.
+Where nobody watches a terminal, a Heartbeat prints such a line at least every 30 seconds.
 """
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,16 +21,17 @@ from rich.console import Console
 from clozelab.launch.processes import Job, JobState
 from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import write_json
+from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.text.plain import read_json
 
-PULSE_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
+HEARTBEAT_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30
 SHOWN_RUNNING = 2  # jobs that a line names
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanPart:
     """One part of a plan: a stage, `doctor` or `report`.
 
     It has wall seconds in all, and seconds of each job. `is_relative`: no speed is known, and those
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class SweepEstimate:
     """The place of one sweep in all that runs.
 
     There are jobs before and after it, and seconds planned for what comes after.
@@ -59,7 +59,7 @@ class Outlook:
     is_relative: bool = False
 
     @classmethod
-    def read(cls, folder: Path, stage: str, *, is_part: bool) -> Outlook:
+    def read(cls, folder: Path, stage: str, *, is_part: bool) -> SweepEstimate:
         """From the plan in a folder; where there is none, or a damaged one, nothing is planned.
 
         Args:
@@ -71,10 +71,10 @@ class Outlook:
             file = plan_file(None)
         try:
             plan = read_json(folder / file)
-            stage_plans = [Part(**stage_plan) for stage_plan in plan["parts"]]
+            stage_plans = [PlanPart(**stage_plan) for stage_plan in plan["parts"]]
             index = [stage_plan.name for stage_plan in stage_plans].index(stage)
         except (OSError, ValueError, KeyError, TypeError):
-            return NO_OUTLOOK
+            return NO_ESTIMATE
         # A plan of a sweep on its own has that part alone.
         current = stage_plans[index]
         after = stage_plans[index + 1 :]
@@ -84,7 +84,7 @@ class Outlook:
         return cls(current.jobs, jobs_before, jobs_after, seconds_after, current.is_relative)
 
 
-NO_OUTLOOK = Outlook()
+NO_ESTIMATE = SweepEstimate()
 
 
 def plan_file(stage: str | None) -> str:
@@ -94,7 +94,7 @@ def plan_file(stage: str | None) -> str:
     return f"plan-{stage}.json"
 
 
-def write_plan(folder: Path, parts: Sequence[Part], stage: str | None = None) -> None:
+def write_plan(folder: Path, parts: Sequence[PlanPart], stage: str | None = None) -> None:
     """Keep a plan for the sweeps that will run with this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / plan_file(stage), {"parts": [vars(part) for part in parts]})
@@ -105,17 +105,7 @@ def job_key(overrides: Iterable[str]) -> str:
     return " ".join(overrides)
 
 
-def makespan(durations: Sequence[float], at_once: int) -> float:
-    """Return the wall time of jobs that are started in order, so many at a time."""
-    # When each of the places is free again: the next job takes the one that is free first.
-    # Three jobs of 2 s, two at once: [0, 0], [0, 2], [2, 2], [2, 4], so 4 s in all.
-    free = [0.0] * max(1, at_once)
-    for seconds in durations:
-        heapq.heappush(free, heapq.heappop(free) + seconds)
-    return max(free)
-
-
-def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float | None:
+def seconds_left(jobs: Sequence[Job], at_once: int, estimate: SweepEstimate) -> float | None:
     """Return how long the jobs that are left take, and what comes after them.
 
     None where nothing says so. Jobs without a plan are taken to be as long as the planned ones are
@@ -124,22 +114,34 @@ def seconds_left(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> float |
     """
     left = [job for job in jobs if job.state.is_left]
     if not left:
-        return outlook.seconds_after or None
+        return estimate.seconds_after or None
     sizes = _sizes(jobs)
     if sizes is None:
         return None
     has_plan = any(job.planned is not None for job in jobs)
-    is_planned = has_plan and not outlook.is_relative
+    is_planned = has_plan and not estimate.is_relative
     pace = _pace(jobs, sizes, is_planned=is_planned)
     # those that run have begun before those that wait
     in_order = sorted(left, key=lambda job: not job.is_working)
-    remaining = [_remaining(job, pace * sizes[job.name]) for job in in_order]
-    if not is_planned and 0.0 in remaining:
-        return None  # without a plan, a job that does not say how far it is may take any time
-    seconds = makespan(remaining, min(at_once, len(left)))
+    forecasts = [_forecast(job, pace * sizes[job.name], is_planned=is_planned) for job in in_order]
+    seconds = wall_seconds_left(forecasts, at_once)
+    if seconds is None:
+        return None
     if is_planned:
-        seconds += pace * outlook.seconds_after
+        seconds += pace * estimate.seconds_after
     return seconds or None
+
+
+def _forecast(job: Job, seconds: float, *, is_planned: bool) -> JobForecast:
+    """Return what is known of one job that is left, of which so many seconds are expected.
+
+    Without a plan, one that has taken longer and does not say how far it is may take any time.
+    """
+    expected: float | None = seconds
+    if not is_planned and seconds <= job.work_seconds:
+        expected = None
+    measured = job.progress.seconds_left if job.is_working else None
+    return JobForecast(expected, job.work_seconds, measured)
 
 
 def _sizes(jobs: Sequence[Job]) -> dict[str, float] | None:
@@ -178,32 +180,22 @@ def _pace(jobs: Sequence[Job], sizes: Mapping[str, float], *, is_planned: bool) 
     return pace
 
 
-def _remaining(job: Job, expected: float) -> float:
-    """Return the seconds that one job still takes.
-
-    0 where it has taken longer than expected and does not say how far it is.
-    """
-    if job.is_working and job.progress.seconds_left is not None:
-        return job.progress.seconds_left
-    return max(0.0, expected - job.work_seconds)
-
-
-def progress_line(jobs: Sequence[Job], at_once: int, outlook: Outlook) -> str:
+def progress_line(jobs: Sequence[Job], at_once: int, estimate: SweepEstimate) -> str:
     """`12 of 48 done, 2 run (pretrain/mlm/seed-2 step 400 of 1,000, ...), about 6.0 min left`."""
     running = [job for job in jobs if job.is_working]
-    line = counted(jobs, outlook)
+    line = counted(jobs, estimate)
     if running:
         names = [_named(job) for job in running[:SHOWN_RUNNING]]
         if len(running) > SHOWN_RUNNING:
             names.append("...")
         line += f", {len(running)} run ({', '.join(names)})"
-    return line + time_words(seconds_left(jobs, at_once, outlook))
+    return line + time_words(seconds_left(jobs, at_once, estimate))
 
 
-def counted(jobs: Sequence[Job], outlook: Outlook) -> str:
+def counted(jobs: Sequence[Job], estimate: SweepEstimate) -> str:
     """`12 of 48 done`, of all sweeps that belong together."""
-    ended = outlook.jobs_before + sum(not job.state.is_left for job in jobs)
-    total = outlook.jobs_before + len(jobs) + outlook.jobs_after
+    ended = estimate.jobs_before + sum(not job.state.is_left for job in jobs)
+    total = estimate.jobs_before + len(jobs) + estimate.jobs_after
     return f"{ended} of {total} done"
 
 
@@ -222,8 +214,8 @@ def _named(job: Job) -> str:
 
 
 @dataclass
-class Pulse:
-    """Prints a line wherever PULSE_SECONDS have passed since the last one.
+class Heartbeat:
+    """Prints a line wherever HEARTBEAT_SECONDS have passed since the last one.
 
     It does not where a terminal shows more anyway. Whoever prints for other reasons says so by
     `spoken`. `beat` is called from a loop; `in_background` beats in a thread.
@@ -239,7 +231,7 @@ class Pulse:
 
     def beat(self) -> None:
         """Print the line if it is due."""
-        if self.console.is_terminal or time.monotonic() - self._spoken < PULSE_SECONDS:
+        if self.console.is_terminal or time.monotonic() - self._spoken < HEARTBEAT_SECONDS:
             return
         say(self.line(), console=self.console)
         self.spoken()
@@ -250,7 +242,7 @@ class Pulse:
         ended = threading.Event()
 
         def work() -> None:
-            while not ended.wait(min(1.0, PULSE_SECONDS)):
+            while not ended.wait(min(1.0, HEARTBEAT_SECONDS)):
                 self.beat()
 
         thread = threading.Thread(target=work, daemon=True)

@@ -18,7 +18,7 @@ from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 from clozelab.training.host import require_package, usable_cores
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class RayLauncher(SweepLauncher):
         import ray  # an extra, and seconds of start-up
 
         # Without an address Ray begins on this machine, and sees cores that we may not use.
-        options: JsonObject = {}
+        options: PlainDict = {}
         if self.address is None:
             options = {"num_cpus": usable_cores(), "include_dashboard": False}
         ray.init(address=self.address, log_to_driver=False, configure_logging=False, **options)

@@ -25,7 +25,7 @@ from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
 from clozelab.runs.record import write_json
 from clozelab.terminal import say
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.text.redaction import redacted_words
 from clozelab.training.host import require_package
 
@@ -113,7 +113,7 @@ class SlurmLauncher(SweepLauncher):
                     " export it, say '${oc.env:NAME}'"
                 )
 
-    def _hand_over(self, job: Job, remote: RemoteJob, resources: ReadOnlyJson) -> RemoteProcess:
+    def _hand_over(self, job: Job, remote: RemoteJob, resources: PlainMapping) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder.
 
         ValueError where that one has other words.
@@ -146,7 +146,7 @@ class SlurmLauncher(SweepLauncher):
             job.is_resumed = True
             return SubmittedJob(earlier, self.queue)
 
-    def _submit(self, remote: RemoteJob, resources: ReadOnlyJson) -> SubmititJob[int]:
+    def _submit(self, remote: RemoteJob, resources: PlainMapping) -> SubmititJob[int]:
         """Let submitit hand a job over; returns its job."""
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor
@@ -190,7 +190,7 @@ class SlurmLauncher(SweepLauncher):
         return job
 
 
-def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> JsonObject:
+def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> PlainDict:
     """Return what one job asks for, in the words of submitit's executor of that cluster.
 
     Values of None are left out.
@@ -209,7 +209,7 @@ def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> J
     return {key: value for key, value in resources.items() if value is not None}
 
 
-def _local_resources(asked: ReadOnlyJson, gpus: int | None, trainer: ReadOnlyJson) -> JsonObject:
+def _local_resources(asked: PlainMapping, gpus: int | None, trainer: ReadOnlyJson) -> PlainDict:
     """In the words of submitit's LocalExecutor."""
     nodes = int(trainer.get("num_nodes", 1))
     if nodes > 1:
@@ -225,9 +225,9 @@ def _local_resources(asked: ReadOnlyJson, gpus: int | None, trainer: ReadOnlyJso
     }
 
 
-def _slurm_resources(asked: JsonObject, gpus: int | None, trainer: ReadOnlyJson) -> JsonObject:
+def _slurm_resources(asked: PlainDict, gpus: int | None, trainer: ReadOnlyJson) -> PlainDict:
     """In the words of submitit's SlurmExecutor; what it calls as we do is passed on."""
-    resources: JsonObject = {
+    resources: PlainDict = {
         "time": asked.pop("timeout_min"),
         "nodes": int(trainer.get("num_nodes", 1)),
         # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.

@@ -33,7 +33,7 @@ from clozelab.schema import PretrainConfig
 from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping
 from clozelab.text.redaction import redacted_words
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
@@ -83,7 +83,7 @@ def compose(
     return Composed.of(whole)
 
 
-def phase_objectives(cfg: PretrainConfig) -> list[JsonObject]:
+def phase_objectives(cfg: PretrainConfig) -> list[PlainDict]:
     """Return the objective of each phase as a node.
 
     A phase may name another objective (`ltr`), or change settings of the run's own (`{token:
@@ -99,7 +99,7 @@ def phase_objectives(cfg: PretrainConfig) -> list[JsonObject]:
     return nodes
 
 
-def _named_objective(name: str, cfg: PretrainConfig) -> JsonObject:
+def _named_objective(name: str, cfg: PretrainConfig) -> PlainDict:
     """Compose it as on a command line, but for what the run and its scale say of every one."""
     hydra = GlobalHydra.instance()
     if hydra.is_initialized():
@@ -113,7 +113,7 @@ def _named_objective(name: str, cfg: PretrainConfig) -> JsonObject:
     return to_plain(composed.objective)
 
 
-def _changed_objective(changes: ReadOnlyJson, run_objective: JsonObject, number: int) -> JsonObject:
+def _changed_objective(changes: PlainMapping, run_objective: PlainDict, number: int) -> PlainDict:
     """Return the run's objective with the changes of phase `number`."""
     try:
         merged = OmegaConf.merge(OmegaConf.create(run_objective, flags={"struct": True}), changes)
@@ -142,7 +142,7 @@ class Sweep:
         master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
         self.master = Composed.of(master)
         self.composer = hydra_compat.JobComposer(loader, self.master)
-        self._settings: dict[tuple[str, ...], JsonObject] = {}
+        self._settings: dict[tuple[str, ...], PlainDict] = {}
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from clozelab import hydra_compat
 from clozelab.launch.sweep import named_jobs
 from clozelab.terminal import say
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping
 from clozelab.training.host import require_package
 
 
@@ -47,7 +47,7 @@ class OptunaSweeper(hydra_compat.SweepPlugin, Sweeper):
 
     def __init__(
         self,
-        sampler: ReadOnlyJson,
+        sampler: PlainMapping,
         direction: str,
         num_trials: int,
         trials_at_once: int,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Of all modules: a strange folder's config.json names some, and must run nothing else.
@@ -33,7 +33,7 @@ class ModuleSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, node: ModuleSpec | ReadOnlyJson, where: str) -> ModuleSpec:
+    def of(cls, node: ModuleSpec | PlainMapping, where: str) -> ModuleSpec:
         """From `{_target_: address, option: value}`, as YAML and config.json say it."""
         if isinstance(node, ModuleSpec):
             return node
@@ -50,7 +50,7 @@ class ModuleSpec:
                 options.append((str(name), tuple(value) if isinstance(value, list) else value))
         return cls(target, tuple(sorted(options)))
 
-    def node(self) -> JsonObject:
+    def node(self) -> PlainDict:
         """As YAML and config.json say it."""
         return {"_target_": self.target, **dict(self.options)}
 
@@ -220,7 +220,7 @@ class EncoderConfig:
         """Whether a matrix stands between embeddings and layers."""
         return self.projects_embeddings or self.embedding_size != self.hidden_size
 
-    def to_dict(self) -> JsonObject:
+    def to_dict(self) -> PlainDict:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping
 
 _LOG = logging.getLogger(__name__)
 # Of a value that a sentence shows.
@@ -82,7 +82,7 @@ HARMLESS = frozenset(
     ).split()
 )
 # Features of any class that are not here -> the value without them; all that is false says so, too.
-ABSENT: ReadOnlyJson = {
+ABSENT: PlainMapping = {
     "adapters": None,
     "add_cross_attention": False,
     "auto_map": None,
@@ -115,7 +115,7 @@ def says_otherwise(given: Any, value: Any) -> bool:
     return given != value and bool(given or value)
 
 
-def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
+def require_values(values: PlainMapping, expected: PlainMapping) -> None:
     """ValueError names a key of config.json that has another value than the one we have.
 
     A key that is not there is as expected. Where a feature's absence is expected, anything false
@@ -134,7 +134,7 @@ def require_values(values: ReadOnlyJson, expected: ReadOnlyJson) -> None:
         raise ValueError(f"{key} is {_shown(given)}, {problem}: {_WAYS.get(key, advice)}")
 
 
-def require_one_spelling(values: ReadOnlyJson, spellings: Mapping[str, str]) -> None:
+def require_one_spelling(values: PlainMapping, spellings: Mapping[str, str]) -> None:
     """ValueError where BERT's name of a size contradicts the family's own; `spellings`: both."""
     for name, own_name in spellings.items():
         given = values.get(name)
@@ -145,7 +145,7 @@ def require_one_spelling(values: ReadOnlyJson, spellings: Mapping[str, str]) -> 
             )
 
 
-def unknown_keys(values: ReadOnlyJson, known: frozenset[str]) -> tuple[str, ...]:
+def unknown_keys(values: PlainMapping, known: frozenset[str]) -> tuple[str, ...]:
     """Keys that say something, and that nobody knows; `known`: those of the family."""
     names = []
     for key, value in values.items():

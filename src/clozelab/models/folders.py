@@ -38,7 +38,7 @@ from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.leftovers import HARMLESS, TASK_KINDS, foreign_tensors, named_few
 from clozelab.models.locate import CONFIG_FILE, config_path
 from clozelab.models.registry import family_for, family_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainMapping, ReadOnlyJson, read_json
 
 WEIGHTS_FILE = "model.safetensors"
 CHECKSUMS_FILE = "checksums.json"
@@ -87,7 +87,7 @@ def save_encoder_folder(
     *,
     heads: Mapping[str, nn.Module],
     tokenizer_files: Mapping[str, str | bytes],
-    extra_config: ReadOnlyJson,
+    extra_config: PlainMapping,
     with_pooler: bool = True,
     dtype: str = "float32",
 ) -> None:
@@ -133,7 +133,7 @@ def save_encoder_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_json(path: Path, values: ReadOnlyJson, sort_keys: bool = False) -> None:
+def _write_json(path: Path, values: PlainMapping, sort_keys: bool = False) -> None:
     text = json.dumps(values, indent=2, sort_keys=sort_keys)
     path.write_text(text + "\n", encoding="utf-8")
 

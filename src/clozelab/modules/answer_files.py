@@ -21,8 +21,7 @@ from clozelab.files.atomic import atomic_open, atomic_write_lines
 from clozelab.modules.answers import Result, Unanswered, columns_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.delimited import csv_line
-from clozelab.readers.rows import Row, RowFile
-from clozelab.readers.tables import COLUMNAR, open_table
+from clozelab.readers.records import Row, Table
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
@@ -35,7 +34,7 @@ ANSWER_KEYS = ("prediction", "error")
 Answered = Iterable[tuple[Row, object]]
 
 
-def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
+def write_answers(out: Path, file: Table, answered: Answered, array_name: str) -> None:
     """Write one file, whole or not at all.
 
     Its suffix says what it is; of any other suffix it is a line of text for each answer.
@@ -56,7 +55,7 @@ def write_answers(out: Path, file: RowFile, answered: Answered, array_name: str)
         atomic_write_lines(out, _text_lines(answered))
 
 
-def print_answers(file: RowFile, answered: Answered, array_name: str, *, is_json: bool) -> None:
+def print_answers(file: Table, answered: Answered, array_name: str, *, is_json: bool) -> None:
     """Print as a table what came as one, and lines of anything else."""
     if file.is_table and not is_json:
         suffix = {"tsv": ".tsv"}.get(file.form, ".csv")
@@ -76,7 +75,7 @@ def to_json_value(answer: Any) -> Json:
     return answer.to_dict()
 
 
-def json_lines(file: RowFile, answered: Answered) -> Iterator[str]:
+def json_lines(file: Table, answered: Answered) -> Iterator[str]:
     """A line for each answer; stderr says once which given keys are replaced."""
     replaced: set[str] = set()
     for row, answer in answered:
@@ -141,7 +140,7 @@ def _best_tokens(mask: Iterable[ReadOnlyJson]) -> str:
 
 def write_delimited(
     target: IO[str],
-    file: RowFile,
+    file: Table,
     answered: Answered,
     array_name: str,
     suffix: str,
@@ -211,7 +210,7 @@ def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, Json
         yield row, {name: cells.get(name) for name in names}
 
 
-def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
+def _given_columns(file: Table, answer_names: Iterable[str]) -> list[str]:
     """Columns that stay; one that is called as an answer's is replaced, and stderr says so."""
     of_answers = set(answer_names)
     columns = _columns_of(file)
@@ -221,25 +220,25 @@ def _given_columns(file: RowFile, answer_names: Iterable[str]) -> list[str]:
     return [name for name in columns if name not in of_answers]
 
 
-def _tell_replaced(file: RowFile, names: Sequence[str]) -> None:
+def _tell_replaced(file: Table, names: Sequence[str]) -> None:
     print(
         f"{file.name}: the column {', '.join(names)} is replaced by the answers'",
         file=sys.stderr,
     )
 
 
-def _columns_of(file: RowFile) -> list[str]:
+def _columns_of(file: Table) -> list[str]:
     """The given columns; of objects the keys of all, in the order in which they come up.
 
     A table's header stands first, so the objects are gone through before they are answered.
     """
     if file.form != "jsonl":
         return file.columns
-    records = (row.record for row in file.rows() if row.problem is None)
+    records = (row.record for row in file.placed_rows() if row.problem is None)
     return list(dict.fromkeys(chain.from_iterable(records)))
 
 
-def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str) -> None:
+def write_parquet(out: Path, file: Table, answered: Answered, array_name: str) -> None:
     """Write the given columns with the types that they have, then those of the answers."""
     import pyarrow
     from pyarrow import parquet
@@ -250,9 +249,7 @@ def write_parquet(out: Path, file: RowFile, answered: Answered, array_name: str)
     for name in _given_columns(file, answer_columns):
         columns[name] = [row.record.get(name) for row, _ in lines]
     # Of a table without types (.csv) pyarrow finds them by the values, as of the answers.
-    types = {}
-    if file.form in COLUMNAR:
-        types = dict(open_table(Path(file.name), file.form).types)
+    types = dict(file.types)
     for name in answer_columns:
         types.pop(name, None)
     columns |= answer_columns

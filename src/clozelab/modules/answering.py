@@ -28,7 +28,7 @@ from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.lines import whole_characters
-from clozelab.readers.rows import Row, RowFile
+from clozelab.readers.records import Row, Table
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
 
 
 def roles_of_file(
-    file: RowFile, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
+    file: Table, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
 ) -> dict[str, str]:
     """Role -> the column of a file that has it, or the key of the command line that gives it.
 
@@ -188,7 +188,7 @@ def _constants(values: Mapping[str, str]) -> dict[str, str]:
     return {key: values[key] for key in CONSTANT_ROLES if key in values}
 
 
-def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> None:
+def _refuse_constants(constants: Mapping[str, str], file: Table, act: str) -> None:
     for key, value in constants.items():
         if key in file.columns:
             raise ValueError(
@@ -204,7 +204,7 @@ def _refuse_constants(constants: Mapping[str, str], file: RowFile, act: str) -> 
 
 
 def rows_of(
-    file: RowFile,
+    file: Table,
     roles: Mapping[str, str],
     act: str,
     values: Mapping[str, str],
@@ -218,7 +218,7 @@ def rows_of(
     constants = _constants(values)
     # Objects whose texts are found by their keys may each have others.
     has_own_keys = file.form == "jsonl" and "text" not in values
-    for row in file.rows():
+    for row in file.placed_rows():
         record = {**row.record, **constants}
         problem = row.problem
         if problem is None:
@@ -249,14 +249,16 @@ def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str
     return None
 
 
-def row_of_command_line(values: Mapping[str, str]) -> RowFile:
+def row_of_command_line(values: Mapping[str, str]) -> Table:
     """The one text of a command line, as a file of one row."""
     # A terminal's bytes that are not UTF-8 come as halves of characters.
     record = {key: whole_characters(values[key]) for key in TEXT_KEYS if key in values}
-    return RowFile("text=", "jsonl", list(record), lambda: iter([(1, record)]), _place="text")
+    return Table(
+        Path("text="), "jsonl", list(record), lambda *_: iter([(1, record)]), place_format="text"
+    )
 
 
-def roles_of_command_line(file: RowFile, act: str) -> dict[str, str]:
+def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
     """What the words of a command line are read as.
 
     ValueError where one is missing, or is nothing for the act.

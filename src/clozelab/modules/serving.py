@@ -20,7 +20,7 @@ from clozelab.modules import answering
 from clozelab.modules.answer_files import to_json_value
 from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import parse_json
-from clozelab.readers.rows import Row
+from clozelab.readers.records import Row
 from clozelab.text.did_you_mean import require_choice
 from clozelab.text.plain import JsonObject
 

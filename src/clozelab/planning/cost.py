@@ -21,7 +21,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
-from clozelab.launch.progress import Part, job_key, makespan
+from clozelab.launch.progress import PlanPart, job_key
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.planning.jobs import (
@@ -46,9 +46,10 @@ from clozelab.planning.steps import Step
 from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
+from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
@@ -113,7 +114,7 @@ class TaskFiles:
         read: reads them, by the settings of a stage.
     """
 
-    def __init__(self, read: Callable[[ReadOnlyJson], TaskPreview]) -> None:
+    def __init__(self, read: Callable[[PlainMapping], TaskPreview]) -> None:
         self.read = read
         self._samples: dict[str, Samples] = {}
 
@@ -133,7 +134,7 @@ class TaskFiles:
         self._samples[key] = samples
         return samples
 
-    def _preview(self, settings: ReadOnlyJson) -> TaskPreview | None:
+    def _preview(self, settings: PlainMapping) -> TaskPreview | None:
         if settings.get("hub"):  # an evaluation has none
             return None
         try:
@@ -189,20 +190,14 @@ class Costing:
 
         It is None where a speed is not known.
         """
-        durations = []
+        jobs: list[JobForecast] = []
         for shape in self.of(verb):
-            count = shape.count
-            if only_left:
-                count = shape.left
-            if not count:
-                continue
-            if shape.seconds is None:
-                return None
-            durations += [shape.seconds] * count
+            count = shape.left if only_left else shape.count
+            jobs += [JobForecast(shape.seconds)] * count
         at_once = 1
         if verb in self.pools:
             at_once = self.pools[verb].at_once
-        return makespan(durations, at_once)
+        return wall_seconds_left(jobs, at_once)
 
     def left(self, verb: str) -> int:
         return sum(shape.left for shape in self.of(verb))
@@ -565,7 +560,7 @@ def parts_of(
     steps: Sequence[Step],
     opening: float,
     preparing: float,
-) -> list[Part] | None:
+) -> list[PlanPart] | None:
     """The parts of a reproduction, or of one sweep, with what each takes by the clock.
 
     It is None where a speed is unknown.
@@ -583,20 +578,20 @@ def parts_of(
     plan = []
     for step in steps:
         if not step.is_sweep:
-            plan.append(Part("prepare", preparing))
+            plan.append(PlanPart("prepare", preparing))
             continue
         # The pre-flight is before the first sweep.
         if is_reproduction and not any(part.name == "doctor" for part in plan):
-            plan.append(Part("doctor", times["doctor"] * opening))
+            plan.append(PlanPart("doctor", times["doctor"] * opening))
         seconds = costing.wall(step.verb, only_left=True)
         if seconds is None:
             return None
         start = times[step.verb] * opening
         if costing.pools[step.verb].forks and costing.left(step.verb):
             start = max(start, start_seconds("server", forks=True))
-        plan.append(Part(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
+        plan.append(PlanPart(step.verb, start + seconds, job_seconds(costing.of(step.verb))))
     if is_reproduction:
-        plan.append(Part("report", times["report"] * opening))
+        plan.append(PlanPart("report", times["report"] * opening))
     return plan
 
 
@@ -608,7 +603,7 @@ def job_seconds(shapes: Iterable[Shape]) -> dict[str, float]:
     return seconds_of
 
 
-def sizes(costing: Costing, verb: str) -> Part:
+def sizes(costing: Costing, verb: str) -> PlanPart:
     """How long the jobs of one stage take.
 
     Where no speed is known: how large they are beside each other.
@@ -616,10 +611,10 @@ def sizes(costing: Costing, verb: str) -> Part:
     shapes = costing.of(verb)
     seconds = costing.wall(verb, only_left=True)
     if seconds is not None:
-        return Part(verb, seconds, job_seconds(shapes))
+        return PlanPart(verb, seconds, job_seconds(shapes))
     work: dict[str, float] = {}
     for shape in shapes:
         if shape.flops is None:
-            return Part(verb, 0.0)
+            return PlanPart(verb, 0.0)
         work |= dict.fromkeys(map(job_key, shape.jobs), shape.flops)
-    return Part(verb, 0.0, work, is_relative=True)
+    return PlanPart(verb, 0.0, work, is_relative=True)

@@ -29,7 +29,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
@@ -135,7 +135,7 @@ class Shape(ABC):
     def result_bytes(self) -> int:
         """Of a run folder."""
 
-    def hardware(self) -> JsonObject:
+    def hardware(self) -> PlainDict:
         """What decides a speed of the trainer's settings; a measurement has one process."""
         trainer = self.settings["trainer"]
         return {
@@ -252,7 +252,7 @@ class Arm(Shape):
     phases: Sequence[Mapping[str, int]]
     corpus: Corpus
     objectives: Sequence[Objective] = ()
-    nodes: Sequence[ReadOnlyJson] = ()
+    nodes: Sequence[PlainMapping] = ()
 
     @property
     def longest(self) -> int:
@@ -590,7 +590,7 @@ class TaskJob(Shape):
         length = self.lengths.tokens / self.lengths.inputs
         batch_size = int(self.settings["global_batch_size"])
         hardware = self.hardware()
-        question: JsonObject = {
+        question: PlainDict = {
             "model": self.encoder.to_dict(),
             "batch_size": batch_size,
             "hardware": hardware,
@@ -616,7 +616,7 @@ class TaskJob(Shape):
 
 
 def forward_request(
-    encoder: EncoderConfig, length: float, data: ReadOnlyJson, hardware: ReadOnlyJson
+    encoder: EncoderConfig, length: float, data: ReadOnlyJson, hardware: PlainMapping
 ) -> Request:
     """An encoder's passes over inputs of so many tokens, in batches as a task's data has them."""
     # rounded up to a power of two, so that like inputs share one

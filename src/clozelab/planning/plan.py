@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clozelab.launch.progress import Part, plan_file, write_plan
+from clozelab.launch.progress import PlanPart, plan_file, write_plan
 from clozelab.launch.sweep import Sweep
 from clozelab.planning.budget import parse_budget, parse_difference
 from clozelab.planning.steps import Step, make_steps, step_of
@@ -48,7 +48,7 @@ class Plan:
     steps: Sequence[Step]
     runs: Runs
     costing: Costing
-    parts: list[Part] | None
+    parts: list[PlanPart] | None
 
     @property
     def sweeps(self) -> dict[str, Sweep]:
@@ -109,7 +109,7 @@ def make_plan(args: ParsedArgs) -> Plan:
     return Plan(args, budget, difference, experiment, steps, runs, costing, parts)
 
 
-def keep_plan(folder: Path, parts: Sequence[Part] | None) -> None:
+def keep_plan(folder: Path, parts: Sequence[PlanPart] | None) -> None:
     """Leave a plan for the sweeps of a reproduction to count by.
 
     An older one goes where the time is not known.

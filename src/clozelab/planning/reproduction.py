@@ -20,7 +20,7 @@ from rich.markup import escape
 from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_folders
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
-from clozelab.launch.progress import Pulse, plan_file
+from clozelab.launch.progress import Heartbeat, plan_file
 from clozelab.planning.next_seed import nearest, next_seed, steps_with_seeds
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report.judging import judge
@@ -78,8 +78,8 @@ def run_round(
             return status, None
     # Also where some runs have failed: the report says which are missing.
     console.rule("report", align="left")
-    pulse = Pulse(console, partial(quiet_line, "report", time.monotonic()))
-    with pulse.in_background():
+    heartbeat = Heartbeat(console, partial(quiet_line, "report", time.monotonic()))
+    with heartbeat.in_background():
         report = judge(load_experiment(folder), last.overrides, last.config_name)
     return status, report
 
@@ -133,7 +133,7 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
         speaking: AbstractContextManager[None] = nullcontext()  # a sweep speaks for itself
         if not step.is_sweep:
             line = partial(quiet_line, step.verb, time.monotonic())
-            speaking = Pulse(console, line).in_background()
+            speaking = Heartbeat(console, line).in_background()
         # The pre-flight is a step of its own: the sweeps need not look again.
         with speaking:
             status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING})

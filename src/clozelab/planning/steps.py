@@ -92,7 +92,11 @@ def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     arguments = [argument for argument in arguments if argument not in LEAVE_OUT]
     keys = [word.removeprefix("finetune.").partition("=")[0] for word in arguments]
     if "encoder" in keys:
-        _require_given_row(folder)
+        if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
+            raise ValueError(
+                f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for"
+                " encoder="
+            )
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         if "row" not in keys:
             # The row decides what later overrides start from.
@@ -117,14 +121,6 @@ def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[
         corpus = f"corpus={pretrain.sweep.master.of_hydra('runtime.choices')['corpus']}"
         steps[0] = replace(prepare, overrides=(corpus, *prepare.overrides))
     return steps
-
-
-def _require_given_row(folder: Path) -> None:
-    """ValueError where an experiment has no row for an encoder of the user's."""
-    if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
-        raise ValueError(
-            f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for encoder="
-        )
 
 
 def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
-    from clozelab.launch.progress import Part
+    from clozelab.launch.progress import PlanPart
     from clozelab.planning.choice import Allocation
     from clozelab.planning.cost import Costing, DiskUsage
     from clozelab.planning.jobs import Arm, Shape, TaskJob
@@ -53,7 +53,7 @@ def _headings(columns: Mapping[str, int]) -> list[Heading]:
 # Jobs and time
 
 
-def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
+def sums(costing: Costing, parts: Sequence[PlanPart] | None = None) -> list[str]:
     """Jobs and time in words, of all runs and of those that are left.
 
     `parts` has what a reproduction does beside its jobs.
@@ -84,7 +84,7 @@ def sums(costing: Costing, parts: Sequence[Part] | None = None) -> list[str]:
     return lines
 
 
-def _beside_jobs(parts: Sequence[Part] | None) -> str:
+def _beside_jobs(parts: Sequence[PlanPart] | None) -> str:
     """What a reproduction's time includes beside its jobs."""
     names = []
     for part in parts or ():

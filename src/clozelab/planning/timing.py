@@ -46,7 +46,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -128,7 +128,7 @@ def measured_speeds(
     return [speeds[path] for path in paths]
 
 
-def _keep_speed(path: Path, speed: Speed, request: Request, machine: ReadOnlyJson) -> None:
+def _keep_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
     """Write a speed into the cache; one that is doubtful is asked for again the next time."""
     if speed.problem or speed.is_estimated or speed.is_busy:
         return
@@ -338,7 +338,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     return _fit(module, data, hardware, request)
 
 
-def _training_options(request: ReadOnlyJson, total_steps: int) -> dict[str, Any]:
+def _training_options(request: PlainMapping, total_steps: int) -> dict[str, Any]:
     """What a module of any stage is told of its training."""
     return {
         "total_steps": total_steps,
@@ -509,7 +509,7 @@ def _repeated(
     return ticks
 
 
-TICKS_OF: Mapping[str, Callable[[JsonObject, Hardware], list[Tick]]] = {
+TICKS_OF: Mapping[str, Callable[[PlainDict, Hardware], list[Tick]]] = {
     "pretrain": pretraining_ticks,
     "finetune": finetuning_ticks,
     "features": feature_ticks,

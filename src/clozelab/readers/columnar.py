@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import RecordBatch
     from pyarrow.ipc import RecordBatchFileReader, RecordBatchStreamReader
+    from pyarrow.parquet import ParquetFile
 
     ArrowReader: TypeAlias = RecordBatchFileReader | RecordBatchStreamReader
 
@@ -33,7 +35,13 @@ def open_columnar(path: Path, file_format: str) -> Table:
             f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed"
             " inside)"
         )
-    schema, num_rows = _columnar_schema(path, file_format)
+    num_rows = None
+    with _opened(path, file_format) as file:
+        if file_format == "parquet":
+            schema = file.schema_arrow
+            num_rows = file.metadata.num_rows
+        else:
+            schema = file.schema
 
     def rows(columns: list[str] | None, advance: Advance, _: Counter[str] | None) -> Rows:
         number = num_bytes = 0
@@ -49,6 +57,7 @@ def open_columnar(path: Path, file_format: str) -> Table:
 
     return Table(
         path,
+        file_format,
         list(schema.names),
         rows,
         types={column.name: column.type for column in schema},
@@ -75,40 +84,35 @@ def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
     return names
 
 
-def _columnar_schema(path: Path, file_format: str) -> tuple[pyarrow.Schema, int | None]:
-    """The schema, and the number of rows where the file says it."""
+@contextmanager
+def _opened(path: Path, file_format: str) -> Iterator[ParquetFile | ArrowReader]:
+    """A reader of the file; ValueError where it is damaged, also while it is read."""
     import pyarrow  # takes a third of a second: only who reads such a file pays
-    from pyarrow import parquet
-
-    try:
-        if file_format == "parquet":
-            with parquet.ParquetFile(path) as file:
-                return file.schema_arrow, file.metadata.num_rows
-        with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
-            return reader.schema, None
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(_unreadable(path, file_format, error)) from error
-
-
-def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
-    """Record batches of BATCH_ROWS rows at most."""
-    import pyarrow
     from pyarrow import parquet
 
     try:
         if file_format == "parquet":
             # By pages: otherwise a row group of many megabytes is read as a whole.
             with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-                yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
-            return
-        with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
-            for batch in _arrow_batches(reader):
-                if columns is not None:
-                    batch = batch.select(columns)
-                for start in range(0, len(batch), BATCH_ROWS):
-                    yield batch.slice(start, BATCH_ROWS)
+                yield file
+        else:
+            with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
+                yield reader
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(_unreadable(path, file_format, error)) from error
+
+
+def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
+    """Record batches of BATCH_ROWS rows at most."""
+    with _opened(path, file_format) as file:
+        if file_format == "parquet":
+            yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+            return
+        for batch in _arrow_batches(file):
+            if columns is not None:
+                batch = batch.select(columns)
+            for start in range(0, len(batch), BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
 
 
 def _arrow_reader(source: pyarrow.NativeFile) -> ArrowReader:

@@ -130,8 +130,10 @@ def read_conll(
             continue
         width = expected_width
         tags = None
-        if layout.has_tags(width):
-            tags = _tags_of(block, layout, tag_check)
+        if layout.has_tags(width) and tag_check is not None:
+            tags = [tag_check.add(line, layout.tag_of(fields)) for line, fields in block]
+        elif layout.has_tags(width):
+            tags = [fields[layout.tag_column] for _, fields in block]
         elif tag_check is not None:
             raise ValueError(
                 f"{path}:{first_line}: {width} columns, but the tag is looked for in "
@@ -161,13 +163,6 @@ def _numbered_blocks(
             document += 1
         if block:
             yield document, block
-
-
-def _tags_of(block: Block, layout: ColumnFormat, tag_check: TagCheck | None) -> list[str]:
-    """The tags of a sentence as written."""
-    if tag_check is None:
-        return [fields[layout.tag_column] for _, fields in block]
-    return [tag_check.add(line, layout.tag_of(fields)) for line, fields in block]
 
 
 def _damage(block: Block, expected_width: int) -> str:
@@ -202,16 +197,14 @@ def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
             block = []
             if starts_document:
                 yield True, []
-        elif not layout.is_comment(line):
-            block.append((number, _fields_of(line)))
+        elif layout.is_comment(line):
+            continue
+        elif "\t" in line:
+            # A tab-separated word may hold blanks, and other white space is part of a word.
+            block.append((number, line.split("\t")))
+        else:
+            block.append((number, re.split(" +", line.strip(" "))))
     yield False, block
-
-
-def _fields_of(line: str) -> list[str]:
-    # A tab-separated word may hold blanks, and other white space is part of a word.
-    if "\t" in line:
-        return line.split("\t")
-    return re.split(" +", line.strip(" "))
 
 
 def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> Iterator[str]:

@@ -58,22 +58,25 @@ def open_delimited(
     file_format: str,
     header: Sequence[str] | None = None,
     required: Sequence[str] = (),
-    delimiter: str | None = None,
+    *,
+    may_be_quoted: bool = False,
 ) -> Table:
     """Open a tsv or csv file.
 
-    `header` names the columns of a file whose first line does not name all of `required`.
-    `delimiter` stands between cells of csv; None: as `delimiter_of` says.
+    `header` names the columns of a file whose first line does not name all of `required`. A tsv
+    that `may_be_quoted` is read as csv where a csv writer made it; else a warning says so.
     """
-    if file_format == "tsv":
-        read_fields: ReadFields = partial(_plain_fields, path)
-        delimiter = TAB
-    else:
-        if delimiter is None:
-            delimiter = delimiter_of(path)
+    is_quoted = file_format == "csv"
+    if may_be_quoted and not is_quoted:
+        is_quoted = judge_quotes(text_lines(path)).are_certain
+    delimiter = TAB
+    if file_format == "csv":
+        delimiter = delimiter_of(path)
+    read_fields: ReadFields = partial(_plain_fields, path)
+    if is_quoted:
         read_fields = partial(_csv_fields, path, delimiter)
     columns, has_header = _header_of(path, read_fields, header, required)
-    if file_format == "tsv":
+    if not is_quoted:
         if has_header and QUOTED_ROW.fullmatch(TAB.join(columns)):
             raise ValueError(
                 f"{path}: its header's names stand in quotation marks, as a csv writer puts them:"
@@ -85,7 +88,7 @@ def open_delimited(
         for number, fields in islice(read_fields(advance, removed), int(has_header), None):
             yield number, _record_of(columns, fields, delimiter)
 
-    return Table(path, columns, rows)
+    return Table(path, file_format, columns, rows, delimiter=delimiter, is_quoted=is_quoted)
 
 
 def delimiter_of(path: Path) -> str:

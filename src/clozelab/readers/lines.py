@@ -165,7 +165,7 @@ def parse_json(text: str | bytes) -> Json:
     return content
 
 
-def whole_characters(value: Json) -> Json:
+def whole_characters(value: object) -> object:
     """The same with U+FFFD for each half of a character, in lists and dictionaries too.
 
     Nobody could write such a text down again: not to a file, a terminal or a network.

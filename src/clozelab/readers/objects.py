@@ -41,7 +41,7 @@ def open_objects(path: Path) -> Table:
     def rows(_: list[str] | None, advance: Advance, removed: Counter[str] | None) -> Rows:
         return rows_of_objects(text_lines(path, advance, removed=removed))
 
-    return Table(path, first_keys(path, rows(None, ignore, Counter())), rows)
+    return Table(path, "jsonl", first_keys(path, rows(None, ignore, Counter())), rows)
 
 
 def begins_as_json(beginning: bytes) -> bool:
@@ -107,7 +107,7 @@ def _open_list(path: Path) -> Table:
         for number, value in enumerate(content, 1):
             yield number, _checked(value, {})
 
-    return Table(path, list(content[0]), rows, number_noun="object")
+    return Table(path, "jsonl", list(content[0]), rows, place_format="{path}, object {number}")
 
 
 def _checked(content: Json, cells: Json) -> Record:

@@ -42,16 +42,41 @@ ReadRows = Callable[[list[str] | None, Advance, Counter[str] | None], Rows]
 
 
 @dataclass(frozen=True)
+class Row:
+    """A row with its place; `problem`: why nothing can be read of it, as the place goes on."""
+
+    place: str
+    record: JsonObject
+    problem: str | None = None
+    number: int = 1  # of the line, or the row of a table without lines
+
+
+@dataclass(frozen=True)
 class Table:
-    """A table that was opened: its header was read, its rows were not."""
+    """A table that was opened: its header was read, its rows were not.
+
+    Lines of text (`lines`) are one of a column, or of two.
+    """
 
     path: Path
+    form: str  # lines, or a format of tables.py
     columns: list[str]  # in file order; of JSON those of the first object
     _read_rows: ReadRows = field(repr=False)
     types: dict[str, pyarrow.DataType] = field(default_factory=dict)  # of Parquet and Arrow
     # of Parquet and Arrow: what a column's 0, 1, ... mean
     class_names: dict[str, list[str]] = field(default_factory=dict)
-    number_noun: str = ""  # what numbers the rows, where they have no lines: "object"
+    delimiter: str = ","  # of csv and tsv
+    is_quoted: bool = True  # whether a quotation mark of csv and tsv is more than a character
+    place_format: str = "{path}:{number}"
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns beside its texts, and a header that names them."""
+        return self.form not in ("lines", "jsonl")
 
     def rows(
         self,
@@ -76,11 +101,21 @@ class Table:
                 raise ValueError(f"{self.place(number)}: {record.problem}")
             yield record
 
+    def placed_rows(self) -> Iterator[Row]:
+        """Each row with its place; a damaged one keeps its cells as far as they are there."""
+        for number, record in self.rows():
+            place = self.place(number)
+            if not isinstance(record, DamagedRow):
+                yield Row(place, record, None, number)
+                continue
+            cells = record.cells
+            if self.is_table:
+                cells = dict.fromkeys(self.columns) | cells
+            yield Row(place, cells, f"is damaged: {record.problem}", number)
+
     def place(self, number: int) -> str:
         """Where a row is, for messages: `FILE:7`, or `FILE, object 7`."""
-        if self.number_noun:
-            return f"{self.path}, {self.number_noun} {number}"
-        return f"{self.path}:{number}"
+        return self.place_format.format(path=self.path, number=number)
 
 
 def check_columns(
@@ -90,10 +125,10 @@ def check_columns(
     for name in names:
         if name not in columns:
             near = nearest(name, columns)
-            meant = f"did you mean {near!r}? " if near else ""
+            meant = f" (did you mean {near!r}?)" if near else ""
             listed = ", ".join(map(repr, columns))
             raise ValueError(
-                f"{where} has no column {name!r}; {meant}its columns are {listed}{advice}"
+                f"{where} has no column {name!r}; its columns are {listed}{meant}{advice}"
             )
         if columns.count(name) > 1:
             raise ValueError(f"{where} has two columns {name!r}; rename one")

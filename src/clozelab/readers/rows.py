@@ -2,7 +2,7 @@
 
     file = open_rows("reviews.csv")
     file.columns                        # ["id", "review", "stars"]
-    for row in file.rows():
+    for row in file.placed_rows():
         row.place                       # "reviews.csv:2"
         row.record                      # {"id": "7", "review": "a film, to remember", "stars": "4"}
 
@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from clozelab.readers.delimited import TAB, delimiter_of, judge_quotes, open_delimited
+from clozelab.readers.delimited import TAB, open_delimited
 from clozelab.readers.lines import (
     Line,
     file_suffix,
@@ -32,55 +31,13 @@ from clozelab.readers.lines import (
 from clozelab.readers.objects import begins_as_json, first_keys, object_of, rows_of_objects
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows, Table, check_columns
 from clozelab.readers.tables import DELIMITED, FORMATS, open_table, table_format
-from clozelab.text.plain import JsonObject
 
 ROW_FORMATS = ("lines", *FORMATS)
 JSON_LINES = 3  # over which the beginning of JSON may go
 ReadLines = Callable[[], Iterator[Line]]
 
 
-@dataclass(frozen=True)
-class Row:
-    """`problem`: why nothing can be read of it; it goes on where the place ends."""
-
-    place: str
-    record: JsonObject
-    problem: str | None = None
-    number: int = 1  # of the line, or the row of a table without lines
-
-
-@dataclass(frozen=True)
-class RowFile:
-    """A file that was opened, and found to be of its form throughout."""
-
-    name: str
-    form: str  # one of ROW_FORMATS
-    columns: list[str]  # of jsonl: the keys of the first object
-    _read: Callable[[], Rows] = field(repr=False)
-    delimiter: str = ","  # of csv, and of tsv
-    is_quoted: bool = True  # whether a quotation mark in it is more than a character
-    _place: str = "{name}:{number}"  # of a row
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it has columns beside its texts, and a header that names them."""
-        return self.form not in ("lines", "jsonl")
-
-    def rows(self) -> Iterator[Row]:
-        """From the first one on, however often it is asked for."""
-        for number, record in self._read():
-            place = self._place.format(name=self.name, number=number)
-            if not isinstance(record, DamagedRow):
-                yield Row(place, record, None, number)
-                continue
-            # A damaged row keeps its cells as far as they are there.
-            cells = record.cells
-            if self.is_table:
-                cells = dict.fromkeys(self.columns) | cells
-            yield Row(place, cells, f"is damaged: {record.problem}", number)
-
-
-def open_rows(name: str, form: str = "auto") -> RowFile:
+def open_rows(name: str, form: str = "auto") -> Table:
     """Open a file, or what is piped in (`-`).
 
     ValueError where there is none, no row is in it, or it is damaged.
@@ -106,7 +63,7 @@ def open_rows(name: str, form: str = "auto") -> RowFile:
 # Lines
 
 
-def _open_piped(form: str) -> RowFile:
+def _open_piped(form: str) -> Table:
     if form not in ("auto", "lines", "jsonl"):
         raise ValueError(
             f"format={form}: what is piped in is lines or jsonl; write a table to a file first",
@@ -122,7 +79,7 @@ def _open_piped(form: str) -> RowFile:
     if form == "lines":
         return _open_lines("-", lambda: iter(lines))
     keys = first_keys("-", rows_of_objects(lines))
-    return RowFile("-", form, keys, lambda: rows_of_objects(lines))
+    return Table(Path("-"), form, keys, lambda *_: rows_of_objects(lines))
 
 
 def _split(text: str) -> list[Line]:
@@ -157,10 +114,10 @@ def _form_of(name: str, read_lines: ReadLines) -> str:
     return "lines"
 
 
-def _open_lines(name: str, read_lines: ReadLines) -> RowFile:
+def _open_lines(name: str, read_lines: ReadLines) -> Table:
     if _has_pairs(name, read_lines):
-        return RowFile(name, "lines", ["text", "pair"], lambda: _pairs(read_lines()))
-    return RowFile(name, "lines", ["text"], lambda: _texts(read_lines()))
+        return Table(Path(name), "lines", ["text", "pair"], lambda *_: _pairs(read_lines()))
+    return Table(Path(name), "lines", ["text"], lambda *_: _texts(read_lines()))
 
 
 def _has_pairs(name: str, read_lines: ReadLines) -> bool:
@@ -212,26 +169,14 @@ def _pairs(lines: Iterable[Line]) -> Rows:
 # Tables
 
 
-def _open_table(path: Path, form: str) -> RowFile:
-    delimiter = ","
-    is_quoted = False
-    if form in DELIMITED:
-        delimiter = TAB if form == "tsv" else delimiter_of(path)
-        is_quoted = form == "csv" or judge_quotes(text_lines(path)).are_certain
-        table = open_delimited(path, "csv" if is_quoted else "tsv", delimiter=delimiter)
-    else:
+def _open_table(path: Path, form: str) -> Table:
+    if form not in DELIMITED:
         table = open_table(path, form)
+        check_columns(table.columns, table.columns, path)
+        return table
+    table = open_delimited(path, form, may_be_quoted=True)
     check_columns(table.columns, table.columns, path)
-    if form in DELIMITED:
-        _refuse_damage(table)
-    place = "{name}:{number}"
-    if table.number_noun:
-        place = f"{{name}}, {table.number_noun} {{number}}"
-    return RowFile(str(path), form, table.columns, table.rows, delimiter, is_quoted, _place=place)
-
-
-def _refuse_damage(table: Table) -> None:
-    """ValueError for an open quotation mark before hours of work on the rows above it."""
-    num_rows = sum(1 for _ in table.rows())
-    if not num_rows:
-        raise ValueError(f"{table.path} has a header and no row below it")
+    # An open quotation mark is found now, and not after hours of work on the rows above it.
+    if not sum(1 for _ in table.rows()):
+        raise ValueError(f"{path} has a header and no row below it")
+    return table

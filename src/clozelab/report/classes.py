@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from operator import itemgetter
@@ -84,9 +84,10 @@ def _class_table(
     for name in [*worst, macro, weighted]:
         *shares, count = figures[name]
         classes[name] = [*(f"{share:.1f}" for share in shares), f"{count:,.0f}"]
-    matrix = {}
+    matrix: dict[str, list[int]] = {}  # of the answers to each label, in the same order
     if counts and len(names) <= MOST_CLASSES:
-        matrix = _matrix(names, counts)
+        for label in names:
+            matrix[label] = [counts[label, answer] for answer in names]
     wrong = Counter(counts)
     for name in names:
         del wrong[name, name]
@@ -94,11 +95,3 @@ def _class_table(
     for (label, answer), count in wrong.most_common(MOST_CONFUSIONS):
         confusions.append(f"{label} answered as {answer}: {count:,} times")
     return ClassTable(title, classes, len(names) - len(worst), matrix, confusions)
-
-
-def _matrix(names: Sequence[str], counts: Counter[tuple[str, str]]) -> dict[str, list[int]]:
-    """Label -> the counts of its answers, in the order of the names."""
-    matrix = {}
-    for label in names:
-        matrix[label] = [counts[label, answer] for answer in names]
-    return matrix

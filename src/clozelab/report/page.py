@@ -51,7 +51,6 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, in_units, with_direction
-from clozelab.text.plain import Json
 from clozelab.text.safe_yaml import own_text
 
 DATA_SETS = "Data sets"
@@ -72,7 +71,7 @@ QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTAL
 
 
 @dataclass(frozen=True)
-class Heading:
+class ColumnHeading:
     """What stands over a data set."""
 
     name: str
@@ -134,7 +133,7 @@ class ColumnGroup:
     """Data sets that stand together under a title."""
 
     title: str
-    headings: list[Heading]
+    headings: list[ColumnHeading]
     rows: list[RowView]
     # what needs no encoder; None where no data set knows it
     majority: RowView | None
@@ -307,7 +306,7 @@ def templates(*, is_markdown: bool = False) -> Environment:
     return environment
 
 
-def _without_html(value: Json) -> Json:
+def _without_html(value: object) -> object:
     """A text with every "<" escaped that begins HTML, unless a template says that it is safe."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
@@ -553,7 +552,7 @@ def _column_group(title: str, columns: Sequence[DataColumn], table: ResultTable)
 # -- headings --------------------------------------------------------------------------------------
 
 
-def _heading(column: DataColumn, table: ResultTable) -> Heading:
+def _heading(column: DataColumn, table: ResultTable) -> ColumnHeading:
     has_results = table.has_results(column)
     has_numbers = table.experiment.has_numbers
     # Without a paper the group's title says already that the data are generated.
@@ -578,7 +577,7 @@ def _heading(column: DataColumn, table: ResultTable) -> Heading:
     if column.held_out is not None:
         examples += f", {100 * column.held_out:g} % of the training file"
     has_ours = has_results or not column.is_paper or not has_numbers
-    return Heading(
+    return ColumnHeading(
         name=name,
         note=_heading_note(column, table),
         metric=metric,

@@ -35,7 +35,6 @@ from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, with_direction
-from clozelab.text.plain import JsonObject
 
 matplotlib.use("Agg")
 
@@ -128,8 +127,16 @@ def _write_title(axes: Axes, column: DataColumn) -> None:
     """Write a data set's name over its panel, and below it what it is to the paper's."""
     role = column.role
     axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if role else 6)
-    style: JsonObject = {"color": plt.rcParams[FAINT], "fontsize": 8.5, "ha": "center"}
-    axes.text(0.5, 1.02, role, transform=axes.transAxes, va="bottom", **style)
+    axes.text(
+        0.5,
+        1.02,
+        role,
+        color=plt.rcParams[FAINT],
+        fontsize=8.5,
+        ha="center",
+        va="bottom",
+        transform=axes.transAxes,
+    )
 
 
 def _draw_point(
@@ -229,8 +236,9 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     name = "ours" if has_paper else "mean"
     entries = [_entry(label=f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
-        hollow: JsonObject = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
-        entries.append(_entry(label="the paper", color=ink, **hollow))
+        entries.append(
+            _entry(label="the paper", color=ink, marker="D", markerfacecolor="none", linestyle="")
+        )
     return entries + _common_entries(columns, table.rows, table)
 
 
@@ -239,19 +247,25 @@ def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
     for height, row in enumerate(table.experiment.rows):
         colour = _row_colour(table, row)
         cell = table.cells[row.name, column.key]
-        style: JsonObject = {"markersize": 6, "color": colour}
+        draw = partial(axes.plot, markersize=6, color=colour)
         if cell.estimate is None:
             _write_absence(axes, height, cell)
         elif cell.is_collapsed:
-            axes.plot(cell.estimate.mean, height, marker="x", **style)
+            draw(cell.estimate.mean, height, marker="x")
         else:
-            reach = cell.estimate.reach
             axes.errorbar(
-                cell.estimate.mean, height, xerr=reach, fmt="o", capsize=3, linewidth=1.6, **style
+                cell.estimate.mean,
+                height,
+                xerr=cell.estimate.reach,
+                fmt="o",
+                capsize=3,
+                linewidth=1.6,
+                markersize=6,
+                color=colour,
             )
         paper_value = table.paper_value(row.name, column)
         if paper_value is not None:
-            axes.plot(paper_value, height, marker="D", markerfacecolor="none", **style)
+            draw(paper_value, height, marker="D", markerfacecolor="none")
 
     if column.trivial is not None:
         axes.axvline(column.trivial, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
@@ -291,24 +305,30 @@ def draw_sizes(table: ResultTable) -> Picture | None:
     figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
     sizes = encoder_sizes(table)
     x_positions = _places_by_size(rows, sizes)
-    styles: dict[str, JsonObject] = {}
+    styles = {}
     for index, row in enumerate(rows):
-        marker = MARKERS[index % len(MARKERS)]
-        styles[row.name] = {"colour": _row_colour(table, row), "marker": marker}
+        styles[row.name] = (_row_colour(table, row), MARKERS[index % len(MARKERS)])
     for axes, column in zip(grid.flat, columns, strict=False):
         for row in rows:
             cell = table.cells[row.name, column.key]
             if cell.estimate is not None:
                 x = x_positions[row.name]
-                style = styles[row.name]
-                _draw_point(axes, x, cell.estimate, is_collapsed=cell.is_collapsed, **style)
+                colour, marker = styles[row.name]
+                _draw_point(
+                    axes,
+                    x,
+                    cell.estimate,
+                    colour=colour,
+                    marker=marker,
+                    is_collapsed=cell.is_collapsed,
+                )
         _finish_panel(axes, column)
         _scale_to_sizes(axes, list(sizes.values()))
         axes.set_ylabel(with_direction(column.unit, falls=column.falls))
 
     entries = [
-        _entry(label=row.label, color=style["colour"], marker=style["marker"], linestyle="")
-        for row, style in zip(rows, styles.values(), strict=True)
+        _entry(label=row.label, color=colour, marker=marker, linestyle="")
+        for row, (colour, marker) in zip(rows, styles.values(), strict=True)
     ]
     return _saved(figure, entries + _common_entries(columns, styles, table), 4)
 
@@ -383,10 +403,11 @@ def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
     bounds = known_heights(runs)
     entries = []
     for label, height in (heights | bounds).items():
-        style: JsonObject = {"color": plt.rcParams[INK], "linewidth": 1.2}
-        style["linestyle"] = DOTTED if label in bounds else DASHED
-        axes.axhline(height, **style)
-        entries.append(_entry(label=label, **style))
+        linestyle = DOTTED if label in bounds else DASHED
+        axes.axhline(height, color=plt.rcParams[INK], linewidth=1.2, linestyle=linestyle)
+        entries.append(
+            _entry(label=label, color=plt.rcParams[INK], linewidth=1.2, linestyle=linestyle)
+        )
     return entries
 
 
@@ -562,9 +583,14 @@ def _line_entries(
         entries.append(_entry(label=line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
-        hollow: JsonObject = {"markerfacecolor": plt.rcParams[PAPER], "linestyle": ""}
         entries.append(
-            _entry(label="before any step", color=plt.rcParams[INK], marker="o", **hollow)
+            _entry(
+                label="before any step",
+                color=plt.rcParams[INK],
+                marker="o",
+                markerfacecolor=plt.rcParams[PAPER],
+                linestyle="",
+            )
         )
     rows = chain.from_iterable(line.series.rows.values() for line in lines)
     return entries + _common_entries(columns, list(rows), table)

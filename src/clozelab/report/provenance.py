@@ -9,15 +9,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import listed
 from clozelab.report.summaries import seed_counts
 from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
-from clozelab.runs.record import Record, command_line
+from clozelab.runs.record import Git, Host, Record, command_line
 from clozelab.text.formatting import DASH, distinct
-from clozelab.text.plain import ReadOnlyJson
 
 # what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"
 GROUPING = frozenset("()[]{}'\"")
@@ -29,14 +29,12 @@ def provenance(table: ResultTable) -> list[tuple[str, str]]:
     """(heading, what the runs were made with)."""
     runs = table.runs.runs
     # The code, versions and machine of each session: earlier ones of all runs, then the last.
-    sessions: list[ReadOnlyJson] = []
-    for run in runs:
-        sessions += run.earlier_sessions
-    sessions += [run.model_dump(include={"git", "versions", "host"}) for run in runs]
+    sessions = list(chain.from_iterable(run.sessions_before for run in runs))
+    sessions += [run.last_session for run in runs]
     entries = [("Command", command) for command in commands(runs)]
-    commits = distinct(_commit(session.get("git")) for session in sessions)
-    versions = distinct(_versions(session.get("versions") or {}) for session in sessions)
-    hosts = distinct(_host(session.get("host") or {}) for session in sessions)
+    commits = distinct(_commit(session.git) for session in sessions)
+    versions = distinct(_versions(session.versions) for session in sessions)
+    hosts = distinct(_host(session.host) for session in sessions)
     entries += [("Commit", commits), ("Versions", versions), ("Machine", hosts)]
     by_machine = group_by([run for run in runs if run.machine], lambda run: run.machine)
     if len(by_machine) > 1:
@@ -50,11 +48,11 @@ def provenance(table: ResultTable) -> list[tuple[str, str]]:
     return entries
 
 
-def _commit(git: ReadOnlyJson | None) -> str:
-    if not git:
+def _commit(git: Git | None) -> str:
+    if git is None:
         return "not from a checkout"
-    changed = " with local changes" if git.get("dirty") else ""
-    return f"{git['commit'][:12]}{changed}"
+    changed = " with local changes" if git.dirty else ""
+    return f"{git.commit[:12]}{changed}"
 
 
 def _versions(versions: Mapping[str, str]) -> str:
@@ -62,9 +60,9 @@ def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{package} {version}" for package, version in versions.items())
 
 
-def _host(host: ReadOnlyJson) -> str:
-    gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
-    return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
+def _host(host: Host) -> str:
+    gpus = f", {len(host.gpus)} x {host.gpus[0]}" if host.gpus else ""
+    return f"{host.cpu}, {host.cores or '?'} cores{gpus}"
 
 
 def _first_and_last_time(runs: Sequence[Record]) -> str:

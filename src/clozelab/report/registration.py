@@ -19,7 +19,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, Record, now, write_json
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 # of settings that were registered and are not run
 MOST_SHOWN = 3
@@ -30,7 +30,7 @@ NAMES = ("experiment", "arm", "row", "seed", "pretrain_seed", "encoder", "runs_d
 """Of a configuration, what names a run and is registered apart, or is a place."""
 
 
-class Entry(NamedTuple):
+class Registration(NamedTuple):
     """One registration: when, the hash of its content, the content."""
 
     date: str
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 def declared(
     experiment: Experiment, seeds: Mapping[str, Iterable[int]], settings: ReadOnlyJson
-) -> JsonObject:
+) -> PlainDict:
     """The content of a registration: kind -> name -> what is declared of it.
 
     Args:
@@ -59,7 +59,7 @@ def declared(
     for name, entry in claims.items():
         if entry.get("primary"):
             primary.append(name)
-    content: JsonObject = {"claim": claims, "order of primary claims": {"": primary}}
+    content: PlainDict = {"claim": claims, "order of primary claims": {"": primary}}
     content["row"] = {entry["row"]: entry for entry in file.pop("rows", [])}
     content["column"] = {entry["name"]: entry for entry in file.pop("columns", [])}
     content["arm"] = file.pop("arms", {})
@@ -74,7 +74,7 @@ def declared(
     return json.loads(json.dumps(content))
 
 
-def settings_of(config: ReadOnlyJson) -> tuple[str, str]:
+def settings_of(config: PlainMapping) -> tuple[str, str]:
     """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names
     and places).
     """
@@ -105,7 +105,7 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
     return changes
 
 
-def _changed_entries(kind: str, before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
+def _changed_entries(kind: str, before: PlainMapping, after: PlainMapping) -> list[str]:
     changes = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
@@ -128,7 +128,7 @@ def _named_seeds(stage: str, seeds: Sequence[int]) -> str:
 # -- the file --------------------------------------------------------------------------------------
 
 
-def read_registration(root: Path) -> list[Entry]:
+def read_registration(root: Path) -> list[Registration]:
     """The registrations of an experiment's runs, the first one first; none where there is no file.
 
     ValueError: it cannot be read, or does not say what its hash is of.
@@ -138,7 +138,7 @@ def read_registration(root: Path) -> list[Entry]:
         return []
     try:
         content = read_json(path)
-        entries = [Entry(**entry) for entry in content["registrations"]]
+        entries = [Registration(**entry) for entry in content["registrations"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is no registration that can be read ({error}); bring the file back"
@@ -152,7 +152,7 @@ def read_registration(root: Path) -> list[Entry]:
     return entries
 
 
-def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Entry, bool]:
+def register(root: Path, content: PlainDict, *, again: bool) -> tuple[Registration, bool]:
     """Write a registration below `root`.
 
     Returns it, or the last one if that says the same, and whether it is new. ValueError: one with
@@ -169,7 +169,7 @@ def register(root: Path, content: JsonObject, *, again: bool) -> tuple[Entry, bo
             " keeps it and adds what is declared now"
         )
     date = now()
-    entry = Entry(date, digest([date, content]), content)
+    entry = Registration(date, digest([date, content]), content)
     root.mkdir(parents=True, exist_ok=True)
     registrations = [known._asdict() for known in (*entries, entry)]
     write_json(root / REGISTRATION_FILE, {"registrations": registrations})
@@ -199,7 +199,7 @@ def registration_summary(experiment: Experiment, runs: Runs) -> str:
     return "; ".join(phrases)
 
 
-def _when_registered(entry: Entry, started: Sequence[str]) -> str:
+def _when_registered(entry: Registration, started: Sequence[str]) -> str:
     """`started`: when the runs made here began, the first one first."""
     text = f"registered on {entry.date[:10]} ({entry.hash[:12]})"
     num_early = sum(time < entry.date for time in started)
@@ -211,7 +211,7 @@ def _when_registered(entry: Entry, started: Sequence[str]) -> str:
     )
 
 
-def _held_against(entry: Entry, experiment: Experiment, runs: Runs) -> Iterator[str]:
+def _held_against(entry: Registration, experiment: Experiment, runs: Runs) -> Iterator[str]:
     """What is declared or run now and was not registered so, and what has no run yet."""
     seeds = {
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
@@ -225,7 +225,10 @@ def _held_against(entry: Entry, experiment: Experiment, runs: Runs) -> Iterator[
     settings = dict(registered)
     for name, hashes in finished.items():
         settings[name] = hashes | registered.get(name, set())
-    changes = _changes_since(entry, experiment, seeds, settings)
+    present = declared(experiment, seeds, settings)
+    # A stopping rule declares its seeds, but only those of runs can have been added.
+    present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
+    changes = changed(entry.content, present)
     yield f"since then {listed(changes)}" if changes else "nothing of it was changed"
     for stage, missing_seeds in _missing_seeds(entry, experiment, seeds).items():
         if missing_seeds:
@@ -254,21 +257,8 @@ def _finished_settings(runs: Iterable[Record]) -> dict[str, set[str]]:
     return settings
 
 
-def _changes_since(
-    entry: Entry,
-    experiment: Experiment,
-    seeds: Mapping[str, Set[int]],
-    settings: Mapping[str, Set[str]],
-) -> list[str]:
-    """What was changed since a registration, in paper.yaml or in what was run."""
-    present = declared(experiment, seeds, settings)
-    # A stopping rule declares its seeds, but only those of runs can have been added.
-    present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
-    return changed(entry.content, present)
-
-
 def _missing_seeds(
-    entry: Entry, experiment: Experiment, seeds: Mapping[str, Set[int]]
+    entry: Registration, experiment: Experiment, seeds: Mapping[str, Set[int]]
 ) -> dict[str, list[int]]:
     """Stage -> registered seeds that no run has."""
     missing: dict[str, list[int]] = {}

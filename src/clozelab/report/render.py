@@ -28,7 +28,7 @@ from clozelab.metrics.metric import NO_UNIT, PREFIX
 from clozelab.report.claims import ClaimView
 from clozelab.report.page import (
     ColumnGroup,
-    Heading,
+    ColumnHeading,
     Page,
     RowView,
     build_page,
@@ -51,7 +51,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, in_units
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 CLAIM_FIELDS = (
     "text",
@@ -235,7 +235,7 @@ def _counted_folders(table: ResultTable) -> set[Path]:
     return folders
 
 
-def _about_run(run: Record) -> JsonObject:
+def _about_run(run: Record) -> PlainDict:
     """The fields of a run that are its record's, or one of its facts."""
     about = {name: run.facts.get(name) for name in ("tokens", "tokens_per_second")}
     for name in ("stage", "status", "seconds", "machine", "fingerprint", "synthetic"):
@@ -270,7 +270,7 @@ def _is_number(text: str) -> bool:
     return False
 
 
-def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
+def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
     """The facts of a run that are held-out figures, or that a column of the table shows."""
     # fact -> the column of the table that shows it
     ours = [column for column in table.columns if column.is_pretraining and not column.is_paper]
@@ -288,7 +288,7 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
         yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
 
 
-def _task_lines(run: Record, table: ResultTable) -> Iterator[JsonObject]:
+def _task_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
     """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
     arms = {row.name: row.arm for row in table.experiment.rows}
     # score -> the column of the table that shows it; a row of nobody is in no column
@@ -401,7 +401,7 @@ class LatexTable:
     """Rows by a few data sets; beside the paper's number stands ours on the same data alone."""
 
     caption: str
-    headings: list[Heading]
+    headings: list[ColumnHeading]
     # with a cell for each of the headings
     rows: list[RowView]
     # sentences below the table
@@ -446,6 +446,6 @@ def _narrow(row: RowView, indices: Sequence[int]) -> RowView:
     return replace(row, cells=[row.cells[index] for index in indices])
 
 
-def _has_scores(row: RowView, headings: Sequence[Heading]) -> bool:
+def _has_scores(row: RowView, headings: Sequence[ColumnHeading]) -> bool:
     pairs = zip(row.cells, headings, strict=True)
     return any(cell.ours != DASH and heading.has_ours for cell, heading in pairs)

@@ -15,7 +15,6 @@ from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, fresh_heads, same_fraction
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, several
-from clozelab.text.plain import Json
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
@@ -30,7 +29,7 @@ SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attentio
 # -- means over runs -------------------------------------------------------------------------------
 
 
-def _facts(runs: Iterable[Record], key: str) -> list[Json]:
+def _facts(runs: Iterable[Record], key: str) -> list[float | None]:
     return [run.facts.get(key) for run in runs]
 
 

@@ -12,7 +12,7 @@ from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
 from clozelab.runs.tracked import command_words
 from clozelab.targets import build
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import PlainDict, ReadOnlyJson, flatten
 from clozelab.text.redaction import redacted
 from clozelab.training.jobs import TrackedJob
 
@@ -38,7 +38,7 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[ReadOnly
     if tracker is None:
         return
     columns = list(dict.fromkeys(chain.from_iterable(rows)))
-    values: list[list[Json]] = []
+    values: list[list[object]] = []
     for row in rows:
         values.append([redacted(row.get(key), key) for key in columns])
     tracker.call("log_table", "jobs", columns, values)
@@ -83,7 +83,7 @@ def _wandb(
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
-    config: JsonObject = {}
+    config: PlainDict = {}
     for key, value in flatten(composed.unresolved).items():
         config[key] = redacted(value, key)
     job = TrackedJob(

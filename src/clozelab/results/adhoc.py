@@ -18,7 +18,7 @@ from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject, flatten
+from clozelab.text.plain import PlainDict, flatten
 
 # held-out figures that a table of pre-trainings shows
 FIGURES = (*LOSS_FIGURES, "validation/nsp_accuracy", "validation/nsp_accuracy_one_source")
@@ -147,26 +147,26 @@ def _named_by_values(runs: Sequence[Record], short: Mapping[str, str], kind: str
     return named
 
 
-def _task_columns(runs: Sequence[Record]) -> list[JsonObject]:
+def _task_columns(runs: Sequence[Record]) -> list[PlainDict]:
     """A column a task, called by its title where that is clear."""
     titles = {run.task: run.title for run in runs}
     is_clear = len(set(titles.values())) == len(titles)
-    evaluations: dict[str, JsonObject] = {}
+    evaluations: dict[str, PlainDict] = {}
     for run in runs:
         if run.stage == "evaluate":
             evaluations[run.task] = {"from": "evaluate", "metric": run.metric}
-    columns: list[JsonObject] = []
+    columns: list[PlainDict] = []
     for task, title in titles.items():
         name = title if is_clear else task
         columns.append({"name": name, "task": task} | evaluations.get(task, {}))
     return columns
 
 
-def _figure_columns(runs: Sequence[Record]) -> list[JsonObject]:
+def _figure_columns(runs: Sequence[Record]) -> list[PlainDict]:
     """A column a held-out figure that some run has; the loss where none has any."""
     facts = set(chain.from_iterable(run.facts for run in runs))
     known = [key for key in FIGURES if key in facts]
-    columns: list[JsonObject] = []
+    columns: list[PlainDict] = []
     for key in known or FIGURES[:1]:
         figure = key.removeprefix("validation/").replace("_", " ")
         columns.append({"name": f"held-out {figure}", "from": "pretrain", "metric": key})

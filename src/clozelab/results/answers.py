@@ -38,7 +38,7 @@ class PairedTest:
 
 
 @dataclass(frozen=True)
-class Answers:
+class RunAnswers:
     """One run's answers: `labels` None for questions, whose gold texts are in the task's file."""
 
     ids: list[str]
@@ -78,7 +78,7 @@ def describe(test: PairedTest) -> list[str]:
     return lines
 
 
-def read_answers(path: Path) -> Answers:
+def read_answers(path: Path) -> RunAnswers:
     """A predictions file in its order; a question task's is predictions.json beside it.
 
     ValueError: it cannot be read.
@@ -87,10 +87,10 @@ def read_answers(path: Path) -> Answers:
     try:
         if questions.is_file():
             texts = read_json(questions)
-            return Answers(list(texts), list(texts.values()))
+            return RunAnswers(list(texts), list(texts.values()))
         rows = list(open_table(path).whole_rows())
         ids = [str(row["id"]) for row in rows]
-        return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
+        return RunAnswers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path.parent} has no readable predictions of labelled examples ({error!r})"
@@ -160,7 +160,7 @@ def bootstrap(score: Callable[[NDArray[np.int64], int], float], num_examples: in
 # -- labelled examples -----------------------------------------------------------------------------
 
 
-def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
+def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -> PairedTest:
     """Test two runs' answers to labelled examples; `run` knows the task's labels in their order."""
     if first.ids != second.ids or first.labels != second.labels or not first.labels:
         raise ValueError("they were not scored on the same examples with the same labels")
@@ -332,7 +332,7 @@ def _read_right_answers(
 
 
 def _questions(
-    one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None
+    one: Record, two: Record, first: RunAnswers, second: RunAnswers, data_dir: str | None
 ) -> PairedTest:
     """F1 of each question, against the golds of the file that the first run was scored on."""
     has_unanswerable, right_answers = _read_right_answers(one, first.ids, data_dir)

@@ -23,7 +23,7 @@ from clozelab.files.digests import digest
 from clozelab.results.table import ResultTable
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import JsonObject
 
 LEAST_SEEDS = 5
 SIGNIFICANCE = 0.01
@@ -98,12 +98,14 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
     require_own_encoders(pretrained, scored)
     minutes = longest_of(pretrained.values(), budget)
     origin = origin_of(next(iter(pretrained.values())), row)
-    facts: JsonObject = {
-        "score": column.heading,
-        "asked": question_of(column, scored),
-        "values": values,
-    }
-    return Attempt(budget=budget.device_minutes, device_minutes=minutes, **facts, **origin)
+    return Attempt(
+        budget=budget.device_minutes,
+        device_minutes=minutes,
+        score=column.heading,
+        asked=question_of(column, scored),
+        values=values,
+        **origin,
+    )
 
 
 def longest_of(runs: Iterable[Record], budget: Budget) -> float:
@@ -212,7 +214,7 @@ def require_own_encoders(
 
 def question_of(column: DataColumn, scored: Mapping[str, Sequence[Record]]) -> str:
     """Digest of what a score is over: its metric, and the files and the scoring of each task."""
-    tasks: dict[str, list[Json]] = {}
+    tasks: dict[str, list[object]] = {}
     for task, runs in scored.items():
         tasks[task] = []
         for run in runs:

@@ -113,7 +113,7 @@ def of_all_sessions(field: str, run: Record) -> dict[str, str]:
 
     A run that went on under other code is of two versions: "a1/b2".
     """
-    sessions = [session.get(field) or {} for session in run.earlier_sessions]
+    sessions = [getattr(session, field) for session in run.sessions_before]
     sessions.append(getattr(run, field))
     versions: dict[str, str] = {}
     for key in sessions[-1]:

@@ -32,7 +32,7 @@ from clozelab.metrics.metric import UNKNOWN_UNIT
 from clozelab.results.units import UNKNOWN, scale_without_runs
 from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import EXPERIMENTS_DIR
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, ReadOnlyJson
 from clozelab.text.safe_yaml import UniqueKeys, own_text
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
@@ -51,11 +51,11 @@ class Sweeps(Entry):
     Each maps a key to its values, as in hydra.sweeper.params.
     """
 
-    pretrain: JsonObject = Field(default={})
+    pretrain: PlainDict = Field(default={})
     """a mapping such as {seed: '1,2,3'}"""
-    finetune: JsonObject = Field(default={})
+    finetune: PlainDict = Field(default={})
     """a mapping such as {task: 'mnli,qnli', seed: '1,2'}"""
-    evaluate: JsonObject = Field(default={})
+    evaluate: PlainDict = Field(default={})
     """a mapping such as {pretrain_seed: '1,2'}"""
 
 
@@ -69,7 +69,7 @@ class Experiment(TableSpec):
     name: str
     title: str = ""
     """the table's heading; without it, the folder's name"""
-    arms: dict[str, JsonObject] = Field(default={})
+    arms: dict[str, PlainDict] = Field(default={})
     """a mapping of arms, each a mapping of settings"""
     sweeps: Sweeps = Sweeps()
     """a mapping with pretrain and finetune"""
@@ -86,7 +86,7 @@ class Experiment(TableSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, file: JsonObject) -> JsonObject:
+    def _with_defaults(cls, file: JsonObject) -> PlainDict:
         """Fill in what a file need not say.
 
         Rows for the arms where there are none; name, split and empty cells where an entry says
@@ -231,14 +231,14 @@ class Experiment(TableSpec):
         return frozenset(keys)
 
 
-def _column_with_defaults(entry: Json, split: JsonObject) -> Json:
+def _column_with_defaults(entry: object, split: PlainDict) -> object:
     """`MNLI` is a column of that name and task; a column has the table's split."""
     if isinstance(entry, str):
         entry = {"name": entry, "task": entry}
     return split | entry if isinstance(entry, dict) else entry
 
 
-def _row_with_defaults(entry: Json, num_columns: int) -> Json:
+def _row_with_defaults(entry: object, num_columns: int) -> object:
     """A row without cells has empty ones, and one without a label its name."""
     if not isinstance(entry, dict):
         return entry
@@ -322,7 +322,7 @@ def read_yaml(path: Path) -> JsonObject:
     return {str(key): value for key, value in plain.items()}
 
 
-def _load_yaml(path: Path) -> Json:
+def _load_yaml(path: Path) -> object:
     """What a YAML file says; an empty mapping where it is empty."""
     try:
         return yaml.load(own_text(path, path.parent), UniqueKeys) or {}

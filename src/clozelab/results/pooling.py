@@ -14,11 +14,12 @@ from pathlib import Path
 
 from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
+from clozelab.files.origin import RUN_FILE
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.archive import MERGED_NOTES, RUNS, RunArchive, open_archive
 from clozelab.runs.find import cell_of, find, is_copy
 from clozelab.runs.progress import merge_launches
-from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
+from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, Record, read_record
 from clozelab.text.plain import JsonObject
 
 # Of a record: what may differ between two copies of a run. Its fingerprint knows the rest.

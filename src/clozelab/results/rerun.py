@@ -25,7 +25,7 @@ from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
 from clozelab.text.plain import ReadOnlyJson, flatten
 from clozelab.training.host import host_facts
-from clozelab.training.measuring import Row, read_rows
+from clozelab.training.measuring import MetricRow, read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
 
 TIMED = ("train/tokens_per_second", "train/mfu")
@@ -293,7 +293,7 @@ def _figures(folder: Path, steps: range) -> dict[tuple[int, str], float]:
     return {(row.step, row.key): row.value for row in _logged_rows(folder, steps)}
 
 
-def _logged_rows(folder: Path, steps: range) -> list[Row]:
+def _logged_rows(folder: Path, steps: range) -> list[MetricRow]:
     """What a run logged in a stretch, but for what the clock decides."""
     rows = read_rows(folder / "metrics.csv")
     return [row for row in rows if row.step in steps and row.key not in TIMED]

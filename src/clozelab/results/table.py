@@ -284,7 +284,9 @@ class _Arrangement:
         own = [run for run in self.task_runs if run.name in self.rows]
         # task -> the generator of its data; None: real data
         self.generators = _generators(own, runs.synthetic)
-        by_world = group_by(own, lambda run: _is_stranger(run, self.generators))
+        by_world = group_by(
+            own, lambda run: is_scored(run) and run.synthetic != self.generators[run.task]
+        )
         self.excluded = tuple(_excluded(by_world.get(True, []), self.generators))
         self.own_runs = by_world.get(False, [])
         # Every row should have these seeds.
@@ -299,7 +301,9 @@ class _Arrangement:
         self.cells: dict[tuple[str, str], Cell] = {}
 
     def table(self) -> ResultTable:
-        self._add_tasks()
+        self.columns += task_columns(self.experiment, self.own_runs, self.generators)
+        for row, dataset in product(self.rows, list(self.columns)):
+            self.cells[row, dataset.key] = self._task_cell(row, dataset)
         for column in self.experiment.columns:
             if column.is_pretraining:
                 self._add_facts(column)
@@ -329,11 +333,6 @@ class _Arrangement:
     def _has_scores(self, column: DataColumn) -> bool:
         cells = (self.cells.get((row, column.key)) for row in self.rows)
         return any(cell.scores for cell in cells if cell)
-
-    def _add_tasks(self) -> None:
-        self.columns += task_columns(self.experiment, self.own_runs, self.generators)
-        for row, column in product(self.rows, list(self.columns)):
-            self.cells[row, column.key] = self._task_cell(row, column)
 
     def _task_cell(self, row: str, column: DataColumn) -> Cell:
         runs = self.scored.get((row, column.task, column.is_measured), [])
@@ -408,10 +407,13 @@ class _Arrangement:
             cells = {}
             for name, data in datasets.items():
                 cells[name] = (data, self._task_cell(row, data))
+            # The mean of groups, each of which is the mean of its cells.
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
+            means = []
             for group in column.parts:
                 groups.append(tuple(cells[part] for part in group))
-            self.cells[row, ours.key] = _mean_of_groups(groups)
+                means.append(_mean_cell([cells[part][1] for part in group]))
+            self.cells[row, ours.key] = replace(_mean_cell(means), groups=tuple(groups))
 
 
 # -- which runs are of one data set ----------------------------------------------------------------
@@ -429,10 +431,6 @@ def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str 
         if of_scored and synthetic not in of_scored:
             generators[task] = of_scored[0]
     return generators
-
-
-def _is_stranger(run: Record, generators: Mapping[str, str | None]) -> bool:
-    return is_scored(run) and run.synthetic != generators[run.task]
 
 
 def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None]) -> Iterable[str]:
@@ -530,14 +528,6 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     if num_left_out:
         note += f" ({num_left_out} more with fewer seeds left out)"
     return list(complete[rate].values()), note
-
-
-def _mean_of_groups(groups: Sequence[tuple[tuple[DataColumn, Cell], ...]]) -> Cell:
-    """The mean of groups, each of which is the mean of its cells."""
-    means = []
-    for group in groups:
-        means.append(_mean_cell([cell for _, cell in group]))
-    return replace(_mean_cell(means), groups=tuple(groups))
 
 
 def _mean_cell(parts: Sequence[Cell]) -> Cell:

@@ -23,11 +23,12 @@ from pydantic import BaseModel, ValidationError
 from clozelab.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
+from clozelab.files.origin import RUN_FILE
 from clozelab.readers.lines import MAX_EXPANSION, MIN_BOMB_BYTES
 from clozelab.runs.find import find
 from clozelab.runs.identity import results_version_of
 from clozelab.runs.progress import LAUNCH_FILE
-from clozelab.runs.record import CONFIG_FILE, RUN_FILE, Record
+from clozelab.runs.record import CONFIG_FILE, Record
 
 PACKED_STATUSES = ("complete", "failed", "interrupted")
 MANIFEST = "manifest.json"

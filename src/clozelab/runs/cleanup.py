@@ -15,9 +15,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from clozelab.runs.record import KILLED, LOCK_FILE, RUN_FILE, TEMPORARY, Record
+from clozelab.files.origin import RUN_FILE
+from clozelab.runs.record import KILLED, LOCK_FILE, TEMPORARY, Record
 from clozelab.text.formatting import duration
-from clozelab.text.plain import Json, read_json
+from clozelab.text.plain import read_json
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
@@ -141,7 +142,7 @@ def _cache_entries(cache_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def _corpus_fingerprint(folder: Path) -> Json:
+def _corpus_fingerprint(folder: Path) -> object:
     """Return the fingerprint of a prepared corpus; None where its manifest cannot be read."""
     try:
         return read_json(folder / "manifest.json")["fingerprint"]

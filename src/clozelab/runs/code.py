@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from clozelab.files.digests import digest
-from clozelab.text.plain import ReadOnlyJson, flatten
+from clozelab.text.plain import PlainMapping, flatten
 
 ROOMS = (
     "assembly",
@@ -40,12 +40,12 @@ WATCHERS = (
 """Files of these rooms that watch a training or put its files in place, and change no result."""
 
 
-def code_hash(stage: str, config: ReadOnlyJson) -> str:
+def code_hash(stage: str, config: PlainMapping) -> str:
     """Return one hash of all the code that makes a run."""
     return digest(code_of(stage, config))
 
 
-def code_of(stage: str, config: ReadOnlyJson) -> dict[str, str]:
+def code_of(stage: str, config: PlainMapping) -> dict[str, str]:
     """Return the code that makes a run: module -> hash.
 
     That is its stage, its model's family, the `_target_`s of its configuration, and what all these
@@ -79,7 +79,7 @@ def code_behind(names: Iterable[str], stage: str = "") -> dict[str, str]:
     return hashes
 
 
-def _module_of(address: str, code: ReadOnlyJson) -> str:
+def _module_of(address: str, code: PlainMapping) -> str:
     """Return the module that an address lies in, "" where it is none of `code`."""
     name = address.removeprefix("clozelab.")
     while name and name not in code:

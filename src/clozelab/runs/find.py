@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
     KILLED,
     LOCK_FILE,
-    RUN_FILE,
     STATUSES,
     Record,
     read_record,
@@ -249,7 +249,7 @@ def no_match(records: Sequence[Record], filters: Mapping[str, str]) -> str:
 def open_run(path: str) -> Record:
     """Read the record of one run folder; ValueError where there is none, or it is damaged."""
     folder = Path(path)
-    if not (folder / "run.json").is_file():
+    if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
     record = open_folder(folder, folder)
     if record.status == DAMAGED:
@@ -272,4 +272,4 @@ def is_unfinished(path: Path, record: Record | None) -> bool:
     """Whether a path is a pre-training run without an encoder's folder."""
     if record is None or record.stage != "pretrain":
         return False
-    return not (record.folder / "encoder").is_dir() and (path / "run.json").is_file()
+    return not (record.folder / "encoder").is_dir() and (path / RUN_FILE).is_file()

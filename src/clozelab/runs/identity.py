@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for
@@ -23,14 +23,14 @@ tasks). Added to the stage's version."""
 SEED_KEYS = ("seed", "pretrain_seed")
 
 
-def results_version_of(stage: str, config: ReadOnlyJson) -> int:
+def results_version_of(stage: str, config: PlainMapping) -> int:
     """Return the version of what this code makes of a recorded configuration; 0 of no stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
     return RESULTS_VERSIONS.get(stage, 0) + sum(further)
 
 
-def identity_of(config: ReadOnlyJson) -> JsonObject:
+def identity_of(config: PlainMapping) -> PlainDict:
     """Return what a run is known by: dotted key -> value, of its recorded configuration.
 
     How the work is laid out on a machine is left out. So is a key with the value that it had before
@@ -43,7 +43,7 @@ def identity_of(config: ReadOnlyJson) -> JsonObject:
     return identity
 
 
-def counting_leaves(values: ReadOnlyJson) -> JsonObject:
+def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
     leaves = flatten(dict(values))
     idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
@@ -56,6 +56,6 @@ def counting_leaves(values: ReadOnlyJson) -> JsonObject:
     return counting
 
 
-def _is_set(leaves: ReadOnlyJson, key: str) -> bool:
+def _is_set(leaves: PlainMapping, key: str) -> bool:
     """Whether a key has a value, or a node that is not empty."""
     return bool(leaves.get(key)) or any(name.startswith(f"{key}.") for name in leaves)

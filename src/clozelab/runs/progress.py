@@ -26,6 +26,7 @@ from clozelab.runs.record import (
     read_record,
     write_json,
 )
+from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.text.plain import ReadOnlyJson, read_json
 from clozelab.text.redaction import redacted_words
 from clozelab.training.measuring import read_rows
@@ -192,15 +193,14 @@ def elapsed(record: Record) -> float:
 
 @dataclass(frozen=True)
 class SweepState:
-    """A stage of an experiment at one scale: its jobs counted, and how long the rest takes."""
+    """A stage of an experiment at one scale: its jobs counted, and what is known of the rest."""
 
     stage: str
     planned: int | None  # jobs of the launch; None where none says which there were to be
     counts: Counter[str]  # of runs that are a job of the launch, or of all
     others: int  # runs that are not
     not_begun: int
-    # one job after the other; None where no finished run says how long one takes
-    seconds_left: float | None
+    left: Sequence[JobForecast]  # the jobs that have not ended
 
     @property
     def is_done(self) -> bool:
@@ -209,11 +209,18 @@ class SweepState:
             return self.counts.keys() == {"complete"}
         return self.planned == self.counts["complete"]
 
+    def seconds_left(self, at_once: int = 1) -> float | None:
+        """Wall time of the rest, so many jobs at a time.
+
+        It is None where no finished run says how long a job takes.
+        """
+        return wall_seconds_left(self.left, at_once)
+
 
 def sweep_state(
     stage: str, records: Sequence[Record], jobs: Sequence[JobName] | None
 ) -> SweepState:
-    """Count a stage's jobs, and add up how long is left.
+    """Count a stage's jobs, and forecast those that are left.
 
     Args:
         stage: pretrain, finetune or evaluate.
@@ -233,7 +240,7 @@ def sweep_state(
         counts=Counter(statuses),
         others=len(runs_of_stage) - len(runs),
         not_begun=not_begun.total(),
-        seconds_left=_seconds_left(runs, not_begun, runs_of_stage),
+        left=_forecasts(runs, not_begun, runs_of_stage),
     )
 
 
@@ -254,29 +261,24 @@ def _match_jobs(
     return matched, not_begun
 
 
-def _seconds_left(
+def _forecasts(
     runs: Sequence[Record], not_begun: Counter[JobName], runs_of_stage: Sequence[Record]
-) -> float | None:
-    """Add up what is left of a stage; None where nothing says how long a job takes.
+) -> list[JobForecast]:
+    """Return what is known of the jobs of a stage that are left, those that have begun first.
 
     A job without a folder takes as long as the finished runs most like it, one that has begun what
     its own speed says.
     """
     finished = [run for run in runs_of_stage if run.is_complete and run.seconds]
-    estimates = [_typical_seconds(job, finished) for job in not_begun.elements()]
+    forecasts = []
     for run in runs:
-        if run.status in ("complete", DAMAGED):
-            continue
-        seconds_left = read_progress(run).seconds_left
-        if seconds_left is None:
-            seconds_left = _typical_seconds(run.job_name, finished)
-        estimates.append(seconds_left)
-    total = 0.0
-    for estimate in estimates:
-        if estimate is None:
-            return None
-        total += estimate
-    return total
+        if run.status not in ("complete", DAMAGED):
+            expected = _typical_seconds(run.job_name, finished)
+            measured = read_progress(run).seconds_left
+            forecasts.append(JobForecast(expected, measured_seconds_left=measured))
+    for job in not_begun.elements():
+        forecasts.append(JobForecast(_typical_seconds(job, finished)))
+    return forecasts
 
 
 def _typical_seconds(job: JobName, finished: Sequence[Record]) -> float | None:

@@ -11,16 +11,16 @@ from pathlib import Path
 from hydra.core.default_element import ConfigDefault, GroupDefault
 from omegaconf import OmegaConf
 
-from clozelab.config import Origin
+from clozelab.config import Composition
 from clozelab.hydra_compat import ConfigRepository, config_repository
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.text.redaction import redacted, redacted_words
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
 
 
-def provenance_of(origin: Origin | None) -> JsonObject:
+def provenance_of(origin: Composition | None) -> PlainDict:
     """Return the fields of a record that say what a configuration is composed of.
 
     There are none without Hydra.
@@ -49,7 +49,9 @@ def provenance_of(origin: Origin | None) -> JsonObject:
     }
 
 
-def read_delta(origin: Origin, group: str, choice: str, *, with_parts: bool = True) -> JsonObject:
+def read_delta(
+    origin: Composition, group: str, choice: str, *, with_parts: bool = True
+) -> JsonObject:
     """Return what the node of one group's choice itself says: key -> value, "/group" -> choice.
 
     Keys are dotted. What a file chooses in its defaults list counts, and what it lays over a part
@@ -67,7 +69,7 @@ def read_delta(origin: Origin, group: str, choice: str, *, with_parts: bool = Tr
 @cache
 def _read_delta(
     search_path: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
-) -> JsonObject:
+) -> PlainDict:
     """`search_path` has (provider, address) of every folder of configuration files."""
     return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
 
@@ -79,9 +81,9 @@ class _DeltaReader:
     repository: ConfigRepository
     with_parts: bool
 
-    def delta_of(self, group: str, choice: str) -> JsonObject:
+    def delta_of(self, group: str, choice: str) -> PlainDict:
         file = self.repository.load_config(f"{group}/{choice}")
-        delta: JsonObject = {}
+        delta: PlainDict = {}
         if file is None:
             return delta
         for default in file.defaults_list or ():
@@ -93,7 +95,7 @@ class _DeltaReader:
         merge_delta(delta, _leaves_of(file.config, ""))
         return delta
 
-    def _of_included_file(self, group: str, default: ConfigDefault) -> JsonObject:
+    def _of_included_file(self, group: str, default: ConfigDefault) -> PlainDict:
         """Return the delta of `- other`, or of `- /task/format/features@task`."""
         if default.package:
             file = self.repository.load_config(str(default.path).lstrip("/"))
@@ -102,7 +104,7 @@ class _DeltaReader:
             return {}
         return self.delta_of(group, str(default.path))
 
-    def _merge_group_choice(self, delta: JsonObject, group: str, default: GroupDefault) -> None:
+    def _merge_group_choice(self, delta: PlainDict, group: str, default: GroupDefault) -> None:
         """Merge `- /model: mini`, or `- size: mini` of a group below this one."""
         name = str(default.group).lstrip("/")
         if not str(default.group).startswith("/"):
@@ -119,7 +121,7 @@ class _DeltaReader:
             merge_delta(delta, _leaves_of(file.config, name.replace("/", ".")))
 
 
-def merge_delta(delta: JsonObject, later: ReadOnlyJson) -> None:
+def merge_delta(delta: PlainDict, later: PlainMapping) -> None:
     """Lay a later delta over one, in place.
 
     A value replaces what was said inside of it: `architecture.pooler: null` all of a pooler.
@@ -131,7 +133,7 @@ def merge_delta(delta: JsonObject, later: ReadOnlyJson) -> None:
     delta.update(later)
 
 
-def _leaves_of(config: object, prefix: str) -> JsonObject:
+def _leaves_of(config: object, prefix: str) -> PlainDict:
     """Return dotted key -> value of a file's node, unresolved and without secrets."""
     node = redacted(OmegaConf.to_container(config, resolve=False))
     if not node:
@@ -139,7 +141,7 @@ def _leaves_of(config: object, prefix: str) -> JsonObject:
     return dict(_leaves(node, prefix))
 
 
-def _leaves(node: object, prefix: str) -> Iterator[tuple[str, Json]]:
+def _leaves(node: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yield the values below a node; a list and an empty mapping are values."""
     if not isinstance(node, dict) or not node:
         yield prefix, node

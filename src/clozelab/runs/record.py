@@ -22,15 +22,15 @@ from typing import Literal, NamedTuple, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from clozelab.files.atomic import atomic_write_lines
+from clozelab.files.origin import RUN_FILE
 from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, Unit, base_name
 from clozelab.runs.identity import identity_of
 from clozelab.runs.older_scores import older_metric
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import with_class
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
-RUN_FILE = "run.json"
 COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"
@@ -119,6 +119,25 @@ class Git(BaseModel):
     dirty: bool
 
 
+class Host(BaseModel):
+    """The machine of a session."""
+
+    cpu: str = "unknown"
+    cores: int | None = None
+    gpus: list[str] = []  # their names
+
+
+class Session(BaseModel):
+    """What computed a run from one start to its end."""
+
+    code: str = ""
+    modules: dict[str, str] = {}
+    git: Git | None = None
+    versions: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    host: Host = Host()
+
+
 class Shared(BaseModel):
     """The equal run that a record speaks for."""
 
@@ -135,7 +154,7 @@ class JobName(NamedTuple):
     seeds: str  # "1"; of two stages "1/2"
 
     @classmethod
-    def of(cls, config: ReadOnlyJson) -> JobName:
+    def of(cls, config: PlainMapping) -> JobName:
         """Make the name of a resolved configuration; empty where that does not say."""
         if "row" not in config:
             return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
@@ -155,8 +174,8 @@ class Record(BaseModel, extra="forbid"):
     overrides: list[str] = []
     choices: dict[str, str] = {}  # group of conf/ -> choice
     # what the arm's own node says: dotted key -> value, "/group" -> choice
-    arm_delta: JsonObject = {}
-    row_delta: JsonObject = {}
+    arm_delta: PlainDict = {}
+    row_delta: PlainDict = {}
 
     # What the run is, and what it is scored by.
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
@@ -211,6 +230,14 @@ class Record(BaseModel, extra="forbid"):
     @property
     def is_complete(self) -> bool:
         return self.status == "complete"
+
+    @property
+    def last_session(self) -> Session:
+        return Session.model_validate(self.model_dump(include=set(Session.model_fields)))
+
+    @property
+    def sessions_before(self) -> list[Session]:
+        return [Session.model_validate(session) for session in self.earlier_sessions]
 
     @property
     def predicts(self) -> str:
@@ -273,14 +300,14 @@ class Record(BaseModel, extra="forbid"):
 
         Empty for a record that says nothing of it.
         """
-        begun_with: ReadOnlyJson = self.facts.get("encoder", {})
+        begun_with: PlainMapping = self.facts.get("encoder", {})
         if begun_with or self.stage != "pretrain":
             return begun_with
         if "encoder" not in self.inputs:
             return self.config.get("model", {})
         # An older record: its configuration has the scale's shape, and its folder the true one.
         with suppress(OSError, ValueError):
-            saved: ReadOnlyJson = read_json(self.folder / "encoder" / "config.json")
+            saved: PlainMapping = read_json(self.folder / "encoder" / "config.json")
             if "num_hidden_layers" in saved:
                 return saved
         return {}
@@ -489,7 +516,7 @@ def changes(old: Record, new: Record) -> str:
     return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"
 
 
-def _fingerprinted(record: Record) -> JsonObject:
+def _fingerprinted(record: Record) -> PlainDict:
     """Return what a record's fingerprint is of (store.new_record), by names for people."""
     inputs = {f"input {name}": checksum for name, checksum in record.inputs.items()}
     return {**identity_of(record.config), **inputs, "results_version": record.results_version}

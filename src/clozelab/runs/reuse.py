@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clozelab.config import Composed, kept_step, total_steps
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_hash
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of, results_version_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
-from clozelab.runs.record import RUN_FILE, Record, read_record
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.runs.record import Git, Record, read_record
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.host import host_facts
 
 NAMES = frozenset({"experiment", "arm"})
@@ -74,25 +75,21 @@ def other_code(record: Record | None) -> str:
         return ""
     code = code_hash(record.stage, record.config)
     # of all sessions that trained it, the last one's code included
-    sessions = []
-    for session in record.earlier_sessions:
-        sessions.append((session.get("code"), session.get("git")))
-    sessions.append((record.code, record.git.model_dump() if record.git else None))
-    for session_code, session_git in sessions:
-        if session_code != code:
-            before = _code_and_commit(session_code or "", session_git)
-            after = _code_and_commit(code, host_facts()["git"])
+    for session in (*record.sessions_before, record.last_session):
+        if session.code != code:
+            git = host_facts()["git"]
+            before = _code_and_commit(session.code, session.git)
+            after = _code_and_commit(code, Git(**git) if git else None)
             return f"{record.folder} was made by other code: {before}, now {after}"
     return ""
 
 
-def _code_and_commit(code: str, git: ReadOnlyJson | None) -> str:
+def _code_and_commit(code: str, git: Git | None) -> str:
     """Write `0a1b2c3d4e (commit 5f6a7b8c9d, changed)`."""
-    if not git:
-        commit = "no commit"
-    else:
-        commit = f"commit {git['commit'][:10]}"
-        if git["dirty"]:
+    commit = "no commit"
+    if git is not None:
+        commit = f"commit {git.commit[:10]}"
+        if git.dirty:
             commit += ", changed"
     return f"{code[:10] or 'unknown'} ({commit})"
 
@@ -132,7 +129,7 @@ def require_kept_encoders(config: Composed) -> None:
         )
 
 
-def trained_by(config: ReadOnlyJson) -> JsonObject:
+def trained_by(config: PlainMapping) -> PlainDict:
     """Return what was trained: a record's configuration without its names and layout."""
     return {key: value for key, value in identity_of(config).items() if key not in NAMES}
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from clozelab.analysis.phrases import rough
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.progress import (
     Launch,
     Progress,
@@ -16,7 +17,7 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, RUN_FILE, JobName, Record
+from clozelab.runs.record import DAMAGED, KILLED, JobName, Record
 from clozelab.text.formatting import DASH, STAGE_NAMES, duration
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job

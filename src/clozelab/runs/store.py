@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from clozelab.config import Composed
 from clozelab.files.digests import digest
+from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_of
 from clozelab.runs.early_log import hand_over
 from clozelab.runs.identity import identity_of, results_version_of
@@ -38,7 +39,6 @@ from clozelab.runs.record import (
     CONFIG_FILE,
     LOCK_FILE,
     LOG_FILE,
-    RUN_FILE,
     TEMPORARY,
     Process,
     Record,
@@ -51,7 +51,7 @@ from clozelab.runs.record import (
 )
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
 from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import JsonObject, PlainMapping, flatten
 from clozelab.text.redaction import scrubbed
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
@@ -200,12 +200,12 @@ class Run:
         run._write()
         return run
 
-    def record(self, **facts: Json) -> None:
+    def record(self, **facts: object) -> None:
         """Add facts (JSON values) to run.json at once."""
         self.facts.update(facts)
         self._write()
 
-    def complete(self, results: ReadOnlyJson | None = None, **facts: Json) -> None:
+    def complete(self, results: PlainMapping | None = None, **facts: object) -> None:
         """Mark the run as finished; `results` as scores.json has them.
 
         ValueError where a score is no number.
@@ -535,7 +535,7 @@ def new_record(
     )
 
 
-def fingerprint_of(config: ReadOnlyJson, inputs: Mapping[str, str], results_version: int) -> str:
+def fingerprint_of(config: PlainMapping, inputs: Mapping[str, str], results_version: int) -> str:
     """Return the hash of what tells runs apart: configuration, inputs, and the code's results."""
     return digest(
         {

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from clozelab.files.origin import RUN_FILE
 from clozelab.results.pooling import check_archives, copy_files, merge_notes, open_whole_archive
 from clozelab.runs.archive import describe_machines
 from clozelab.runs.find import find
-from clozelab.runs.record import RUN_FILE
 from clozelab.terminal import ParsedArgs, path_of, say, verb
 
 HELP = """clozelab pool FILE... [runs_dir=FOLDER]

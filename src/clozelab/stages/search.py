@@ -18,7 +18,8 @@ from clozelab.assembly.searching import content_of, cosine_similarities, most_si
 from clozelab.datamodules.files import cached_folder, content_key
 from clozelab.modules import answering
 from clozelab.modules.answer_files import write_arrays
-from clozelab.readers.rows import Row, open_rows
+from clozelab.readers.records import Row
+from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
 from clozelab.text.plain import JsonObject
 

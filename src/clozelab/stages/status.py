@@ -94,7 +94,7 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
         counts = [*(sweep.counts[state] for state in states), sweep.not_begun, planned]
         if has_others:
             counts.append(sweep.others)
-        time_left = _time_left(sweep.seconds_left, num_at_once)
+        time_left = _time_left(sweep.seconds_left(num_at_once))
         rows.append([STAGE_NAMES[sweep.stage], *map(str, counts), time_left])
     columns = [*states, "not begun", "jobs"]
     if has_others:
@@ -104,13 +104,13 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
     print_table(headings, rows)
 
 
-def _time_left(seconds: float | None, num_at_once: int) -> str:
-    """How long jobs take that need so many seconds one after the other."""
+def _time_left(seconds: float | None) -> str:
+    """How long the rest of a stage takes."""
     if seconds is None:
         return "unknown yet"
     if not seconds:
         return DASH
-    return duration(seconds / num_at_once)
+    return duration(seconds)
 
 
 def print_running(running: Sequence[tuple[Record, Progress]]) -> None:

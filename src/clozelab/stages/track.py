@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clozelab.assembly import sending
-from clozelab.runs.record import LOCK_FILE, RUN_FILE, read_record
+from clozelab.files.origin import RUN_FILE
+from clozelab.runs.record import LOCK_FILE, read_record
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.training.host import holder
 

@@ -16,6 +16,13 @@ elsewhere, a model of pydantic checks it first (runs/record.py, schema.py).
 JsonObject: TypeAlias = dict[str, Any]
 ReadOnlyJson: TypeAlias = Mapping[str, Any]
 """An object that whoever takes it does not change."""
+PlainDict: TypeAlias = dict[str, object]
+"""Values by name that are passed on, compared or written.
+
+Unlike a JsonObject's, they can be used only after a check of their type.
+"""
+PlainMapping: TypeAlias = Mapping[str, object]
+"""The same for whoever does not change it."""
 
 
 def read_json(path: Path) -> Json:

@@ -54,7 +54,7 @@ SHORTEST_SECRET = 8
 """Characters of an environment variable's value: a shorter one may stand in any text."""
 
 
-def redacted(value: Json, key: str = "") -> Json:
+def redacted(value: object, key: str = "") -> Json:
     """Return plain values with HIDDEN for what looks like a secret; interpolations stay.
 
     Args:
@@ -120,6 +120,6 @@ DIGEST = re.compile(r" \(sha256 [0-9a-f]{12}\)$")
 """What `digested` puts behind a value."""
 
 
-def digested(value: Json) -> str:
+def digested(value: object) -> str:
     """Return what stands for a secret where another secret has to be another run."""
     return f"(sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 # values and levels of nesting that no experiment needs
 MOST_VALUES = 100_000
@@ -25,7 +25,7 @@ class UniqueKeys(SAFE_LOADER):
     a word. And 1e-3 is a number.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> JsonObject:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> PlainDict:
         keys = set[str]()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):

@@ -24,7 +24,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import Json, ReadOnlyJson
+from clozelab.text.plain import Json, PlainMapping, ReadOnlyJson
 from clozelab.training.catching_up import (
     CALLS_AT_ONCE,
     Numbers,
@@ -66,7 +66,7 @@ class Call:
         return self.method in ("close", "finalize")
 
 
-def final_numbers(scores: ReadOnlyJson) -> dict[str, float]:
+def final_numbers(scores: PlainMapping) -> dict[str, float]:
     """Final scores as figures, for a tracker that has no place of its own for them."""
     numbers = {}
     for key, value in scores.items():
@@ -174,7 +174,7 @@ class BackgroundLogger(Logger):
     def finalize(self, status: str) -> None:
         """Not yet: a run's scores follow, and `close` ends it."""
 
-    def summarise(self, scores: ReadOnlyJson) -> None:
+    def summarise(self, scores: PlainMapping) -> None:
         """The final scores of a run."""
         if hasattr(self.target, "summarise"):
             self._put(Call("summarise", (dict(scores),), len(scores)))

@@ -22,7 +22,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class SpikeWatch:
         deviation = math.sqrt(sum((other - mean) ** 2 for other in logs) / len(logs))
         return math.exp(mean + max(SIGMAS * deviation, math.log(FACTOR)))
 
-    def state(self) -> ReadOnlyJson:
+    def state(self) -> PlainMapping:
         """For a checkpoint, after a look."""
         return {"logs": list(self._logs), "phase": self._phase, "left_out": list(self.left_out)}
 

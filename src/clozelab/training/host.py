@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from clozelab.processor import cpu_flags, cpuinfo
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 PACKAGES = (
     "clozelab",
@@ -65,7 +65,7 @@ def host_facts() -> JsonObject:
     return {"environment": environment, "versions": versions, "git": _git_facts(), "host": host}
 
 
-def _git_facts() -> JsonObject | None:
+def _git_facts() -> PlainDict | None:
     """The commit of this code, and whether it was changed since; None outside a repository."""
     file = Path(__file__).resolve()
     git = ("git", "-C", str(file.parent))

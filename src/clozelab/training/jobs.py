@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping
 
 
 @dataclass(frozen=True)
@@ -20,5 +20,5 @@ class TrackedJob:
     name: str  # inside the experiment
     tags: tuple[str, ...] = ()
     # Plain values to show beside the run; no secrets.
-    config: ReadOnlyJson = field(default_factory=dict)
+    config: PlainMapping = field(default_factory=dict)
     command: tuple[str, ...] = ()  # the command line to show, without secrets

@@ -92,7 +92,7 @@ class Throughput:
             setattr(self, name, state[name])
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """One logged number.
 
     `step` optimizer steps, `tokens` read and `seconds` trained when it was logged.
@@ -105,16 +105,16 @@ class Row(NamedTuple):
     value: float
 
 
-def parse_row(line: str) -> Row | None:
+def parse_row(line: str) -> MetricRow | None:
     """A whole line of metrics.csv; None of the header, and of a line of other columns."""
     cells = next(csv.reader([line]), [])  # a source's name, and so a key, may hold a comma
-    if len(cells) != len(Row._fields) or not cells[0].isdigit():
+    if len(cells) != len(MetricRow._fields) or not cells[0].isdigit():
         return None
     step, tokens, seconds, key, value = cells
-    return Row(int(step), int(tokens), float(seconds), key, float(value))
+    return MetricRow(int(step), int(tokens), float(seconds), key, float(value))
 
 
-def read_rows(path: Path, last_bytes: int | None = None) -> Iterator[Row]:
+def read_rows(path: Path, last_bytes: int | None = None) -> Iterator[MetricRow]:
     """The whole rows of a metrics.csv, or those in its last bytes; none where there is no file.
 
     A last line without an end is being written, or its writer was killed: half of its number would

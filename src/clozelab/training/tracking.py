@@ -23,12 +23,12 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.files.atomic import atomic_write_lines
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import Numbers, Recorded, read_wandb_history
 from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
-from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
+from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricRow, parse_row
 from clozelab.training.mlflow_tracker import MlflowTracker
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MetricsCsv(Logger):
         with self.path.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             if is_new:
-                writer.writerow(Row._fields)
+                writer.writerow(MetricRow._fields)
             writer.writerows(rows)
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
@@ -90,7 +90,7 @@ class MetricsCsv(Logger):
         if not self.path.exists():
             return
         *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
-        kept = [",".join(Row._fields)]
+        kept = [",".join(MetricRow._fields)]
         for line in lines:
             row = parse_row(line)
             if row is not None and row.step <= step:
@@ -111,7 +111,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         with suppress(OSError, netrc.NetrcParseError):
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
         mode = "online" if has_key else "offline"
-    settings: JsonObject = {
+    settings: PlainDict = {
         "project": project,
         "entity": entity,
         "mode": os.environ.get("WANDB_MODE") or mode,
@@ -164,7 +164,7 @@ class WandbTracker(Logger):
         return recorded
 
     @rank_zero_only
-    def summarise(self, scores: ReadOnlyJson) -> None:
+    def summarise(self, scores: PlainMapping) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(
@@ -324,7 +324,7 @@ class TensorBoardTracker(TensorBoardLogger):
         self.experiment.file_writer.add_event(restart, step)
 
 
-def summarise(loggers: Sequence[Logger], scores: ReadOnlyJson) -> None:
+def summarise(loggers: Sequence[Logger], scores: PlainMapping) -> None:
     """Gives the final numbers to every tracker."""
     for logger in loggers:
         if isinstance(logger, BackgroundLogger):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 
 class Albert(Family):
@@ -52,7 +52,7 @@ class Albert(Family):
         "num_memory_blocks": 0,
     }
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         own = {"inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
         return super().to_hf_keys(config) | own
 

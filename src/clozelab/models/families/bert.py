@@ -32,7 +32,7 @@ from clozelab.models.config_keys import (
     require_values,
     unknown_keys,
 )
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -102,7 +102,7 @@ class Family:
     converted: ClassVar[tuple[str, ...]] = ()  # whose values are other ones there
     # Fields of EncoderConfig that its config.json does not name.
     parts: ClassVar[ReadOnlyJson] = {}
-    defaults: ClassVar[ReadOnlyJson] = {  # of keys that a config.json leaves out
+    defaults: ClassVar[PlainMapping] = {  # of keys that a config.json leaves out
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,
@@ -115,7 +115,7 @@ class Family:
     # Further keys that `from_hf_keys` reads.
     more_read: ClassVar[tuple[str, ...]] = ()
     # Keys of features that are not here -> the one value that can be read.
-    fixed: ClassVar[ReadOnlyJson] = {}
+    fixed: ClassVar[PlainMapping] = {}
     # Keys of its classes that no number of a trained model depends on.
     harmless: ClassVar[tuple[str, ...]] = ()
     lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
@@ -226,7 +226,7 @@ class Family:
         readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
         return bool(readers) or not (kinds or self.pooler_is_apart)
 
-    def require_masks(self, values: ReadOnlyJson) -> None:
+    def require_masks(self, values: PlainMapping) -> None:
         """ValueError where a model of this config.json tells nothing of a mask in a text."""
 
     def require_template(self, cls_is_last: bool, where: str | Path) -> None:
@@ -238,7 +238,7 @@ class Family:
             )
 
     def require_separator(
-        self, values: ReadOnlyJson, kinds: Collection[str], sep_id: int, where: str | Path
+        self, values: PlainMapping, kinds: Collection[str], sep_id: int, where: str | Path
     ) -> None:
         """ValueError where a head here and its class would find questions by other separators."""
         given = values.get("sep_token_id", self.defaults.get("sep_token_id"))
@@ -330,7 +330,7 @@ class Family:
 
     # config.json
 
-    def to_hf_config(self, config: EncoderConfig, kinds: Collection[str] = ()) -> JsonObject:
+    def to_hf_config(self, config: EncoderConfig, kinds: Collection[str] = ()) -> PlainDict:
         """The content of config.json for an encoder with heads of these kinds.
 
         transformers keeps unknown keys.
@@ -389,7 +389,7 @@ class Family:
                 message = message.replace(f"model.{name} is", f"{key} is")
             raise ValueError(message) from None
 
-    def unknown_keys(self, values: ReadOnlyJson) -> tuple[str, ...]:
+    def unknown_keys(self, values: PlainMapping) -> tuple[str, ...]:
         """Keys of a config.json that say something, and that nobody knows (config_keys.py)."""
         own = (*self.keys, *self.renamed, *self.renamed.values(), *self.defaults)
         stated = ("is_decoder", *self.more_read, *self.fixed, *self.harmless, *ABSENT)
@@ -402,21 +402,21 @@ class Family:
             values |= {"is_decoder": config.is_causal, "use_cache": False}
         return {**values, **self.own_keys(config)}
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: PlainMapping) -> JsonObject:
         """Arguments of EncoderConfig, from a complete config.json."""
         is_causal = self.has_causal_mask and bool(values.get("is_decoder", False))
         return {**self.own_fields(values), "is_causal": is_causal}
 
-    def own_keys(self, config: EncoderConfig) -> JsonObject:
+    def own_keys(self, config: EncoderConfig) -> PlainDict:
         """Fields whose values are the same there, under their names."""
-        values: JsonObject = {name: getattr(config, name) for name in self.keys}
+        values: PlainDict = {name: getattr(config, name) for name in self.keys}
         for name, key in self.renamed.items():
             values[key] = getattr(config, name)
         return {**values, "model_type": self.model_type}
 
-    def own_fields(self, values: ReadOnlyJson) -> JsonObject:
+    def own_fields(self, values: PlainMapping) -> PlainDict:
         """The same back, and the family's parts."""
-        fields: JsonObject = {name: values[name] for name in self.keys}
+        fields: PlainDict = {name: values[name] for name in self.keys}
         for name, key in self.renamed.items():
             fields[name] = values[key]
         return {**self.parts, **fields, "model_type": self.model_type}

@@ -19,7 +19,7 @@ from clozelab.models.families.bert import Family
 from clozelab.models.families.modernbert import FULL_ATTENTION
 from clozelab.models.heads import DenseClassificationHead, LinearHead
 from clozelab.models.layers import Dropout, initialise_
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -77,14 +77,14 @@ class BigBird(Family):
         """All of their classes have a pooler, read or not; that for answers has none."""
         return "spans" not in kinds
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         values = super().to_hf_keys(config)
         blocks = dict(config.attention.options)
         values["attention_type"] = "block_sparse" if blocks else "original_full"
         return {**values, **blocks}
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
-        attention: JsonObject = {"_target_": FULL_ATTENTION}
+    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
+        attention: PlainDict = {"_target_": FULL_ATTENTION}
         if values["attention_type"] != "original_full":
             attention = ATTENTION | {key: values[key] for key in BLOCKS}
         arguments = super().from_hf_keys({**values, "is_decoder": False})

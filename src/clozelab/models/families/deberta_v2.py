@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clozelab.models.config import ACTIVATIONS, DEFAULT_MODULES, EncoderConfig
 from clozelab.models.config_keys import require_values
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -25,7 +25,7 @@ POSITIONS = "clozelab.models.disentangled.DisentangledPositions"
 BLOCK = "clozelab.models.disentangled.ConvolvedPostNorm"
 POOLER = "clozelab.models.encoder.ContextPooler"
 # Keys of config.json that are options of the positions, and what they are where it lacks them.
-POSITION_KEYS: ReadOnlyJson = {
+POSITION_KEYS: PlainMapping = {
     "pos_att_type": "",
     "position_buckets": -1,
     "max_relative_positions": -1,
@@ -127,7 +127,7 @@ class DebertaV2(Family):
 
     # config.json
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         values = super().to_hf_keys(config)
         del values["position_embedding_type"]  # at which their classes would not look
         positions = {**POSITION_KEYS, **dict(config.positions.options)}
@@ -142,7 +142,7 @@ class DebertaV2(Family):
         values["cls_dropout"] = pooler.get("head_dropout")
         return values
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         _refuse_other_parts(values)
         terms = values.get("pos_att_type") or ""
         if not isinstance(terms, str):

@@ -11,7 +11,7 @@ from torch import Tensor
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
 from clozelab.models.heads import DenseClassificationHead
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 
 class PreClassifier(DenseClassificationHead):
@@ -75,7 +75,7 @@ class DistilBert(Family):
     dense_heads = {"classification": "relu", "choices": "relu"}
     dense_head = PreClassifier
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         return {
             **self.own_keys(config),
             "tie_word_embeddings": True,
@@ -85,7 +85,7 @@ class DistilBert(Family):
             "seq_classif_dropout": config.hidden_dropout_prob,
         }
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
         # Fresh positions only; a trained table is in the file.
         start = "sinusoidal" if values.get("sinusoidal_pos_embds") else "normal"
         return {**self.own_fields(values), "position_embedding_init": start}

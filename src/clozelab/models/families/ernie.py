@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 # What transformers writes where there are none.
 USUAL_TASKS = 3
@@ -23,7 +23,7 @@ class Ernie(Family):
     # Of PaddlePaddle: how it computes, and a task that nobody asked for.
     harmless = ("enable_recompute", "fuse", "task_id")
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         number = config.task_type_vocab_size
         return {
             **super().to_hf_keys(config),
@@ -31,7 +31,7 @@ class Ernie(Family):
             "task_type_vocab_size": number or USUAL_TASKS,
         }
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         # A file may name a number of tasks, and not use it.
         number = 0
         if values.get("use_task_id"):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.roberta import POSITIONS, Roberta
 from clozelab.models.layout import Layout
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -79,7 +79,7 @@ class Longformer(Roberta):
                 parameter.requires_grad_(has_some)
         return super().head(kind, encoder, **options)
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         values = super().to_hf_keys(config)
         window = dict(config.attention.options).get("window", ATTENTION["window"])
         if isinstance(window, int):
@@ -87,7 +87,7 @@ class Longformer(Roberta):
         layers = range(config.num_hidden_layers)
         return {**values, "attention_window": [2 * window[n % len(window)] for n in layers]}
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         given = values["attention_window"]
         depth = values["num_hidden_layers"]
         windows = given

@@ -21,7 +21,7 @@ from clozelab.models.config_keys import require_values
 from clozelab.models.encoder import residual_scale
 from clozelab.models.families.bert import Family
 from clozelab.models.layers import initialise_
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -52,7 +52,7 @@ OLD_BASES = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
 # Theirs would be numbers behind a small vocabulary; the tokenizer's files name them.
 UNSAID_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 # What its classes could have and our parts do not -> the one value that is read.
-FIXED: ReadOnlyJson = {
+FIXED: PlainMapping = {
     "decoder_bias": True,
     "classifier_activation": "gelu",
     "tie_word_embeddings": True,
@@ -172,14 +172,14 @@ class Modernbert(Family):
 
     # config.json
 
-    def from_hf_config(self, values: ReadOnlyJson) -> EncoderConfig:
+    def from_hf_config(self, values: PlainMapping) -> EncoderConfig:
         # Of transformers 4: null stands for the global layers' base.
         if values.get("local_rope_theta", 0) is None:
             base = values.get("global_rope_theta", self.defaults["global_rope_theta"])
             values = {**values, "local_rope_theta": base}
         return super().from_hf_config(values)
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         attention = {**ATTENTION, **dict(config.attention.options)}
         every, first = attention_pattern(config)
         values = {**self.own_keys(config), **FIXED, **layer_keys(config, POSITIONS)}
@@ -196,7 +196,7 @@ class Modernbert(Family):
         values["local_rope_theta"] = values["rope_parameters"][LOCAL]["rope_theta"]
         return values
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         heads_count = values["num_attention_heads"]
         # The window a second time, and what rotary positions turn: their classes read both.
         expected = {
@@ -216,7 +216,7 @@ class Modernbert(Family):
         return fields
 
 
-def layer_keys(config: EncoderConfig, usual: ReadOnlyJson) -> JsonObject:
+def layer_keys(config: EncoderConfig, usual: PlainMapping) -> JsonObject:
     """What config.json says of kinds of layers; `usual`: the family's positions."""
     positions = {**usual, **dict(config.positions.options)}
     rope = {}
@@ -229,9 +229,7 @@ def layer_keys(config: EncoderConfig, usual: ReadOnlyJson) -> JsonObject:
     }
 
 
-def layer_fields(
-    values: ReadOnlyJson, usual: ReadOnlyJson, old_keys: tuple[str, ...]
-) -> JsonObject:
+def layer_fields(values: PlainMapping, usual: PlainMapping, old_keys: tuple[str, ...]) -> PlainDict:
     """Positions and pooler of a config.json; `old_keys` name the bases where nothing newer does."""
     positions = dict(usual)
     positions["base"] = rope_base(values, GLOBAL, old_keys[0])
@@ -263,7 +261,7 @@ def layer_types(num_layers: int, every: int, first: int) -> list[str]:
     return types
 
 
-def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) -> JsonObject:
+def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) -> PlainDict:
     """The part of a config.json; `usual`: the pattern (n, first) where layer_types fits several.
 
     ValueError for layer_types that no pattern gives.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.roberta import Roberta
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 BUCKETS = 32
 POSITIONS = {
@@ -41,7 +41,7 @@ class Mpnet(Roberta):
     harmless = ("type_vocab_size",)
     has_causal_mask = False
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         # What their classes take for granted, in the file as well.
         own = {"pad_token_id": config.pad_token_id, "relative_attention_num_buckets": BUCKETS}
         return super().to_hf_keys(config) | own

@@ -20,7 +20,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import require_values
 from clozelab.models.families.bert import Family
 from clozelab.models.families.ultrabert import BLOCK
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -140,7 +140,7 @@ class Neobert(Family):
 
     # config.json
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         return {
             **self.own_keys(config),
             # Theirs says what a plain layer would have; two thirds of it are used.
@@ -150,7 +150,7 @@ class Neobert(Family):
             "rms_norm": True,
         }
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         require_values(values, {"dim_head": values["hidden_size"] // values["num_attention_heads"]})
         for key, value in {"hidden_act": "SwiGLU", "rope": True, "rms_norm": True}.items():
             if str(values.get(key, value)).lower() != str(value).lower():

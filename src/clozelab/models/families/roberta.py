@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 POSITIONS = {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True}
 
@@ -30,13 +30,13 @@ class Roberta(Family):
     lm_act = "gelu"
     dense_heads = {"classification": "tanh"}
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         values = super().to_hf_keys(config)
         # Theirs counts the entries before the first position.
         values["max_position_embeddings"] += config.pad_token_id + 1
         return values
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
         arguments = super().from_hf_keys(values)
         arguments["max_position_embeddings"] -= arguments["pad_token_id"] + 1
         return arguments

@@ -24,7 +24,7 @@ from clozelab.models.families.modernbert import (
     layer_keys,
 )
 from clozelab.models.layers import Linear
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -132,7 +132,7 @@ class Ultrabert(Family):
 
     # config.json
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         attention = {**ATTENTION, **dict(config.attention.options)}
         values = self.own_keys(config) | layer_keys(config, POSITIONS)
         values["classifier_dropout"] = config.hidden_dropout_prob
@@ -143,7 +143,7 @@ class Ultrabert(Family):
         values["sliding_window"] = attention["window"]
         return values
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
         values = with_layer_types(values)
         heads_count = values["num_attention_heads"]
         # Fewer heads of keys than of queries (grouped attention) are not here.

@@ -24,7 +24,7 @@ from clozelab.models.families.bert import TASKS, Family
 from clozelab.models.families.distilbert import PreClassifier
 from clozelab.models.families.modernbert import UNSAID_IDS
 from clozelab.models.segmented import PARTS
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -170,11 +170,11 @@ class Xlnet(Family):
 
     # config.json
 
-    def to_hf_keys(self, config: EncoderConfig) -> JsonObject:
+    def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         values = {**self.own_keys(config), **FIXED, **dict.fromkeys(UNSAID_IDS)}
         return values | {"summary_last_dropout": config.hidden_dropout_prob}
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> JsonObject:
+    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         require_values(values, {"d_head": values["d_model"] // values["n_head"]})
         fields = self.own_fields(values)
         return fields | {"attention_probs_dropout_prob": values["dropout"]}

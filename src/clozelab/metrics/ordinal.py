@@ -1,0 +1,38 @@
+"""Scores of classes with an order: how many ranks a prediction is away counts.
+
+A class is its rank, 0, 1, ...; both arguments are of shape [N]. Unlike scikit-learn's, the kappa
+counts ranks that do not occur, so that 0 against 2 is two ranks in every file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from clozelab.metrics.glue import mean_absolute_error
+from clozelab.metrics.metric import Metric, Scorer, by_name
+
+
+def quadratic_weighted_kappa(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return Cohen's kappa with squared distances of ranks (Cohen 1968).
+
+    It is 1 less the mean squared distance over the one that is expected if predictions and labels
+    were drawn apart. It is 0.0 where both are one and the same rank throughout.
+    """
+    predicted = np.asarray(predictions, dtype=np.float64)
+    expected = np.asarray(labels, dtype=np.float64)
+    if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):
+        raise ValueError(
+            f"predictions {predicted.shape} and labels {expected.shape} must be equal,"
+            " non-empty [N]"
+        )
+    observed = np.square(predicted - expected).mean()
+    # the mean of (p - l)**2 over all pairs of a prediction and a label
+    by_chance = predicted.var() + expected.var() + (predicted.mean() - expected.mean()) ** 2
+    return float(1.0 - observed / by_chance) if by_chance > 0 else 0.0
+
+
+SCORERS = by_name(
+    Scorer(Metric("rank_mae", "points", higher_is_better=False), mean_absolute_error),
+    Scorer.share("quadratic_kappa", quadratic_weighted_kappa),
+)

@@ -1,0 +1,51 @@
+"""All cases of `make odd`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from tests.fuzz import (
+    corpora,
+    corpus_places,
+    folders,
+    given,
+    labels,
+    models,
+    predicted_files,
+    predictions,
+    scores,
+    tasks,
+    tokenizers,
+    weights,
+    words,
+)
+from tests.fuzz.lab import Case
+
+MODULES = (
+    models,
+    weights,
+    predicted_files,
+    predictions,
+    labels,
+    tasks,
+    given,
+    corpora,
+    corpus_places,
+    scores,
+    folders,
+    tokenizers,
+    words,
+)
+
+
+def chosen(parts: Sequence[str] | None = None) -> list[Case]:
+    """All cases, or those whose kind or oddity has one of the parts."""
+    every = [*chain.from_iterable(module.CASES.all for module in MODULES)]
+    if parts is None:
+        return every
+
+    def is_meant(case: Case) -> bool:
+        return any(part in f"{case.kind}/{case.oddity}" for part in parts)
+
+    return [case for case in every if is_meant(case)]
