@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from clozelab.assembly import factory
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_settings
+from clozelab.config import Composed
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.scoring import MeasureDataModule
 from clozelab.metrics.metric import metric_of
@@ -43,6 +44,7 @@ from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.targets import build, locate
+from clozelab.tasks.cache import used_folders
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
@@ -120,9 +122,26 @@ def check_evaluation(cfg: EvaluateConfig) -> None:
         )
 
 
+def claim_run(job: EvaluationJob, composed: Composed) -> Run:
+    """Take the run's folder for this evaluation."""
+    # Which further scores there are is known when they are computed.
+    metric = job.module.metric
+    return Run.claim(
+        job.cfg.run_dir,
+        stage="evaluate",
+        config=composed,
+        inputs=job.inputs,
+        scores={metric: score_of(job.module, metric)},
+        metric=metric,
+    )
+
+
 def evaluate(job: EvaluationJob, run: Run) -> None:
     """Run the model once over the data, write scores and predictions, complete the run."""
     cfg = job.cfg
+    folder = Path(str(cfg.encoder))
+    begun_with = factory.encoder_facts(folder, folders.read_config(folder))
+    factory.record_begin(run, job.hardware, cache=used_folders(), encoder=begun_with)
     name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
     loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
     with tracked(loggers):

@@ -96,8 +96,7 @@ class PretrainingModule(TrainingModule):
         objectives: one a phase, often the same; a batch names its phase by its number.
         log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
-        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
-            roll_back.
+        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop or skip.
         cuda_graphs: replay steps as graphs (modules/graphs.py), on one device; `choose_graphs`
             decides for a run.
     """
@@ -197,7 +196,7 @@ class PretrainingModule(TrainingModule):
             count_step(self.trainer)
             graphs.finish(updates=updates, limit=self._limit)
         schedule.step()
-        if is_log_step and self.spikes.spike is None:
+        if is_log_step:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
 
