@@ -262,17 +262,13 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
     function = locate(target)
     parameters = parameters_of(function)
     set_by_stage = GIVEN_BY_STAGE.get(place, frozenset())
-    taken = set_by_stage.union(getattr(function, "set_by_class", ()))
-    free = [name for name in parameters if name not in taken]
+    free = [name for name in parameters if name not in set_by_stage]
     for key in node:
         if key in HYDRA_KEYS or key in free:
             continue
-        if key not in parameters:
-            reason = f"{target} takes no such argument"
-        elif key in set_by_stage:
+        reason = f"{target} takes no such argument"
+        if key in parameters:
             reason = "the stage sets this itself"
-        else:
-            reason = "the module sets this itself"
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
     # A phase says only what it changes in the run's own; a function may get the rest when called.
     is_part_of_task = place.rpartition(".")[0] in TASKS

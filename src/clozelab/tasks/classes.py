@@ -23,7 +23,7 @@ from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines
 from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
-from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
@@ -48,9 +48,9 @@ def class_or_number(
     Args: as conf/task/format/labelled.yaml says of each.
     """
     if not numeric_labels:
-        return Classes(labels=labels, positive_label=positive_label, metrics=metrics)
+        return ClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
     refuse_class_of_numbers(positive_label)
-    numbers = Numbers(metrics=metrics, number_range=number_range)
+    numbers = NumberTarget(metrics=metrics, number_range=number_range)
     numbers.configured_names = configured_labels(labels)
     return numbers
 
@@ -74,7 +74,7 @@ def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
     return names
 
 
-class Classes(Target):
+class ClassTarget(Target):
     """One of some classes; encoded it is an index [N].
 
     F1 is of the positive label. Where none is given, that is the latter of the classes 0 and 1, or

@@ -28,7 +28,7 @@ BASELINE_METRICS = ("spearman", "pearson")
 CONSTANT_RANGE = 1e-3  # of the labels' range: predicted numbers that differ by less are one answer
 
 
-class Numbers(Target):
+class NumberTarget(Target):
     """A number, which a model's one output is.
 
     Args:

@@ -33,7 +33,7 @@ MEAN = "mean"
 WORD_MEANS = "mean of each word"
 
 
-class TokenNumbers(Target):
+class TokenNumberTarget(Target):
     """A number for each word; encoded it is float32 [W].
 
     Args:
