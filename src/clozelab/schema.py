@@ -447,7 +447,7 @@ class PretrainConfig(TrainingConfig):
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     # about a suddenly huge gradient; the record names the steps whose updates were left out
-    spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
+    spike: Annotated[str, one_of("off", "stop", "skip"), NEUTRAL] = MISSING
     # fractions of the steps after which the encoder is kept as well, in encoders/step-N
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
     # of the weights in an encoder's folder; training itself keeps them in float32

@@ -284,7 +284,7 @@ BAD_FILES = {
     "is empty": "",
     "has no examples": HEADER,
     "no column 'label'.*can only be predicted": HEADER.replace(",label", "") + LINE[:-3] + "\n",
-    "no column 'sent1'; did you mean 'sent2'": HEADER.replace("sent1", "context") + LINE,
+    "no column 'sent1'; its columns are": HEADER.replace("sent1", "context") + LINE,
     r"x.csv:3: label '4' is not one of the known labels \['0', '1', '2', '3'\]": (
         HEADER + LINE + row(1, label="4") + "\n"
     ),

@@ -580,18 +580,14 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     data = make()
     data.setup()
     assert data.facts["unknown_shares"] == {"training": 0, "validation": 0}
-    shows(
-        caplog.text,
-    )
+    assert not caplog.text
     for unknown, count in ((2, 100), (46, 50)):
         rows = [f"{'жук' if i < unknown else 'good'}\t{i % 2}" for i in range(count)]
         (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
         data = make()
         if unknown < 25:
             data.setup()
-            shows(
-                caplog.text, "2.0% of the tokens of task toy, validation file, are [UNK]: does the"
-            )
+            shows(caplog.text, "2.0% of the tokens of task toy, validation file, are [UNK]")
             continue
         with pytest.raises(
             ValueError,

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from clozelab.metrics.metric import Metric
 from clozelab.modules.finetuning import Evaluation, write_results
 from clozelab.tasks.target import json_lines
@@ -50,3 +52,8 @@ def test_scores_and_predictions(tmp_path: Path) -> None:
 
 def test_collapse_is_written_down(tmp_path: Path) -> None:
     assert write_results(tmp_path, module_with([ROW], is_collapsed=True), TASK)["collapsed"] is True
+
+
+def test_a_collapsed_run_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_results(tmp_path, module_with([ROW], is_collapsed=True), TASK)
+    assert "collapsed run" in caplog.text

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from clozelab.assembly import factory
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_settings
+from clozelab.config import Composed
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.scoring import MeasureDataModule
 from clozelab.metrics.metric import metric_of
@@ -43,7 +44,8 @@ from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.targets import build, locate
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.tasks.cache import used_folders
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -76,7 +78,7 @@ class EvaluationJob:
     hardware: Hardware
     data: DataModule  # set up: read and tokenised
     module: ScoringModule
-    remembered: JsonObject  # what the model's folder says of its predictions
+    remembered: PlainDict  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
@@ -120,9 +122,26 @@ def check_evaluation(cfg: EvaluateConfig) -> None:
         )
 
 
+def claim_run(job: EvaluationJob, composed: Composed) -> Run:
+    """Take the run's folder for this evaluation."""
+    # Which further scores there are is known when they are computed.
+    metric = job.module.metric
+    return Run.claim(
+        job.cfg.run_dir,
+        stage="evaluate",
+        config=composed,
+        inputs=job.inputs,
+        scores={metric: score_of(job.module, metric)},
+        metric=metric,
+    )
+
+
 def evaluate(job: EvaluationJob, run: Run) -> None:
     """Run the model once over the data, write scores and predictions, complete the run."""
     cfg = job.cfg
+    folder = Path(str(cfg.encoder))
+    begun_with = factory.encoder_facts(folder, folders.read_config(folder))
+    factory.record_begin(run, job.hardware, cache=used_folders(), encoder=begun_with)
     name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
     loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
     with tracked(loggers):
@@ -154,10 +173,10 @@ def score_of(module: ScoringModule, key: str) -> Score:
     return Score.of(metric_of(key, module.metrics), module.positive_label)
 
 
-def describe_measure(job: EvaluationJob) -> JsonObject:
+def describe_measure(job: EvaluationJob) -> PlainDict:
     """What scores.json says of the measure."""
     measure = job.cfg.measure
-    description: JsonObject = {
+    description: PlainDict = {
         "name": measure.name,
         "title": measure.title,
         "synthetic": job.data.synthetic,
@@ -222,7 +241,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     return data
 
 
-def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> PlainDict:
     """The task with the class that F1 was of in the model's training, unless it names another."""
     config = folders.read_config_dict(folder)
     trained = config.get("clozelab", {}).get("positive_label")
@@ -235,7 +254,7 @@ def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> 
     return task | {"data": data | {"positive_label": trained}}
 
 
-def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:
+def check_reading(reads: PlainMapping, trained: PlainDict, folder: Path) -> None:
     """ValueError where a model would read texts otherwise than in its fine-tuning.
 
     Both are by the names of settings; `trained` is what its folder says.
@@ -311,7 +330,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     )
 
 
-def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> JsonObject:
+def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.

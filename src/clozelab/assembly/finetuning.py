@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
 
 from clozelab.assembly import factory, task_data
@@ -42,9 +41,9 @@ from clozelab.tasks.sequences import Sequences
 from clozelab.tasks.target import metrics_of
 from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
-from clozelab.training.checkpoints import newest_whole, seed_initialisation
-from clozelab.training.tracking import summarise, tracked
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
+from clozelab.training.checkpoints import seed_initialisation
+from clozelab.training.tracking import summarise
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
@@ -184,7 +183,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         )
 
 
-def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
+def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     """What scores.json says of the task.
 
     A task that a command line names anew does not keep the title of the file that it began with.
@@ -235,7 +234,7 @@ TestSplits = Mapping[str, tuple[Sequences, Split]]
 def train(
     job: FinetuneJob,
     run: Run,
-    description: ReadOnlyJson,
+    description: PlainMapping,
     test_splits: TestSplits,
 ) -> None:
     """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
@@ -245,24 +244,26 @@ def train(
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
     module = build_module(cfg, job.encoder, data)
-    run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
-    run.record(threads=torch.get_num_threads())
-    run.record(encoder=factory.encoder_facts(job.encoder_folder, job.encoder.config))
-    name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
-    with tracked(loggers):
-        trainer = factory.make_trainer(
-            cfg,
-            job.hardware,
-            data.total_steps,
-            validation_interval_steps=None,  # at the end of each stretch that the data module gives
-            callbacks=factory.build_callbacks(
-                cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
-            ),
-            loggers=loggers,
-            folder=run.dir,
-        )
-        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+    begun_with = factory.encoder_facts(job.encoder_folder, job.encoder.config)
+    factory.record_begin(
+        run,
+        job.hardware,
+        total_steps=data.total_steps,
+        cache=used_folders(),
+        encoder=begun_with,
+    )
+    with factory.trained(
+        cfg,
+        run,
+        job.hardware,
+        module,
+        data,
+        data.total_steps,
+        validation_interval_steps=None,  # at the end of each stretch that the data module gives
+        callbacks=factory.build_callbacks(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS),
+        arm=cfg.row,
+        name=f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}",
+    ) as (trainer, loggers):
         results: JsonObject = {}
         if run.is_leader:
             results = write_results(run.dir, module, description)
@@ -299,7 +300,7 @@ def predict_splits(
     return written
 
 
-def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson) -> None:
+def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping) -> None:
     """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
     facts = {key: results[key] for key in RESULTS_IN_RECORD}
     if job.cfg.keep_model:
@@ -319,7 +320,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson
     shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
 
 
-def model_facts(job: FinetuneJob) -> JsonObject:
+def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's folder remembers of its fine-tuning."""
     return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
 
@@ -329,15 +330,7 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
     job = prepare(cfg)
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    trainer = factory.make_trainer(
-        cfg,
-        job.hardware,
-        job.data.total_steps,
-        validation_interval_steps=None,
-        callbacks=factory.configured_callbacks(cfg),
-        loggers=[],
-        folder=Path(cfg.run_dir),
-    )
+    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, None)
     return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 

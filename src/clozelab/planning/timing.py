@@ -399,7 +399,7 @@ class MadeUpTask(LightningDataModule):
         self.data: Any = SimpleNamespace(
             train_sequences=sequences,
             train_targets={"labels": labels},
-            groups_by_length=True,
+            unit=SimpleNamespace(groups_by_length=True),
             plan=TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0),
             loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
         )

@@ -269,9 +269,8 @@ class VectorUnit(TextUnit):
                 self.layout, text_columns=list(train_columns), id_column=None
             )
             self.aligned = False
-            # The texts of a batch are each other's negatives, so it is drawn without regard to
-            # length: negatives that are all as long as the text would be told from it by anything
-            # but their length.
+            # The texts of a batch are each other's negatives. So a batch is a uniform draw of the
+            # examples, not one of similar lengths.
             self.groups_by_length = False
 
     def check_head(self, head: str) -> None:
