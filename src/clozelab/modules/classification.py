@@ -75,11 +75,11 @@ class SequenceClassification(FineTuning):
     @classmethod
     def metrics_of(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[Metric]:
         names = settings["metrics"]
-        kind: LabelKind = Classes()
+        label_kind: LabelKind = Classes()
         if data.get("numeric_labels"):
-            kind = Number()
-        kind.check_metrics(names)
-        main = [kind.scorers[name].metric for name in names]
+            label_kind = Number()
+        label_kind.check_metrics(names)
+        main = [label_kind.scorers[name].metric for name in names]
         metrics = list(main)
         for file in data.get("extra_validation_files") or ():
             metrics += [replace(metric, name=f"{file}_{metric.name}") for metric in main]
