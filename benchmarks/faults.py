@@ -402,27 +402,21 @@ def gradients(lab: Lab) -> Iterator[Row]:
     """A gradient that is not what it should be, in one step: its update is left out, or the run
     ends before it is saved.
     """
-    passed = {"stop": 0, "skip": 0, "roll_back": 0}
+    passed = {"stop": 0, "skip": 0}
     factors = (float("nan"), float("inf"), 1000.0)
     for number, factor in enumerate(factors):
-        ends = {}
-        for spike in passed:
-            trial = lab.trial(f"gradient-{number}-{spike}")
-            ends[spike] = (trial, trial.train(partial(multiply_gradient, 27, factor), spike=spike))
-        trial, status = ends.pop("stop")
+        spoil = partial(multiply_gradient, 27, factor)
+        trial = lab.trial(f"gradient-{number}-stop")
+        status = trial.train(spoil, spike="stop")
         passed["stop"] += (
             status == 1 and "step 27" in trial.said and trial.train() == 0 and lab.is_whole(trial)
         )
-        for spike, (trial, status) in ends.items():
-            is_said = status == 0 and state(trial.run_dir)["facts"].get("steps_left_out") == [27]
-            passed[spike] += is_said and all(
-                bool(one.isfinite().all()) for one in tensors(trial.run_dir).values()
-            )
-        weights = [
-            (trial.run_dir / "encoder" / "model.safetensors").read_bytes()
-            for trial, _ in ends.values()
-        ]
-        expect(weights[0] == weights[1], "skip and roll_back end in different weights")
+        trial = lab.trial(f"gradient-{number}-skip")
+        status = trial.train(spoil, spike="skip")
+        is_said = status == 0 and state(trial.run_dir)["facts"].get("steps_left_out") == [27]
+        passed["skip"] += is_said and all(
+            bool(one.isfinite().all()) for one in tensors(trial.run_dir).values()
+        )
     what = "gradient of one step NaN, Inf, x1000"
     yield Row(
         f"{what}; spike=stop",
@@ -430,10 +424,8 @@ def gradients(lab: Lab) -> Iterator[Row]:
         3,
         passed["stop"],
     )
-    must = "that update alone is left out and recorded; skip and roll_back end in the same bits"
-    yield Row(
-        f"{what}; spike=skip and spike=roll_back", must, 6, passed["skip"] + passed["roll_back"]
-    )
+    must = "that update alone is left out and recorded, and every weight is a number"
+    yield Row(f"{what}; spike=skip", must, 3, passed["skip"])
 
 
 def multiply_gradient(step: int, factor: float) -> None:

@@ -88,11 +88,11 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     """(rows, targets) of a training file, the same for both sides."""
     import numpy as np
 
-    from clozelab.datamodules.examples import encode_examples, subset
-    from clozelab.datamodules.label_kinds import Classes
-    from clozelab.datamodules.labelled import TableFormat
-    from clozelab.datamodules.squad import WindowSettings, build_features
     from clozelab.readers.squad import read_squad
+    from clozelab.tasks.classes import Classes
+    from clozelab.tasks.passages import WindowSettings, build_features
+    from clozelab.tasks.sequences import encode_examples, subset
+    from clozelab.tasks.tables import TableFormat
 
     tokenizer, length = open_tokenizer(vocab), MAX_SEQ_LENGTH[task]
     if task == "squad":
@@ -122,10 +122,10 @@ def clozelab_training(
     import torch
     from torch.nn import functional as F
 
-    from clozelab.datamodules.examples import bucketed_batches
-    from clozelab.datamodules.finetuning import make_batch
     from clozelab.models.heads import LinearHead, SequenceClassificationHead
-    from clozelab.modules.spans import pad_tokens
+    from clozelab.tasks.batches import make_batch
+    from clozelab.tasks.sequences import bucketed_batches
+    from clozelab.tasks.spans import pad_tokens
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
@@ -240,10 +240,10 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     import torch
 
     from clozelab.corpus.folder_tokenizers import read_tokenizer
-    from clozelab.datamodules.examples import encode_examples, token_budget_batches
-    from clozelab.datamodules.finetuning import make_batch
     from clozelab.models.folders import load_encoder, load_head
     from clozelab.models.heads import SequenceClassificationHead
+    from clozelab.tasks.batches import make_batch
+    from clozelab.tasks.sequences import encode_examples, token_budget_batches
 
     encoder = load_encoder(model).eval()
     head = SequenceClassificationHead(encoder.config, 2).eval()

@@ -32,11 +32,11 @@ from tests.screens import refuses, shows
 
 from clozelab import targets
 from clozelab.cli import main
-from clozelab.datamodules.files import cached_arrays
 from clozelab.launch import experiments, mistakes, sweep
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_tensors
 from clozelab.readers.lines import text_lines
+from clozelab.tasks.cache import cached_arrays
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.safe_yaml import own_text
 from clozelab.training.checkpoints import load_file, save_file

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import read_sections
+from tests.screens import Screens, read_sections
 
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
@@ -153,12 +153,24 @@ def test_no_line_is_wider_than_the_terminal_or_breaks_inside_a_word(
             assert words - known == set(), (name, width)
 
 
-def test_every_snapshot_is_of_a_test_that_is_there() -> None:
+def test_what_the_pre_flight_finds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], screen: Screens
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    print_findings(FINDINGS, shows_all=True)
+    screen(capsys.readouterr().out)
+
+
+def test_ten_screens_are_whole_and_each_is_of_a_test_that_is_there() -> None:
+    num_screens = 0
     files = [*Path(__file__).parent.rglob("screens/*.txt")]
     assert files
     for file in files:
         tests = (file.parents[1] / f"{file.stem}.py").read_text(encoding="utf-8")
         functions = [one for one in ast.walk(ast.parse(tests)) if isinstance(one, ast.FunctionDef)]
         names = {one.name for one in functions}
-        headings = {re.split(r"[\[ ]", heading)[0] for heading in read_sections(file)}
+        sections = read_sections(file)
+        num_screens += len(sections)
+        headings = {re.split(r"[\[ ]", heading)[0] for heading in sections}
         assert headings <= names, file
+    assert num_screens <= 10, "hold the rows that must be there (tests.screens.shows)"

@@ -447,7 +447,7 @@ class PretrainConfig(TrainingConfig):
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     # about a suddenly huge gradient; the record names the steps whose updates were left out
-    spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
+    spike: Annotated[str, one_of("off", "stop", "skip"), NEUTRAL] = MISSING
     # fractions of the steps after which the encoder is kept as well, in encoders/step-N
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
     # of the weights in an encoder's folder; training itself keeps them in float32
@@ -501,8 +501,11 @@ class TaskConfig(Frozen):
     # where the `datasets` library finds the same data (datamodules/files.py); read only with
     # hub=true
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
-    module: Component = MISSING
-    data: Annotated[Component, PARTS_OF_DATA] = MISSING
+    unit: Component = MISSING  # what examples are
+    target: Component = MISSING  # what is predicted of them
+    # settings that the unit, the target, and data or module take by their names
+    data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
+    module: dict[str, Any] = MISSING
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING

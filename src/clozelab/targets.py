@@ -43,10 +43,12 @@ PERMITTED = "CLOZELAB_ALLOW_TARGETS"
 NAMING = ("_target_", "()", "class")
 NAMING_EVERYWHERE = frozenset({"_target_", "()"})
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
-OF_TASK_DATA = frozenset({"inputs", "plan"})
+OF_TASK_DATA = frozenset({"inputs", "plan", "unit", "target"})
 OF_TASK_MODULE = frozenset(
     {
         "encoder",
+        "unit",
+        "target",
         "head",
         "validation",
         "metric",
@@ -61,12 +63,14 @@ OF_TASK_MODULE = frozenset(
 )
 OF_ENCODER_PART = frozenset({"config"})
 OF_TRACKER = frozenset({"job"})
-GIVEN_TO_TASKS = {
-    "task.data": OF_TASK_DATA,
-    "measure.task.data": OF_TASK_DATA,
-    "task.module": OF_TASK_MODULE,
-    "measure.task.module": OF_TASK_MODULE,
+TASKS = ("task", "measure.task")
+"""Places of a node that has a unit and a target; both take their arguments from its settings."""
+PARTS_OF_TASK = ("unit", "target")
+SETTINGS_OF_TASK = {
+    "data": ("clozelab.datamodules.finetuning.FinetuningDataModule", OF_TASK_DATA),
+    "module": ("clozelab.modules.finetuning.FineTuning", OF_TASK_MODULE),
 }
+"""Key of a task's settings -> what takes them beside the parts, and what a stage gives to it."""
 GIVEN_TO_MEASURES = {
     "measure.data": frozenset({"inputs", "is_causal"}),
     "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
@@ -86,7 +90,7 @@ GIVEN_TO_OTHERS = {
     "logger.wandb": OF_TRACKER,
 }
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = (
-    GIVEN_TO_TASKS | GIVEN_TO_MEASURES | GIVEN_TO_ENCODER_PARTS | GIVEN_TO_OTHERS
+    GIVEN_TO_MEASURES | GIVEN_TO_ENCODER_PARTS | GIVEN_TO_OTHERS
 )
 """Place -> arguments that a stage passes itself.
 
@@ -189,6 +193,19 @@ def check_targets(config: PlainMapping, *, signatures: bool = True) -> None:
             )
         if signatures:
             _check_keys(key_path, node)
+    if signatures:
+        for place in TASKS:
+            task = _node_at(config, place)
+            if task is not None and "unit" in task:
+                _check_task(place, task)
+
+
+def _node_at(config: ReadOnlyJson, place: str) -> ReadOnlyJson | None:
+    """The node of a dotted key; None where there is none."""
+    node: Any = config
+    for key in place.split("."):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
 
 
 def _check_target(place: str, target: object, known_targets: Sequence[str]) -> None:
@@ -258,11 +275,56 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
             reason = "the module sets this itself"
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
     # A phase says only what it changes in the run's own; a function may get the rest when called.
-    is_whole = inspect.isclass(function) and not place.startswith(PHASES)
+    is_part_of_task = place.rpartition(".")[0] in TASKS
+    is_whole = inspect.isclass(function) and not place.startswith(PHASES) and not is_part_of_task
     for name in free:
         parameter = parameters[name]
         is_needed = is_whole and parameter.default is inspect.Parameter.empty
         _check_argument(f"{place}.{name}", node.get(name, MISSING), parameter, is_needed)
+
+
+def _check_task(place: str, task: ReadOnlyJson) -> None:
+    """ValueError for a setting of a task that none of its parts takes, and for one that lacks."""
+    of_parts: dict[str, inspect.Parameter] = {}
+    for part in PARTS_OF_TASK:
+        of_parts |= parameters_of(locate(task[part]["_target_"]))
+    given = {key for part in PARTS_OF_TASK for key in task[part]}
+    for settings in SETTINGS_OF_TASK:
+        given |= set(task[settings])
+    for settings, (owner, set_by_stage) in SETTINGS_OF_TASK.items():
+        of_owner = parameters_of(locate(owner))
+        free = {**of_owner, **of_parts}
+        for name in set_by_stage:
+            free.pop(name, None)
+        for key, value in task[settings].items():
+            if key not in free:
+                reason = f"no part of this task takes such an argument; {hint(str(key), free)}"
+                if key in set_by_stage:
+                    reason = f"the stage sets this itself; {hint(str(key), free)}"
+                raise ValueError(f"{place}.{settings}.{key}: {reason}")
+            _check_argument(f"{place}.{settings}.{key}", value, free[key], is_needed=False)
+        # What the parts lack is a setting of the data most often.
+        needed = {key: value for key, value in free.items() if key in of_owner}
+        if settings == "data":
+            needed = {key: value for key, value in free.items() if key not in OF_TASK_MODULE}
+        for key, parameter in needed.items():
+            if key not in given and parameter.default is inspect.Parameter.empty:
+                _check_argument(f"{place}.{settings}.{key}", MISSING, parameter, is_needed=True)
+
+
+def build_parts(task: ReadOnlyJson) -> tuple[Any, Any]:
+    """Return a task's unit and target, with the arguments that its settings have for them."""
+    parts = []
+    for part in PARTS_OF_TASK:
+        node = dict(task[part])
+        _check_target(f"task.{part}", node["_target_"], allowed()[f"task.{part}"])
+        for name in parameters_of(locate(node["_target_"])):
+            for settings in SETTINGS_OF_TASK:
+                if name in task[settings]:
+                    node.setdefault(name, task[settings][name])
+        parts.append(build(f"task.{part}", node))
+    unit, target = parts
+    return unit, target
 
 
 def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_needed: bool) -> None:

@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 
 from clozelab.corpus.generated import BASELINES_FILE
-from clozelab.datamodules.baselines import (
+from clozelab.metrics import glue
+from clozelab.metrics.entities import entity_scores
+from clozelab.metrics.squad import f1
+from clozelab.tasks.baselines import (
     BAG,
     OVERLAP,
     TAGS,
@@ -31,9 +34,6 @@ from clozelab.datamodules.baselines import (
     most_frequent_tags,
     overlap,
 )
-from clozelab.metrics import glue
-from clozelab.metrics.entities import entity_scores
-from clozelab.metrics.squad import f1
 
 MAJORITY = "majority"
 Texts = list[tuple[str, str]]

@@ -19,9 +19,6 @@ from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.baselines import guess_classes
-from clozelab.datamodules.files import Preview, TaskPreview
-from clozelab.datamodules.label_kinds import Classes, Number
 from clozelab.models.config import EncoderConfig
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -29,6 +26,9 @@ from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
+from clozelab.tasks.baselines import guess_classes
+from clozelab.tasks.classes import USUAL_POSITIVE_LABELS
+from clozelab.tasks.preview import Preview, TaskPreview
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]
 PHASES = [{"seq_length": 48, "steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}]
@@ -112,7 +112,13 @@ def make_task(
     train, held_out = make_split(11, 600, names=names), make_split(12, 300, names=names)
     return Task(
         "nli",
-        TaskPreview(train, held_out, Classes(names), aligned=True),
+        TaskPreview(
+            train,
+            held_out,
+            label_names=names,
+            positive_label=USUAL_POSITIVE_LABELS.get(frozenset(names)),
+            aligned=True,
+        ),
         tokenizer,
         48,
         48,
@@ -129,7 +135,7 @@ def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
                 {"first": [*first], "second": [*second]}, [f"{k:.1f}" for k in shared], len(shared)
             )
         )
-    preview = TaskPreview(*splits, kind=Number(), aligned=True)
+    preview = TaskPreview(*splits, predicts_numbers=True, aligned=True)
     return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
 
 
@@ -155,9 +161,7 @@ def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
     split = Preview(
         {"question": ["bab dab"] * 20, "passage": ["bab dab fab gab"] * 5}, None, 20, counts
     )
-    return Task(
-        "span", TaskPreview(split, split, None, expects_unanswerable=False), tokenizer, 48, 48
-    )
+    return Task("span", TaskPreview(split, split, expects_unanswerable=False), tokenizer, 48, 48)
 
 
 @cache

@@ -32,12 +32,12 @@ from clozelab.corpus.documents import (
     split_paragraph,
     stretches,
 )
-from clozelab.corpus.files import CorpusCounts, Source
+from clozelab.corpus.files import CorpusCounts, CorpusSource
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
     counts = CorpusCounts()
-    files = Source("source", path, **options).shards(0, folder)
+    files = CorpusSource("source", path, **options).shards(0, folder)
     return [document.sentences for document in read_documents(files, counts)], counts
 
 
@@ -243,7 +243,7 @@ def test_dirt_at_the_beginning_is_no_wrong_file(tmp_path: Path) -> None:
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        Source("source", name).shards(0, tmp_path)[0].check()
+        CorpusSource("source", name).shards(0, tmp_path)[0].check()
 
 
 # Pieces
@@ -484,7 +484,7 @@ def test_a_wrong_file_is_known_by_its_beginning(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=sentence):
-        for file in Source("source", name).shards(0, tmp_path):
+        for file in CorpusSource("source", name).shards(0, tmp_path):
             file.check()
 
 
@@ -494,7 +494,7 @@ def test_a_path_is_looked_for_from_where_one_stands(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(ValueError, match=r"no text files at .*/data/none, nor from here"):
-        Source("mine", "none").shards(0, tmp_path / "data")
+        CorpusSource("mine", "none").shards(0, tmp_path / "data")
 
 
 @pytest.mark.parametrize("path", ["none-*.jsonl", "absent.txt", "/absent/folder"])

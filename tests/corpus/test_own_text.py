@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.assembly.passes import passes
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import CorpusSource
 from clozelab.launch.sweep import compose
 
 
@@ -22,9 +22,9 @@ def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.Monkey
         (place / name).write_text("one sentence\n")
     (tmp_path / "here" / "both").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    (found,) = Source("mine", "texts").shards(0, tmp_path / "data")
+    (found,) = CorpusSource("mine", "texts").shards(0, tmp_path / "data")
     assert found.path.resolve() == tmp_path / "here" / "texts" / "a.txt"
-    (found,) = Source("mine", "both").shards(0, tmp_path / "data")
+    (found,) = CorpusSource("mine", "both").shards(0, tmp_path / "data")
     assert found.name == "b.txt", "data_dir comes first"
 
 

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors, trainers
 
 from clozelab.corpus import prepare
-from clozelab.corpus.files import CorpusCounts, Rows, Shard, Source, TableFile
+from clozelab.corpus.files import CorpusCounts, CorpusSource, Rows, Shard, TableFile
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
@@ -52,7 +52,7 @@ RULES = ("kind", "vocab_size", "lowercase", "vocab_file", "add_prefix_space")
 def run(tmp_path: Path, **changes: Any) -> Path:
     arguments: dict[str, Any] = {
         "name": "small",
-        "sources": [Source("one", "one.txt"), Source("two", "two.txt")],
+        "sources": [CorpusSource("one", "one.txt"), CorpusSource("two", "two.txt")],
         "data_dir": tmp_path / "data",
         "cache_dir": tmp_path / "cache",
         "tokenizer": TokenizerSettings(
@@ -178,7 +178,7 @@ def test_the_cache_is_used_and_addressed_by_content(
         run(tmp_path, vocab_size=120),
         run(tmp_path, lowercase=False),
         run(tmp_path, validation_fraction=0.3),
-        run(tmp_path, sources=[Source("one", "one.txt")]),
+        run(tmp_path, sources=[CorpusSource("one", "one.txt")]),
     ]
     (data / "two.txt").write_text(make_text(41, first=60))
     changed.append(run(tmp_path))
@@ -248,7 +248,9 @@ def test_a_damaged_cache_folder_is_prepared_again(tmp_path: Path, data: Path) ->
 def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
     rows = [json.dumps({"text": f"Row {index} is a document."}) for index in range(300)]
     (data / "rows.jsonl").write_text("\n".join([*rows, rows[0], "{", json.dumps({"text": "<br>"})]))
-    manifest = PreparedCorpus.open(run(tmp_path, sources=[Source("rows", "rows.jsonl")])).manifest
+    manifest = PreparedCorpus.open(
+        run(tmp_path, sources=[CorpusSource("rows", "rows.jsonl")])
+    ).manifest
     assert manifest["counts"]["documents"] == 300
     assert manifest["skipped"]["duplicate document"] == 1
     assert manifest["skipped"]["empty document"] == 1
@@ -259,7 +261,7 @@ def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
 def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:
     (data / "tiny.txt").write_text("One document here.\n\nAnd another there.")
     corpus = PreparedCorpus.open(
-        run(tmp_path, sources=[Source("tiny", "tiny.txt")], validation_fraction=0.001)
+        run(tmp_path, sources=[CorpusSource("tiny", "tiny.txt")], validation_fraction=0.001)
     )
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (1, 1)
 
@@ -271,7 +273,7 @@ def test_a_stretch_of_a_single_long_document_is_held_out(tmp_path: Path, data: P
     lines = [f"The {NOUNS[n % 6]} of line {n} is long." for n in range(2000)]
     (data / "novel.txt").write_text("\n".join(lines))
     corpus = PreparedCorpus.open(
-        run(tmp_path, sources=[Source("novel", "novel.txt")], validation_fraction=0.01)
+        run(tmp_path, sources=[CorpusSource("novel", "novel.txt")], validation_fraction=0.01)
     )
     assert corpus.validation.num_documents == 1 and corpus.train.num_documents <= 2
     assert corpus.train.num_sentences + corpus.validation.num_sentences == 2000
@@ -299,7 +301,7 @@ def test_text_without_spaces_is_for_another_tokenizer(
     spaces are there.
     """
     (data / "one.txt").write_text(unspaced(400, letters))
-    source = [Source("one", "one.txt")]
+    source = [CorpusSource("one", "one.txt")]
     with pytest.raises(
         ValueError, match="there are no spaces between the words; tokenizer=byte_bpe needs none"
     ):
@@ -319,11 +321,11 @@ def test_text_without_spaces_is_not_warned_of(
     tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data / "one.txt").write_text(unspaced(400, "汉语又称中文华唐话"))
-    corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.txt")]))
+    corpus = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", "one.txt")]))
     assert corpus.manifest["unknown_fraction"] == 0
     shows(
         caplog.text,
-        "sentences have 400 characters on average: plain text needs one sentence",
+        "sentences have 400 characters on average: plain text needs one",
         "the text gives a vocabulary of 14 entries, 150 were asked for",
     )
 
@@ -332,7 +334,9 @@ def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) 
     texts = [f"The {NOUNS[n % 6]} has number {n}. It is long." for n in range(50)]
     (data / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     pandas.DataFrame({"n": range(50), "body": texts}).to_parquet(data / "x.parquet")
-    one, two = (run(tmp_path, sources=[Source("x", name)]) for name in ("x.jsonl", "x.parquet"))
+    one, two = (
+        run(tmp_path, sources=[CorpusSource("x", name)]) for name in ("x.jsonl", "x.parquet")
+    )
     first, second = (PreparedCorpus.open(folder).manifest for folder in (one, two))
     assert first["fingerprint"] == second["fingerprint"] and one != two
     assert second["settings"]["sources"][0]["files"][0]["column"] == "body"
@@ -387,7 +391,7 @@ def test_lines_that_are_sentences_are_not_told_of(
 
 def _peak_megabytes(tmp_path: Path) -> float:
     prepare.VOCABULARY_SAMPLE_CHARACTERS = 200_000
-    run(tmp_path, sources=[Source("one", "one.txt")])
+    run(tmp_path, sources=[CorpusSource("one", "one.txt")])
     # ru_maxrss would begin at what the process had that started this one.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(peak) / 1024
@@ -472,7 +476,7 @@ class RowGroup(TableFile):
             yield number, counts.without_nuls(text)
 
 
-class RowGroups(Source):
+class RowGroups(CorpusSource):
     def shards(self, index: int, data_dir: Path) -> list[Shard]:
         (whole,) = super().shards(index, data_dir)
         with parquet.ParquetFile(whole.path) as file:
@@ -483,7 +487,7 @@ def test_a_source_of_other_shards_gives_the_same_corpus(tmp_path: Path, data: Pa
     """The corpus is what its texts are in order; the folder's name is what the shards are."""
     texts = make_text(60).split("\n\n")
     pandas.DataFrame({"text": texts}).to_parquet(data / "one.parquet", row_group_size=7)
-    serial = PreparedCorpus.open(run(tmp_path, sources=[Source("one", "one.parquet")]))
+    serial = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", "one.parquet")]))
     sharded = PreparedCorpus.open(run(tmp_path, sources=[RowGroups("one", "one.parquet")]))
     assert sharded.folder != serial.folder and sharded.fingerprint == serial.fingerprint
     shards = sharded.manifest["settings"]["sources"][0]["files"]
@@ -539,11 +543,11 @@ def test_a_corpus_too_small_to_split(tmp_path: Path, data: Path, text: str) -> N
     (data / "tiny.txt").write_text(text)
     sentence = r"the corpus has [01] usable documents .*at least 2 are needed"
     with pytest.raises(ValueError, match=sentence):
-        run(tmp_path, sources=[Source("tiny", "tiny.txt")])
+        run(tmp_path, sources=[CorpusSource("tiny", "tiny.txt")])
 
 
-ONE, TWO = Source("one", "one.txt"), Source("one", "two.txt")
-PICTURE = Source("picture", "picture.txt")
+ONE, TWO = CorpusSource("one", "one.txt"), CorpusSource("one", "two.txt")
+PICTURE = CorpusSource("picture", "picture.txt")
 BAD_SETTINGS: dict[str, dict[str, Any]] = {
     "names a folder": {"name": "../up"},
     "sources with different names": {"sources": [ONE, TWO]},

@@ -20,7 +20,7 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.files import CorpusCounts, Source, matching_files
+from clozelab.corpus.files import CorpusCounts, CorpusSource, matching_files
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table
 
@@ -70,7 +70,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
     counts = CorpusCounts()
-    files = Source("source", path, **options).shards(0, folder)
+    files = CorpusSource("source", path, **options).shards(0, folder)
     for file in files:
         file.check()
     return [document.sentences for document in read_documents(files, counts)], counts
@@ -200,7 +200,7 @@ def test_all_bytes_are_counted_for_the_progress_bar(tmp_path: Path) -> None:
 
 
 def _peak_megabytes(path: Path) -> float:
-    files = Source("one", str(path)).shards(0, path.parent)
+    files = CorpusSource("one", str(path)).shards(0, path.parent)
     for _ in read_documents(files, CorpusCounts()):
         pass
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())

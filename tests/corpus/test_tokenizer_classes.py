@@ -18,7 +18,7 @@ from tests.screens import refuses, shows
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_classes import BERT_CLASSES, ROBERTA_CLASSES
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import assemble
+from clozelab.tasks.sequences import assemble
 
 transformers = pytest.importorskip("transformers")
 
@@ -175,37 +175,25 @@ def test_a_folder_of_googles_follows_the_released_code(tmp_path: Path) -> None:
         (
             {"tokenizer_class": "BertJapaneseTokenizer"},
             "bert",
-            "the rules of its tokenizer, BertJapaneseTokenizer, are Python",
+            "the rules of its tokenizer, BertJapaneseTokenizer, are Python code of transformers",
         ),
         (
             {"tokenizer_class": "FunnelTokenizer"},
             "bert",
-            "vocab.txt does not hold the rules of its tokenizer",
+            "vocab.txt does not hold the rules of its tokenizer, FunnelTokenizer",
         ),
         (
             {"tokenizer_class": "PreTrainedTokenizerFast"},
             "bert",
-            "its tokenizer, PreTrainedTokenizerFast, reads tokenizer.json",
+            "PreTrainedTokenizerFast, reads tokenizer.json, which is missing",
         ),
-        (
-            {"tokenizer_class": "RobertaTokenizer"},
-            "bert",
-            "holds vocab.txt and no tokenizer.json, and its tokenizer",
-        ),
+        ({"tokenizer_class": "RobertaTokenizer"}, "bert", "RobertaTokenizer, reads vocab.json"),
         ({"cls_token": "nobody"}, "bert", "the vocabulary of 164 entries lacks nobody"),
-        (
-            {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}},
-            "bert",
-            "its tokenizer is code of its own (mine.Slow in auto_map), which",
-        ),
-        (
-            {"auto_map": ["mine.Slow", "mine.Fast"]},
-            "bert",
-            "its tokenizer is code of its own (mine.Fast in auto_map), which",
-        ),
-        ({}, "roberta", "holds vocab.txt and no tokenizer.json, and its tokenizer"),
-        ({}, "albert", "vocab.txt does not hold the rules of its tokenizer"),
-        ({}, "modernbert", "its tokenizer, PreTrainedTokenizerFast, reads tokenizer.json"),
+        ({"auto_map": {"AutoTokenizer": ["mine.Slow", None]}}, "bert", "mine.Slow in auto_map"),
+        ({"auto_map": ["mine.Slow", "mine.Fast"]}, "bert", "mine.Fast in auto_map"),
+        ({}, "roberta", "its tokenizer, RobertaTokenizer, reads vocab.json"),
+        ({}, "albert", "does not hold the rules of its tokenizer, AlbertTokenizer"),
+        ({}, "modernbert", "PreTrainedTokenizerFast, reads tokenizer.json, which is missing"),
     ],
 )
 def test_a_vocab_txt_of_another_class_is_refused(
@@ -216,17 +204,11 @@ def test_a_vocab_txt_of_another_class_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("HerbertTokenizer", "vocab.json does not hold the rules of its tokenizer"),
-        ("CLIPTokenizer", "vocab.json does not hold the rules of its tokenizer"),
-        ("GPT2Tokenizer", "vocab.json does not hold the rules of its tokenizer"),
-        ("XLMTokenizer", "the rules of its tokenizer, XLMTokenizer, are Python code of"),
-        ("OpenAIGPTTokenizer", "vocab.json does not hold the rules of its tokenizer"),
-    ],
+    "name",
+    ["HerbertTokenizer", "CLIPTokenizer", "GPT2Tokenizer", "XLMTokenizer", "OpenAIGPTTokenizer"],
 )
-def test_a_vocab_json_of_another_class_is_refused(tmp_path: Path, name: str, reason: str) -> None:
-    with refuses(reason):
+def test_a_vocab_json_of_another_class_is_refused(tmp_path: Path, name: str) -> None:
+    with refuses(f"rules of its tokenizer, {name}"):
         read_tokenizer(vocab_json(tmp_path, {"tokenizer_class": name}, "bert"))
 
 
@@ -253,54 +235,19 @@ def changed(folder: Path, config: Mapping[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "config", "reason"),
+    ("make", "config"),
     [
-        pytest.param(
-            bert,
-            {"cls_token": "[SEP]"},
-            'tokenizer_config.json says cls_token "[SEP]", which',
-            id="bert",
-        ),
-        pytest.param(
-            bert,
-            {"unk_token": "the"},
-            'tokenizer_config.json says unk_token "the", which BertTokenizer',
-            id="bert unknown",
-        ),
-        pytest.param(
-            roberta,
-            {"sep_token": "<s>"},
-            'tokenizer_config.json says sep_token "<s>", which',
-            id="roberta",
-        ),
-        pytest.param(
-            albert,
-            {"do_lower_case": False},
-            "tokenizer_config.json says do_lower_case false, which",
-            id="albert case",
-        ),
-        pytest.param(
-            albert,
-            {"keep_accents": True},
-            "tokenizer_config.json says keep_accents true, which",
-            id="albert accents",
-        ),
-        pytest.param(
-            albert,
-            {"add_prefix_space": False},
-            "tokenizer_config.json says add_prefix_space false, which",
-            id="albert space",
-        ),
-        pytest.param(
-            xlm_roberta,
-            {"bos_token": "</s>"},
-            'tokenizer_config.json says bos_token "</s>", which',
-            id="xlm-roberta",
-        ),
+        pytest.param(bert, {"cls_token": "[SEP]"}, id="bert"),
+        pytest.param(bert, {"unk_token": "the"}, id="bert unknown"),
+        pytest.param(roberta, {"sep_token": "<s>"}, id="roberta"),
+        pytest.param(albert, {"do_lower_case": False}, id="albert case"),
+        pytest.param(albert, {"keep_accents": True}, id="albert accents"),
+        pytest.param(albert, {"add_prefix_space": False}, id="albert space"),
+        pytest.param(xlm_roberta, {"bos_token": "</s>"}, id="xlm-roberta"),
     ],
 )
 def test_a_setting_that_tokenizer_json_contradicts_is_refused(
-    tmp_path: Path, make: Any, config: dict[str, Any], reason: str
+    tmp_path: Path, make: Any, config: dict[str, Any]
 ) -> None:
     """AutoTokenizer follows tokenizer_config.json there; nobody knows which was trained with."""
     make(tmp_path / "m")
@@ -309,7 +256,8 @@ def test_a_setting_that_tokenizer_json_contradicts_is_refused(
     after = transformers.AutoTokenizer.from_pretrained(str(folder))
     probe = "The nïce cat 🙂"
     assert before(probe)["input_ids"] != after(probe)["input_ids"]
-    with refuses(reason):
+    (key, value) = next(iter(config.items()))
+    with refuses(f"tokenizer_config.json says {key} {json.dumps(value)}, which"):
         read_tokenizer(folder)
 
 
@@ -349,7 +297,7 @@ def test_token_types_are_those_of_the_class(
 def test_python_rules_are_refused_beside_a_tokenizer_json(tmp_path: Path) -> None:
     """AutoTokenizer does not read it for such a class."""
     bert(tmp_path / "m")
-    with refuses("the rules of its tokenizer, PhobertTokenizer, are Python code"):
+    with refuses("the rules of its tokenizer, PhobertTokenizer, are Python code of"):
         read_tokenizer(changed(tmp_path / "m", {"tokenizer_class": "PhobertTokenizer"}))
 
 

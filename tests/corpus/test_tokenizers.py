@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.folder_tokenizers import read_tokenizer
-from clozelab.corpus.packing import Masking, PackedInstances, Spans, SpecialIds, pack_pairs
+from clozelab.corpus.packing import Masking, PackedInstances, SegmentSpans, SpecialIds, pack_pairs
 from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
@@ -472,7 +472,7 @@ def test_an_older_tokenizer_json_writes_merges_as_texts(tmp_path: Path) -> None:
 def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
     ids = SpecialIds.of(train_bpe())
     texts = np.arange(10, 40)
-    spans = Spans(*(np.array(values) for values in ([0, 4], [3, 2], [20, 9], [4, 1])))
+    spans = SegmentSpans(*(np.array(values) for values in ([0, 4], [3, 2], [20, 9], [4, 1])))
     packed = pack_pairs(TokenStream([texts]), spans, ids, 12, Draws(0, 0, np.arange(2)))
     expected = [
         [0, 10, 11, 12, 2, 2, 30, 31, 32, 33, 2, 1],

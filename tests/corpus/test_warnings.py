@@ -12,7 +12,7 @@ import pytest
 from tests.calling import call_with_fixtures
 from tests.corpus import test_prepare, test_tables
 
-from clozelab.corpus.files import Source, matching_files
+from clozelab.corpus.files import CorpusSource, matching_files
 from clozelab.readers.tables import open_table
 
 data = test_prepare.data
@@ -21,12 +21,12 @@ data = test_prepare.data
 def lines_that_are_paragraphs(tmp_path: Path, data: Path) -> None:
     paragraphs = ["The river is long. " * 30 + f"It has number {index}." for index in range(20)]
     (data / "one.txt").write_text("\n\n".join(paragraphs))
-    test_prepare.run(tmp_path, sources=[Source("one", "one.txt")])
+    test_prepare.run(tmp_path, sources=[CorpusSource("one", "one.txt")])
 
 
 def words_of_seventy_letters(tmp_path: Path, data: Path) -> None:
     (data / "one.txt").write_text(test_prepare.unspaced(70))
-    test_prepare.run(tmp_path, sources=[Source("one", "one.txt")])
+    test_prepare.run(tmp_path, sources=[CorpusSource("one", "one.txt")])
 
 
 def a_table_beside_texts(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
 
+from clozelab.assembly.task_data import build_task_data
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.baselines import (
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.launch import sweep
+from clozelab.tasks.baselines import (
     PhraseGuesser,
     bare_words,
     guess_choices,
@@ -26,9 +28,6 @@ from clozelab.datamodules.baselines import (
     most_frequent_tags,
     words_of,
 )
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.launch import sweep
 
 Make = Callable[..., FinetuningDataModule]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -49,7 +48,7 @@ def make(tmp_path: Path) -> Make:
             task, data_dir, tmp_path / "cache", TOKENIZER, 64, max_unknown_share=1.0
         )
         plan = TrainingPlan(8, 1, 1, limit, 1, 0)
-        data = instantiate(config.config.task.data, _convert_="all")(inputs=inputs, plan=plan)
+        data = build_task_data(vars(config.config.task), inputs, plan)
         data.setup()
         return data
 
@@ -99,13 +98,13 @@ def test_computed_once_and_again_where_it_is_damaged(
 ) -> None:
     write(tmp_path / "glue/SST-2", train=sentiment(100, 1), dev=sentiment(50, 2))
     calls: list[int] = []
-    original = LabelledDataModule.compute_baselines
+    original = FinetuningDataModule.compute_baselines
 
-    def counted(data: LabelledDataModule) -> Any:
+    def counted(data: FinetuningDataModule) -> Any:
         calls.append(1)
         return original(data)
 
-    monkeypatch.setattr(LabelledDataModule, "compute_baselines", counted)
+    monkeypatch.setattr(FinetuningDataModule, "compute_baselines", counted)
     modules = [make("sst2") for _ in range(4)]
     # the lock counts by open file, so threads stand for processes
     with ThreadPoolExecutor(4) as pool:

@@ -17,7 +17,11 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import (
+from clozelab.models.layout import Layout
+from clozelab.readers.conll import TaggedSentences
+from clozelab.readers.squad import SquadExamples, SquadQuestion
+from clozelab.tasks.passages import WindowSettings, build_features
+from clozelab.tasks.sequences import (
     TokenSequences,
     bucketed_batches,
     concatenate,
@@ -26,11 +30,7 @@ from clozelab.datamodules.examples import (
     longest_first,
     token_budget_batches,
 )
-from clozelab.datamodules.squad import WindowSettings, build_features
-from clozelab.datamodules.tags import build_sequences
-from clozelab.models.layout import Layout
-from clozelab.readers.conll import TaggedSentences
-from clozelab.readers.squad import SquadExamples, SquadQuestion
+from clozelab.tasks.words import build_sequences
 from clozelab.training.runtime import DEPTH, Prefetched, batch_loader, pinned
 
 

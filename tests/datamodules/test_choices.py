@@ -12,11 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.parts import choice_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, fold_of
-from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.labelled import LabelledSplit
+from clozelab.datamodules.finetuning import (
+    FinetuningDataModule,
+    TaskInputs,
+    TrainingBatches,
+    TrainingPlan,
+)
+from clozelab.tasks.choices import ChoiceFormat, fold_of
+from clozelab.tasks.texts import TextSplit
 
 HEADER = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
@@ -49,9 +55,9 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> LabelledSplit:
+def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> TextSplit:
     """The split of x.csv."""
-    data = ChoiceDataModule(
+    data = choice_data(
         inputs=TaskInputs("x", folder, folder / "cache", tokenizer, length),
         plan=TrainingPlan(4, 1.0, 1, None, 1, 0),
         train_file="x.csv",
@@ -103,7 +109,7 @@ def test_rows_stand_in_order_and_share_their_context(
 ) -> None:
     write(tmp_path / "x.csv", HEADER + "".join(row(i) + "\n" for i in range(3)))
     split = loaded(tmp_path, tokenizer, 64)
-    assert (len(split), len(split.sequences), split.label_names) == (3, 12, ["0", "1", "2", "3"])
+    assert (len(split), len(split.sequences)) == (3, 12)
     first, second = (
         split.sequences.input_ids[a:b]
         for a, b in ((0, split.sequences.offsets[1]), split.sequences.offsets[1:3])
@@ -164,7 +170,7 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lower
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., ChoiceDataModule]:
+def make(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
     """make(data changes) on 21 training and 7 validation questions whose choices differ in
     length.
     """
@@ -172,7 +178,7 @@ def make(tmp_path: Path) -> Callable[..., ChoiceDataModule]:
         rows = [f"c{i},{'a ' * (i % 3)}b,{'a ' * (i % 5)}b,b a,{i % 3}" for i in range(count)]
         (tmp_path / f"{name}.csv").write_text("sent1,e0,e1,e2,label\n" + "\n".join(rows) + "\n")
 
-    def build(**data: Any) -> ChoiceDataModule:
+    def build(**data: Any) -> FinetuningDataModule:
         task = {
             "train_file": "train.csv",
             "validation_file": "val.csv",
@@ -194,12 +200,12 @@ def make(tmp_path: Path) -> Callable[..., ChoiceDataModule]:
         }
         plan = TrainingPlan(4, 1.0, 1, None, 1, 0)
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 32)
-        return ChoiceDataModule(inputs=inputs, plan=plan, **(task | data))
+        return choice_data(inputs=inputs, plan=plan, **(task | data))
 
     return build
 
 
-def test_choices_are_sequences_of_their_own(make: Callable[..., ChoiceDataModule]) -> None:
+def test_choices_are_sequences_of_their_own(make: Callable[..., FinetuningDataModule]) -> None:
     data = make()
     data.setup()
     data.setup()  # the second time does nothing
@@ -218,7 +224,7 @@ def test_choices_are_sequences_of_their_own(make: Callable[..., ChoiceDataModule
     assert sorted(evaluated.tolist()) == list(range(7))
 
 
-def test_folds_of_one_file(make: Callable[..., ChoiceDataModule]) -> None:
+def test_folds_of_one_file(make: Callable[..., FinetuningDataModule]) -> None:
     data = make(validation_file="train.csv", folds=3, held_out_fold=1)
     data.setup()
     assert len(data.train) + len(data.validation) == 21
@@ -230,7 +236,7 @@ def test_folds_of_one_file(make: Callable[..., ChoiceDataModule]) -> None:
 
 
 def test_the_published_set_is_no_other_set(
-    make: Callable[..., ChoiceDataModule], caplog: pytest.LogCaptureFixture
+    make: Callable[..., FinetuningDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
     make(published_train_examples=21).setup()
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -239,7 +245,7 @@ def test_the_published_set_is_no_other_set(
     )
 
 
-def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> None:
+def test_test_file(make: Callable[..., FinetuningDataModule], tmp_path: Path) -> None:
     """Without a label column, and with labels that mean nothing; whole, whatever the folds."""
     for header, end in (("sent1,e0,e1,e2", ""), ("sent1,e0,e1,e2,label", ",-1")):
         (tmp_path / "test.csv").write_text(
@@ -256,7 +262,7 @@ def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> Non
 
 
 def test_preview_reads_the_files_and_keeps_the_folds_apart(
-    make: Callable[..., ChoiceDataModule],
+    make: Callable[..., FinetuningDataModule],
 ) -> None:
     whole = make().preview()
     assert (whole.train.num_examples, whole.validation.num_examples, whole.label_names) == (
@@ -278,7 +284,7 @@ BAD_FILES = {
     "is empty": "",
     "has no examples": HEADER,
     "no column 'label'.*can only be predicted": HEADER.replace(",label", "") + LINE[:-3] + "\n",
-    "no column 'sent1'; did you mean 'sent2'": HEADER.replace("sent1", "context") + LINE,
+    "no column 'sent1'; its columns are": HEADER.replace("sent1", "context") + LINE,
     r"x.csv:3: label '4' is not one of the known labels \['0', '1', '2', '3'\]": (
         HEADER + LINE + row(1, label="4") + "\n"
     ),
@@ -297,13 +303,15 @@ def test_a_bad_file_is_refused(tmp_path: Path, sentence: str, content: str) -> N
 @pytest.mark.parametrize(
     "folds", [{"folds": 3}, {"held_out_fold": 0}, {"folds": 5, "held_out_fold": 5}]
 )
-def test_folds_that_cannot_be(make: Callable[..., ChoiceDataModule], folds: dict[str, int]) -> None:
+def test_folds_that_cannot_be(
+    make: Callable[..., FinetuningDataModule], folds: dict[str, int]
+) -> None:
     with pytest.raises(ValueError, match=r"held_out_fold=\w+ is not one of folds=\w+"):
         make(**folds)
 
 
 def test_a_torn_row_is_refused_where_all_are_predicted(
-    make: Callable[..., ChoiceDataModule], tmp_path: Path
+    make: Callable[..., FinetuningDataModule], tmp_path: Path
 ) -> None:
     (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
     data = make()
@@ -313,7 +321,7 @@ def test_a_torn_row_is_refused_where_all_are_predicted(
 
 
 def test_a_missing_file_is_refused_before_anything_is_read(
-    make: Callable[..., ChoiceDataModule],
+    make: Callable[..., FinetuningDataModule],
 ) -> None:
     with pytest.raises(ValueError, match=r"(?s)nowhere.csv.*how to get it: make it"):
         make(validation_file="nowhere.csv")

@@ -12,13 +12,19 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.datamodules.test_labelled import TASK
+from tests.parts import contrastive_data
 from tests.screens import refuses
 
 from clozelab.checks.subject import ERROR, OK, Finding
 from clozelab.checks.tasks import check_canary, check_labels
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.contrastive import COMMON, ContrastiveDataModule
-from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.finetuning import (
+    FinetuningDataModule,
+    TaskInputs,
+    TrainingBatches,
+    TrainingPlan,
+)
+from clozelab.tasks.contrast import COMMON
 
 ROWS = [
     {"text": f"the cat {number}", "same": f"a cat {number}", "other": f"the mat {number}"}
@@ -34,7 +40,7 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
     lines = ["first\tsecond\tscore", *("\t".join(map(str, row)) for row in SCORED)]
     (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
 
-    def build(*columns: str, **changes: Any) -> ContrastiveDataModule:
+    def build(*columns: str, **changes: Any) -> FinetuningDataModule:
         plan = TrainingPlan(4, 1, 1, None, 1, 0)
         inputs = TaskInputs("x", tmp_path, tmp_path / "cache", tokenizer, 64)
         settings = {
@@ -48,7 +54,7 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
             "pairs": "apart",
             "train_columns": columns,
         }
-        return ContrastiveDataModule(inputs=inputs, plan=plan, **(TASK | settings | changes))
+        return contrastive_data(inputs=inputs, plan=plan, **(TASK | settings | changes))
 
     return build
 
@@ -119,7 +125,7 @@ def test_batches_are_drawn_without_regard_to_length(
     assert first == epoch(0) != second
     parts = zip(epoch(0, 0, 2), epoch(0, 1, 2), strict=True)
     assert [sorted(a + b) for a, b in parts] == [sorted(batch) for batch in first]
-    monkeypatch.setattr(ContrastiveDataModule, "groups_by_length", True)
+    monkeypatch.setattr(data.unit, "groups_by_length", True)
     assert share_within(epoch(0)) < 0.1
 
 
@@ -150,12 +156,12 @@ def test_other_columns_are_other_sequences(make: Any) -> None:
         (
             ("text", "same"),
             {"pairs": "joint"},
-            "train_columns=['text', 'same']: name two columns (text, and",
+            "task.data.pairs=joint: this task reads pairs apart",
         ),
         (
             ("text", "same"),
             {"numeric_labels": False},
-            "train_columns=['text', 'same']: name two columns (text, and",
+            "texts that belong together are validated by numbers",
         ),
     ],
     ids=str,
@@ -169,14 +175,19 @@ def test_what_is_no_such_task_is_refused(
 
 def test_a_text_beside_itself_needs_dropout(make: Any, tiny_config: Any) -> None:
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+    def check(*columns: str, dropout: float | None, **shape: float) -> None:
+        data = make(*columns, dropout=dropout)
+        data.target.check_encoder(tiny_config(**none | shape), data.unit)
+
     for some in ({"hidden_dropout_prob": 0.1}, {"attention_probs_dropout_prob": 0.1}):
-        make("text", "text").refuse_without_dropout(tiny_config(**none | some), None)
+        check("text", "text", dropout=None, **some)
         with refuses("the encoder trains without dropout"):
-            make("text", "text").refuse_without_dropout(tiny_config(**none | some), 0.0)
-    make("text", "text").refuse_without_dropout(tiny_config(**none), 0.1)
-    make("text", "same").refuse_without_dropout(tiny_config(**none), None)
+            check("text", "text", dropout=0.0, **some)
+    check("text", "text", dropout=0.1)
+    check("text", "same", dropout=None)
     with refuses("the encoder trains without dropout"):
-        make("text", "text").refuse_without_dropout(tiny_config(**none), None)
+        check("text", "text", dropout=None)
 
 
 def test_the_pre_flight_looks_at_the_numbers_that_there_are(make: Any) -> None:

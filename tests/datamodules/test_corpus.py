@@ -345,7 +345,8 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     shows(
         caplog.text,
         "train split at seq_length 16: 1336 instances",
-        "train split at seq_length 16: 627 of 677 sampled pairs that should get",
+        "train split at seq_length 16: 1 documents of a single sentence",
+        "train split at seq_length 16: 627 of 677 sampled pairs that",
     )
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
@@ -363,7 +364,7 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     pair = NextSentencePrediction(weight=1.0)
     of_sources = Objective(input=SegmentPairs(0.5, "source"), token=MLM, pair=pair)
     make(of_sources).instances("train", 16)
-    shows(caplog.text, "train split at seq_length 16: source books has a single document to")
+    shows(caplog.text, "train split at seq_length 16: source books has a single")
 
 
 class Recorder(LightningModule):

@@ -16,8 +16,8 @@ import pytest
 from pyarrow import parquet
 from tests.screens import refuses, shows
 
-from clozelab.datamodules.labelled import TableFormat, TextExamples
-from clozelab.datamodules.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.tables import TableFormat, TextExamples
 
 KINDS = ("jsonl", "csv", "tsv", "parquet", "feather")
 
@@ -68,9 +68,9 @@ def test_an_empty_label_is_counted_with_its_lines(tmp_path: Path, kind: str) -> 
             read(write(tmp_path, kind, labels), expected=expected)
         sentences.add(str(refused.value))
     (sentence,) = sentences
-    first = 2 if kind in ("csv", "tsv") else 1  # below a line of names
-    lines = f"(9 rows, lines {first}, {first + 9}, {first + 18}, ...)"
-    shows(sentence, f"x.{kind}:{first}: label is empty {lines}")
+    first = 1 if kind in ("jsonl", "parquet", "feather") else 2
+    lines = f"{first}, {first + 9}, {first + 18}"
+    shows(sentence, f"x.{kind}:{first}: label is empty (9 rows, lines {lines}, ...): give each row")
     one = ["1", "2"] * 400
     one[3] = ""
     with refuses(f"x.{kind}:{first + 3}: label is empty: give each row one label"):
@@ -80,7 +80,7 @@ def test_an_empty_label_is_counted_with_its_lines(tmp_path: Path, kind: str) -> 
 def test_the_file_of_lists(tmp_path: Path) -> None:
     """Rows that may have several labels, one list a row."""
     labels = [["a"], ["b"], ["a", "b"], []] * 20
-    with refuses("label is a list (['a']), not one text or number (20 rows, lines"):
+    with refuses("1: label is a list (['a']), not one text or number (20 rows, lines 1,"):
         read(write(tmp_path, "jsonl", labels))
 
 
@@ -200,16 +200,16 @@ def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None
     assert read(stars, names=["1", "2", "3", "4"]).labels == ["2", "3", "4"]
     tones = class_label_file(tmp_path, [0, 1], ["neg", "pos", "neutral"])
     assert read(tones, names=["neg", "pos"]).labels == ["neg", "pos"]
-    with refuses("label 'neutral' is not one of the known labels ['neg', 'pos']"):
+    with refuses("1: label 'neutral' is not one of the known labels ['neg', 'pos']"):
         read(class_label_file(tmp_path, [2], ["neg", "pos", "neutral"]), names=["neg", "pos"])
 
 
 def test_numbers_that_are_labels_by_themselves_and_by_name_are_refused(tmp_path: Path) -> None:
     names = ["1", "2", "3", "4", "5"]
     known = ["0", "1", "2", "3", "4"]
-    with refuses("the numbers of the column 'label' are labels by themselves and"):
+    with refuses("the numbers of the column 'label' are labels by themselves and by their"):
         read(class_label_file(tmp_path, [0, 1, 2], names), names=known)
-    with refuses("label '5' is not one of the known labels ['0', '1', '2', '3'"):
+    with refuses("3: label '5' is not one of the known labels ['0', '1', '2', '3', '4']"):
         read(class_label_file(tmp_path, [0, 1, 4], names), names=known)
     same = class_label_file(tmp_path, [0, 2], ["0", "1", "2"])
     assert read(same, names=["0", "2", "3"]).labels == ["0", "2"]

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from clozelab.datamodules.splitting import (
+from clozelab.tasks.splitting import (
     HeldOut,
     Overlap,
     pair_groups,

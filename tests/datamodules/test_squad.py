@@ -11,20 +11,25 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from tests.parts import squad_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import window_ranges
-from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.squad import (
-    SquadDataModule,
+from clozelab.datamodules.finetuning import (
+    FinetuningDataModule,
+    TaskInputs,
+    TrainingBatches,
+    TrainingPlan,
+)
+from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
+from clozelab.tasks.passages import (
+    PassageSplit,
     SquadFeatures,
-    SquadSplit,
     WindowSettings,
     answer_tokens,
     build_features,
     max_context_flags,
 )
-from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
+from clozelab.tasks.sequences import window_ranges
 
 CONTEXT = "A cat sat. A cat ran."
 
@@ -283,9 +288,9 @@ def test_settings_follow_the_length_of_rows(length: int) -> None:
 
 def load_split(
     path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None
-) -> tuple[SquadSplit, SquadSplit]:
+) -> tuple[PassageSplit, PassageSplit]:
     """Training and validation split, both from one file."""
-    data = SquadDataModule(
+    data = squad_data(
         inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
         plan=TrainingPlan(4, 1, 1, largest, 1, 0),
         train_file=path.name,
@@ -329,7 +334,7 @@ def test_cache_gives_the_same_windows_and_texts_only_for_scoring(
         load_split(path, tokenizer, 3),
     )
     assert not first.examples
-    assert (again.num_questions, again.num_available, again.counts) == (3, 5, first.counts)
+    assert (len(again), again.num_available, again.counts) == (3, 5, first.counts)
     assert np.array_equal(first.features.sequences.input_ids, again.features.sequences.input_ids)
     assert [len(split.examples) for split in (scoring, scored)] == [5, 5]
 
@@ -362,14 +367,14 @@ def build_module(
     question: str = "who",
     max_seq_length: int = 8,
     **changes: Any,
-) -> SquadDataModule:
+) -> FinetuningDataModule:
     qas = [
         {"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]}
         for i in range(6)
     ]
     content = {"data": [{"paragraphs": [{"context": "sat sat cat sat sat", "qas": qas}]}]}
     (folder / "s.json").write_text(json.dumps(content))
-    return SquadDataModule(
+    return squad_data(
         inputs=TaskInputs("s", folder, folder / "cache", TOKENIZER, max_positions),
         plan=PLAN,
         how_to_get="make it",
@@ -412,7 +417,7 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     data = build_module(tmp_path)
     data.setup()
     sequences, split = data.load_test()["test"]
-    assert split.num_questions == len(sequences) == 3
+    assert len(split) == len(sequences) == 3
 
 
 def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,23 @@ import numpy as np
 import pytest
 import torch
 import zstandard
+from tests.parts import feature_data, tag_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import TokenSequences, token_budget_batches
-from clozelab.datamodules.features import FeatureDataModule
-from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.labels import ANY, CLASSES
-from clozelab.datamodules.tags import TagDataModule, TaggedSequences, build_sequences, read_tags
+from clozelab.datamodules.finetuning import (
+    FinetuningDataModule,
+    TaskInputs,
+    TrainingBatches,
+    TrainingPlan,
+)
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.models.layout import Layout
 from clozelab.readers.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
+from clozelab.tasks.labels import ANY, CLASSES
+from clozelab.tasks.sequences import TokenSequences, token_budget_batches
+from clozelab.tasks.unit import EncoderSource
+from clozelab.tasks.words import TaggedSequences, build_sequences, read_tags
 
 CONLL = ColumnFormat("columns", 0, -1)
 UPOS = ColumnFormat("conllu", 1, 3)
@@ -321,10 +326,12 @@ CHANGES = [{"document_context": False}, {"tag_column": 1}, {"validation": VALIDA
 
 
 @pytest.fixture
-def make_tags(tmp_path: Path) -> Callable[..., TagDataModule]:
+def make_tags(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
     """make_tags(train text, validation text, data changes)."""
 
-    def build(train: str = TRAIN, validation: str = VALIDATION, **data: Any) -> TagDataModule:
+    def build(
+        train: str = TRAIN, validation: str = VALIDATION, **data: Any
+    ) -> FinetuningDataModule:
         (tmp_path / "train.txt").write_text(train)
         (tmp_path / "dev.txt").write_text(validation)
         task = {
@@ -344,17 +351,17 @@ def make_tags(tmp_path: Path) -> Callable[..., TagDataModule]:
         }
         plan = TrainingPlan(2, 1.0, 1, None, 1, 0)
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", LETTERS, 16)
-        return TagDataModule(inputs=inputs, plan=plan, **(task | data))
+        return tag_data(inputs=inputs, plan=plan, **(task | data))
 
     return build
 
 
-def tags(split: Any) -> list[list[str]]:
-    return split.by_sentence([split.label_names[label] for label in split.labels])
+def tags(data: FinetuningDataModule, split: Any) -> list[list[str]]:
+    return split.by_sentence([data.target.names[label] for label in split.labels])
 
 
 def test_types_without_prefixes_are_entities_and_that_is_said(
-    make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture
+    make_tags: Callable[..., FinetuningDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
     files = ("a PER\nbb PER\nc LOC\nd O\n\na O\n", "b LOC\na O\n")
     for _ in range(2):  # the second time from the cache
@@ -362,15 +369,15 @@ def test_types_without_prefixes_are_entities_and_that_is_said(
         data = make_tags(*files, document_context=False)
         data.setup()
         assert "its tags are types without B- and I-" in caplog.text
-    assert data.train.label_names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert tags(data.train) == [["B-PER", "I-PER", "B-LOC", "O"], ["O"]]
+    assert data.target.names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert tags(data, data.train) == [["B-PER", "I-PER", "B-LOC", "O"], ["O"]]
     with pytest.raises(ValueError, match=r"'NOUN' is not an entity tag.*entity_tags=false"):
         make_tags("a NOUN\nb VERB\n", files[1]).setup()
 
 
 @pytest.mark.parametrize("plain", ["train", "dev"])
 def test_two_files_of_two_schemes(
-    make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture, plain: str
+    make_tags: Callable[..., FinetuningDataModule], caplog: pytest.LogCaptureFixture, plain: str
 ) -> None:
     """In the plain one `a bb` is one entity, in the other there are two."""
     files = {"train": "a B-PER\nbb B-PER\nc O\n", "dev": "bb B-PER\na B-PER\nd O\n"}
@@ -393,12 +400,12 @@ def test_two_files_of_two_schemes(
     # A model of plain labels is scored by types, whatever the files have.
     caplog.clear()
     data = make_tags(files["train"], files["dev"], document_context=False)
-    data.inputs = replace(data.inputs, label_names=["O", "PER"])
+    data.target = data.target.of_model(["O", "PER"])
     data.setup()
     assert "in one scheme" not in caplog.text
 
 
-def test_documents_are_held_out_whole(make_tags: Callable[..., TagDataModule]) -> None:
+def test_documents_are_held_out_whole(make_tags: Callable[..., FinetuningDataModule]) -> None:
     documents = "".join(f"-DOCSTART- O\n\na B-PER\n{letter} O\n\nb O\n\n" for letter in "abcdefgh")
     data = make_tags(documents, validation_file=None, validation_fraction=0.4)
     data.setup()
@@ -410,20 +417,20 @@ def test_documents_are_held_out_whole(make_tags: Callable[..., TagDataModule]) -
     assert data.overlap.num_rows == len(held_out)
 
 
-def test_schemes_are_converted_and_reported(make_tags: Callable[..., TagDataModule]) -> None:
+def test_schemes_are_converted_and_reported(make_tags: Callable[..., FinetuningDataModule]) -> None:
     data = make_tags()
     data.setup()
     data.setup()  # the second time does nothing
-    assert data.train.label_names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert tags(data.train) == [["B-PER", "I-PER", "B-PER"], ["O"], ["B-LOC"], ["O"]]
-    assert tags(data.validation) == [["B-PER", "I-PER"], ["B-LOC"]]
+    assert data.target.names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert tags(data, data.train) == [["B-PER", "I-PER", "B-PER"], ["O"], ["B-LOC"], ["O"]]
+    assert tags(data, data.validation) == [["B-PER", "I-PER"], ["B-LOC"]]
     schemes = [data.facts[f"{name}_counts"]["tag_scheme"] for name in ("train", "validation")]
     assert schemes == ["IOB1", "BIOES"]
     assert data.validation.by_sentence(data.validation.words) == [["a", "b"], ["c"]]
     assert data.facts["train_counts"]["context_tokens"] > 0
 
 
-def test_batches_count_words_as_targets(make_tags: Callable[..., TagDataModule]) -> None:
+def test_batches_count_words_as_targets(make_tags: Callable[..., FinetuningDataModule]) -> None:
     data = make_tags()
     data.setup()
     batches = list(TrainingBatches(data, range(2), 0, 1))
@@ -437,14 +444,16 @@ def test_batches_count_words_as_targets(make_tags: Callable[..., TagDataModule])
         assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
 
 
-def test_other_tags_are_classes_as_they_are(make_tags: Callable[..., TagDataModule]) -> None:
+def test_other_tags_are_classes_as_they_are(make_tags: Callable[..., FinetuningDataModule]) -> None:
     data = make_tags("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False)
     data.setup()
-    assert data.train.label_names == ["NOUN", "VERB", "X"]
-    assert tags(data.validation) == [["X"]]
+    assert data.target.names == ["NOUN", "VERB", "X"]
+    assert tags(data, data.validation) == [["X"]]
 
 
-def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_path: Path) -> None:
+def test_test_file_needs_no_tags(
+    make_tags: Callable[..., FinetuningDataModule], tmp_path: Path
+) -> None:
     """Words alone, and tags of types that training has not."""
     for text in ("a\nb\n\nc\n", "a B-NEW\nb O\n\nc O\n"):
         (tmp_path / "test.txt").write_text(text)
@@ -454,7 +463,9 @@ def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_pa
         assert split.words == ["a", "b", "c"] and len(sequences) == 2
 
 
-def test_fingerprint_follows_content_and_settings(make_tags: Callable[..., TagDataModule]) -> None:
+def test_fingerprint_follows_content_and_settings(
+    make_tags: Callable[..., FinetuningDataModule],
+) -> None:
     first = make_tags().fingerprint
     assert make_tags().fingerprint == first
     others = [make_tags(**change).fingerprint for change in CHANGES]
@@ -462,7 +473,7 @@ def test_fingerprint_follows_content_and_settings(make_tags: Callable[..., TagDa
 
 
 def test_preview_has_types_of_entities_whatever_the_scheme(
-    make_tags: Callable[..., TagDataModule],
+    make_tags: Callable[..., FinetuningDataModule],
 ) -> None:
     found = make_tags().preview()
     assert found.label_names == ["LOC", "O", "PER"]
@@ -492,7 +503,7 @@ class CountedEncoder(Encoder):
 @pytest.fixture
 def make_features(
     tmp_path: Path, tiny_config: Callable[..., Any]
-) -> Callable[..., FeatureDataModule]:
+) -> Callable[..., FinetuningDataModule]:
     """make_features(features, fingerprint, seed) with a fresh count of encoder calls."""
     CountedEncoder.calls = 0
     config = tiny_config(
@@ -518,10 +529,10 @@ def make_features(
 
     def build(
         features: str = "last", fingerprint: str = "weights", seed: int = 1
-    ) -> FeatureDataModule:
+    ) -> FinetuningDataModule:
         source = EncoderSource(fingerprint, encoder, torch.device("cpu"))
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, source)
-        data = FeatureDataModule(
+        data = feature_data(
             inputs=inputs,
             plan=TrainingPlan(2, 1.0, 1, None, seed, 0),
             features=features,
@@ -546,9 +557,9 @@ def make_features(
 
 
 @torch.no_grad()
-def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> np.ndarray:
+def live_features(data: FinetuningDataModule, sentence: int, layers: list[int]) -> np.ndarray:
     """[words, layers, H] of one sentence, its row encoded alone."""
-    model, rows = data.source.load().eval(), data.train.sequences
+    model, rows = data.inputs.encoder.load().eval(), data.train.sequences
     arrays = rows.gather(np.array([sentence]))
     ids = (
         torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids")
@@ -559,7 +570,7 @@ def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> 
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_cache_equals_live_features(
-    make_features: Callable[..., FeatureDataModule], features: str
+    make_features: Callable[..., FinetuningDataModule], features: str
 ) -> None:
     data = make_features(features)
     layers = feature_layers(features, 5)
@@ -574,7 +585,7 @@ def test_cache_equals_live_features(
 
 
 def test_the_encoder_runs_once_for_all_choices_and_seeds(
-    make_features: Callable[..., FeatureDataModule],
+    make_features: Callable[..., FinetuningDataModule],
 ) -> None:
     first = make_features(next(iter(FEATURES)))
     calls = CountedEncoder.calls
@@ -592,7 +603,7 @@ def test_the_encoder_runs_once_for_all_choices_and_seeds(
     assert CountedEncoder.calls == 2 * calls
 
 
-def test_test_file_is_encoded_too(make_features: Callable[..., FeatureDataModule]) -> None:
+def test_test_file_is_encoded_too(make_features: Callable[..., FinetuningDataModule]) -> None:
     data = make_features()
     calls = CountedEncoder.calls
     sequences, split = data.load_test()["test"]
@@ -602,7 +613,7 @@ def test_test_file_is_encoded_too(make_features: Callable[..., FeatureDataModule
     np.testing.assert_array_equal(sequences.gather(np.arange(4))["features"], expected)
 
 
-def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]) -> None:
+def test_batches_bring_sentences(make_features: Callable[..., FinetuningDataModule]) -> None:
     data = make_features("concat_last_four")
     seen = []
     for batch in data.val_dataloader():
@@ -615,7 +626,7 @@ def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]
 
 
 def test_damaged_features_are_computed_anew(
-    make_features: Callable[..., FeatureDataModule], tmp_path: Path
+    make_features: Callable[..., FinetuningDataModule], tmp_path: Path
 ) -> None:
     expected = make_features().train_sequences.gather(np.arange(4))["features"]
     calls = CountedEncoder.calls
@@ -631,7 +642,9 @@ def test_damaged_features_are_computed_anew(
 
 
 def test_a_broken_pass_leaves_nothing(
-    make_features: Callable[..., FeatureDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_features: Callable[..., FinetuningDataModule],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class OutOfMemory(Exception):
         pass
@@ -714,7 +727,7 @@ def test_fewer_predictions_than_words(tmp_path: Path) -> None:
 
 
 def test_a_torn_row_is_refused_where_all_are_predicted(
-    make_tags: Callable[..., TagDataModule], tmp_path: Path
+    make_tags: Callable[..., FinetuningDataModule], tmp_path: Path
 ) -> None:
     (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
     data = make_tags()
@@ -738,7 +751,7 @@ def test_a_torn_row_is_refused_where_all_are_predicted(
     ],
 )
 def test_splits_that_do_not_fit(
-    make_tags: Callable[..., TagDataModule], settings: dict[str, str], sentence: str
+    make_tags: Callable[..., FinetuningDataModule], settings: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         make_tags(**settings).setup()

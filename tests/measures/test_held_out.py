@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.screens import shows
 
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
@@ -210,7 +210,7 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         "validation_fraction": 0.3,
     }
     corpus = PreparedCorpus.open(
-        prepare_corpus(plan_corpus(sources=[Source(**one) for one in SOURCES], **common), 0.5)
+        prepare_corpus(plan_corpus(sources=[CorpusSource(**one) for one in SOURCES], **common), 0.5)
     )
 
     def read(words: Any) -> Any:

@@ -16,7 +16,6 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.encoder import Encoder
@@ -24,6 +23,7 @@ from clozelab.models.folders import load_encoder, load_head
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
 from clozelab.modules.measures import TokenScoring
+from clozelab.tasks.sequences import subset
 
 LAYOUT = {
     "columns": {"good": "sentence_good", "bad": "sentence_bad", "group": "UID", "field": "field"}

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozelab.datamodules.label_kinds import Classes, Number
 from clozelab.metrics import glue
 from clozelab.metrics.glue import TEST_SETS, file_problems, placeholder, write_submission
+from clozelab.tasks.classes import Classes
+from clozelab.tasks.numbers import Numbers, are_one_number
+from clozelab.tasks.sequences import TokenSequences
+from clozelab.tasks.unit import Split
 
 CASES = 250
 
@@ -66,12 +69,12 @@ def test_constant_predictions_have_no_correlation(name: str) -> None:
 
 def test_majority_baseline_and_collapse() -> None:
     labels = [1, 1, 0, 1]
-    kind = Classes(["no", "yes"])
-    majority = kind.majority(np.array(labels))
-    assert kind.score(["accuracy", "matthews"], majority, np.array(labels)) == {
-        "accuracy": 0.75,
-        "matthews": 0.0,
-    }
+    target = Classes(labels=["no", "yes"], metrics=["accuracy", "matthews"])
+    no_ids = np.zeros(0, np.int32)
+    nothing = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
+    split = Split(sequences=nothing, ids=np.arange(4).astype(str), labels=np.array(labels))
+    scores = {name: target.majority_score(name, split) for name in ("accuracy", "matthews")}
+    assert scores == {"accuracy": 0.75, "matthews": 0.0}
     assert glue.is_collapsed([2, 2, 2])
     assert not glue.is_collapsed([2, 2, 0])
 
@@ -104,13 +107,13 @@ def test_several_classes_that_are_hardly_ever_given() -> None:
 
 
 def test_scores_fit_the_kind_of_task() -> None:
-    Classes().check_metrics(["accuracy", "f1"])
-    Number().check_metrics(["pearson", "spearman"])
+    Classes(metrics=["accuracy", "f1"])
+    Numbers(metrics=["pearson", "spearman"])
     with pytest.raises(ValueError, match=r"\['accuracy'\] do not fit a task that predicts a"):
-        Number().check_metrics(["spearman", "accuracy"])
+        Numbers(metrics=["spearman", "accuracy"])
     labels = np.array([0.0, 5.0])
-    assert Number().is_collapsed(np.array([2.50001, 2.50002]), labels)
-    assert not Number().is_collapsed(np.array([2.5, 2.6]), labels)
+    assert are_one_number(np.array([2.50001, 2.50002]), labels)
+    assert not are_one_number(np.array([2.5, 2.6]), labels)
 
 
 Files = dict[str, bytes]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as theirs
 
-from clozelab.modules.class_report import ClassReport, error_lines
+from clozelab.tasks.class_report import ClassReport, error_lines
 
 NAMES = ["fraud", "ok"]
 LABELS = ["fraud"] * 3 + ["ok"] * 7

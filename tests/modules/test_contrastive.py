@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from tests.modules.test_embeddings import COSINE, SETTINGS, TOKENIZER, split_of
+from tests.parts import contrastive
 from torch import Tensor
 
-from clozelab.datamodules.examples import GroupedSequences, encode_examples
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.modules.embeddings import ContrastiveEncoder
 from clozelab.modules.model import write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import GroupedSequences, encode_examples
 
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "p n o")]
 TRIPLES = [
@@ -59,9 +59,12 @@ def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
             "hidden_dropout_prob": dropout,
             "attention_probs_dropout_prob": dropout,
         }
-        settings = {"validation": split_of([4.5, 0.0, 3.2, 5.0], []), "pooling": pooling}
+        settings = {
+            "validation": split_of([4.5, 0.0, 3.2, 5.0], has_classes=False),
+            "pooling": pooling,
+        }
         settings |= SETTINGS | COSINE | {"temperature": TEMPERATURE, "dropout": of_training}
-        module = tiny_module(ContrastiveEncoder, shape, **settings)
+        module = tiny_module(contrastive, shape, **settings)
         flat = list(chain.from_iterable(texts))
         sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
         groups = GroupedSequences(sequences, len(texts[0]))
@@ -268,8 +271,7 @@ def test_pairs_are_found_again_after_training_and_validation_says_cosines(make: 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_is_above_zero(temperature: float) -> None:
     with pytest.raises(ValueError, match="give a number above 0"):
-        settings = {"pooling": "mean", "temperature": temperature, "dropout": None}
-        ContrastiveEncoder.check_settings(settings)
+        contrastive(metrics=["spearman"], pooling="mean", temperature=temperature, dropout=None)
 
 
 def test_a_dropout_of_the_training_is_that_of_an_encoder_made_with_it(make: Any) -> None:

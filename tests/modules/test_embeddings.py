@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import parts
+from tests.parts import siamese
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import GroupedSequences, encode_examples
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.labelled import LabelledSplit
-from clozelab.modules.embeddings import SiameseEncoder
 from clozelab.modules.exporting import model_to_export, write
+from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import read_model, sentence_vectors, write_model
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import GroupedSequences, encode_examples
+from clozelab.tasks.texts import TextSplit, TextVectors
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "m n o")]
@@ -32,27 +34,25 @@ SETTINGS: dict[str, Any] = {
 COSINE = {"metrics": ["spearman"], "metric": "validation/spearman", "number_range": [0, 5]}
 
 
-def split_of(labels: list[float], names: list[str]) -> LabelledSplit:
+def split_of(labels: list[float], *, has_classes: bool) -> TextSplit:
     flat = []
     for pair in PAIRS:
         flat.extend(pair)
     sequences = encode_examples(TOKENIZER, flat, max_seq_length=16)
-    kind = np.int64 if names else np.float32
-    return LabelledSplit(
-        sequences, np.array(["0", "1", "2", "3"]), np.array(labels, kind), names, 4, 0
-    )
+    kind = np.int64 if has_classes else np.float32
+    ids = np.array(["0", "1", "2", "3"])
+    return TextSplit(sequences=sequences, ids=ids, labels=np.array(labels, kind))
 
 
 @pytest.fixture
 def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
     """make(has classes, pooling) -> a module without dropout, and a batch of all pairs."""
 
-    def build(
-        has_classes: bool, pooling: str = "mean", **changes: Any
-    ) -> tuple[SiameseEncoder, Any]:
-        split = split_of([0, 1, 2, 1], NAMES) if has_classes else split_of([4.5, 0.0, 3.2, 5.0], [])
+    def build(has_classes: bool, pooling: str = "mean", **changes: Any) -> tuple[FineTuning, Any]:
+        labels = [0.0, 1, 2, 1] if has_classes else [4.5, 0.0, 3.2, 5.0]
+        split = split_of(labels, has_classes=has_classes)
         settings = (
-            (SETTINGS if has_classes else SETTINGS | COSINE)
+            (SETTINGS | {"names": NAMES} if has_classes else SETTINGS | COSINE)
             | {"validation": split, "pooling": pooling}
             | changes
         )
@@ -61,7 +61,7 @@ def make(tiny_module: Callable[..., Any]) -> Callable[..., Any]:
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
         }
-        module = tiny_module(SiameseEncoder, shape, **settings)
+        module = tiny_module(siamese, shape, **settings)
         batch = make_batch(
             GroupedSequences(split.sequences, 2), np.arange(4), {"labels": split.labels}
         )
@@ -174,4 +174,4 @@ def test_what_would_be_another_number_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
         make(True, head="bilstm")
     with pytest.raises(ValueError, match="pooling='max' is unknown; known: auto, mean, cls"):
-        SiameseEncoder.check_settings({"pooling": "max"})
+        TextVectors(pooling="max", **parts.PAIRS)

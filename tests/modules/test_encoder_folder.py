@@ -37,8 +37,10 @@ def test_own_tokenizer(tmp_path: Path) -> None:
     assert open_tokenizer(folder).fingerprint == TOKENIZER.fingerprint
 
 
-def test_padded_embeddings_are_fine(tmp_path: Path) -> None:
+def test_padded_embeddings_are_fine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     assert open_tokenizer(write(tmp_path, 64)).vocab_size == 31
+    assert "33 embeddings behind the vocabulary of 31 are padding" in caplog.text
 
 
 def test_longest_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

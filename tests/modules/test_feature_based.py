@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parts import feature_tagging
 
-from clozelab.datamodules.examples import TokenSequences
-from clozelab.datamodules.features import FeatureSequences
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.models.heads import FEATURES, feature_layers
-from clozelab.modules.tags import FeatureBased
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.features import FeatureSequences
+from clozelab.tasks.sequences import TokenSequences
+from clozelab.tasks.words import TaggedSequences, WordSplit
 
 LAYERS = 4
 HIDDEN = 32
 
 
 @pytest.fixture(scope="module")
-def split() -> TaggedSplit:
+def split() -> WordSplit:
     """30 sentences whose words carry random tags; only what the features say of a word matters
     here.
     """
@@ -38,10 +38,12 @@ def split() -> TaggedSplit:
         labels,
     )
     ids = np.array([str(i) for i in range(30)])
-    return TaggedSplit(rows, offsets, words, ids, ["A", "B", "C"], False, {}, "key")
+    return WordSplit(
+        sequences=rows, ids=ids, labels=labels, sentence_offsets=offsets, words=words, key="key"
+    )
 
 
-def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
+def feature_sequences(split: WordSplit, features: str) -> FeatureSequences:
     """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with
     noise.
     """
@@ -57,10 +59,11 @@ def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_learns_without_the_encoder(
-    split: TaggedSplit, tiny_module: Callable[..., Any], features: str
+    split: WordSplit, tiny_module: Callable[..., Any], features: str
 ) -> None:
     module = tiny_module(
-        FeatureBased,
+        feature_tagging,
+        names=["A", "B", "C"],
         encoder={"num_hidden_layers": LAYERS},
         head="bilstm",
         features=features,
@@ -89,6 +92,12 @@ def test_learns_without_the_encoder(
     assert module.require_best().scores["validation/accuracy"] > 0.95
 
 
-def test_a_linear_head_is_refused(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+def test_a_linear_head_is_refused(split: WordSplit, tiny_module: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="set head=bilstm"):
-        tiny_module(FeatureBased, features="last", validation=split, metric="validation/accuracy")
+        tiny_module(
+            feature_tagging,
+            names=["A", "B", "C"],
+            features="last",
+            validation=split,
+            metric="validation/accuracy",
+        )

@@ -11,12 +11,24 @@ from typing import Any
 
 import pytest
 import torch
+from tests.parts import TEXTS
 from torch import Tensor
 
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.texts import Texts
 from clozelab.training.guards import DivergedError
+
+
+class Score(Numbers):
+    """A target that has one score."""
+
+    metrics = (Metric.share("score"),)
+
+    def __init__(self) -> None:
+        self.number_range = None
 
 
 class Constant(FineTuning):
@@ -29,10 +41,6 @@ class Constant(FineTuning):
 
     def loss(self, logits: Tensor, batch: Any) -> Tensor:
         return torch.tensor(self.value * batch["local_examples"], requires_grad=True)
-
-    @classmethod
-    def metrics_of(cls, settings: Any, data: Any) -> tuple[Metric, ...]:
-        return (Metric.share("score"),)
 
     def evaluate(self, parts: Any) -> Evaluation:
         return Evaluation(1, {"score": 1.0}, [], False)
@@ -51,8 +59,12 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         max_position_embeddings=8,
         initializer_range=0.1,
     )
+    nothing: Any = SimpleNamespace(extra={})
     module = Constant(
         encoder=Encoder(config),
+        unit=Texts(**TEXTS),
+        target=Score(),
+        validation=nothing,
         head="linear",
         bilstm_num_layers=1,
         bilstm_hidden_size=None,
@@ -79,7 +91,6 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
         barebones=True,
         should_stop=False,
     )
-    module.declare(module.metrics_of({}, {}))
     module._trainer = trainer  # type: ignore[assignment]
     return module
 

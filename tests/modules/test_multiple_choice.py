@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parts import multiple_choice
 
-from clozelab.datamodules.examples import GroupedSequences, TokenSequences, concatenate
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.labelled import LabelledSplit
-from clozelab.modules.classification import MultipleChoice
+from clozelab.modules.finetuning import FineTuning
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import GroupedSequences, TokenSequences, concatenate
+from clozelab.tasks.texts import TextSplit
 
 CLS = 2
 SEP = 3
@@ -23,7 +24,7 @@ K = 3
 
 
 @pytest.fixture(scope="module")
-def split() -> LabelledSplit:
+def split() -> TextSplit:
     """48 examples of 3 choices, each of 3 to 9 tokens; the right one holds the marker."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, K, 48)
@@ -36,23 +37,26 @@ def split() -> LabelledSplit:
             rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
     flat, offsets = concatenate(rows)
     token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
-    return LabelledSplit(
-        token_sequences, np.array([str(i) for i in range(48)]), labels, ["0", "1", "2"], 48, 0
-    )
+    ids = np.array([str(i) for i in range(48)])
+    return TextSplit(sequences=token_sequences, ids=ids, labels=labels)
 
 
 @pytest.fixture
-def module(split: LabelledSplit, tiny_module: Callable[..., Any]) -> MultipleChoice:
+def module(split: TextSplit, tiny_module: Callable[..., Any]) -> FineTuning:
     return tiny_module(
-        MultipleChoice, validation=split, metrics=["accuracy"], metric="validation/accuracy"
+        multiple_choice,
+        num_choices=K,
+        validation=split,
+        metrics=["accuracy"],
+        metric="validation/accuracy",
     )
 
 
-def batch_of(split: LabelledSplit, index: np.ndarray) -> dict[str, Any]:
+def batch_of(split: TextSplit, index: np.ndarray) -> dict[str, Any]:
     return make_batch(GroupedSequences(split.sequences, K), index, {"labels": split.labels})
 
 
-def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledSplit) -> None:
+def test_overfits_and_keeps_its_answers(module: FineTuning, split: TextSplit) -> None:
     optimizer = torch.optim.Adam(module.parameters(), 1e-3)
     for step in range(60):
         batch = batch_of(split, np.arange(48)[step % 2 :: 2])
@@ -73,7 +77,7 @@ def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledS
     assert module.baseline() == pytest.approx(np.bincount(split.labels).max() / 48)
 
 
-def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledSplit) -> None:
+def test_predictions_of_a_test_file(module: FineTuning, split: TextSplit) -> None:
     module.eval()
     parts = [
         module.predict_step(batch_of(split, index), 0)
@@ -89,7 +93,7 @@ def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledSplit
     assert [int(row[1]) for row in rows] == expected.argmax(1).tolist()
 
 
-def test_a_choice_is_scored_by_itself(module: MultipleChoice, split: LabelledSplit) -> None:
+def test_a_choice_is_scored_by_itself(module: FineTuning, split: TextSplit) -> None:
     module.eval()
     together = module.logits(batch_of(split, np.arange(6)))
     assert together.shape == (6, K)

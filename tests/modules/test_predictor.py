@@ -14,7 +14,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from tests.screens import refuses
+from tests.screens import refuses, shows
 
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -624,3 +624,28 @@ def test_weights_that_are_no_numbers_give_no_answer(model: Any, act: str) -> Non
 def test_a_left_to_right_encoder_does_not_fill_from_the_right(model: Any) -> None:
     with refuses("reads from left to right: it fills one mask, at a text's end"):
         model("lm", is_causal=True)[0].fill_mask("the [MASK] sat")
+
+
+def test_an_unanswered_text_says_why(model: Any, lm: Any, caplog: pytest.LogCaptureFixture) -> None:
+    classifier, _ = model("classification", labels=("no", "yes"))
+    answers = classifier.classify(ODD)
+    assert "3 of 5 texts were not answered: text 2 is empty" in caplog.text
+    for answer, reason in zip(
+        answers[1:4], ("is empty", "no token but [UNK]", "has 82 tokens"), strict=True
+    ):
+        shows(answer.error, reason)
+    shows(classifier.classify([("cat", "dog"), ("cat", "")])[1].error, "its second text is empty")
+    frame = pandas.DataFrame({"n": [1, 2, 3], "review": ["the cat", None, "dog"]}, index=[7, 8, 9])
+    table = classifier.classify(frame, columns="review")
+    shows(table.error[8], "has no 'review': the cell is empty")
+    shows(lm.fill_mask(["a [MASK]", "cat"])[1].error, "has no [MASK]")
+    shows(lm.fill_mask(["a [MASK]", "[MASK] cat " * 40])[1].error, "has 82 tokens")
+
+
+def test_an_unanswered_question_says_why(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    reader = model("spans", labels=())[0]
+    answers = reader.answer_all([("who", "ann ran"), ("", "ann ran"), ("who", ["", " "])])
+    shows(answers[1].error, "is empty")
+    shows(answers[2].error, "no passage with text")
+    reader.answer("who " * 40, "the cat sat")
+    assert "questions of more than 29 tokens are cut" in caplog.text

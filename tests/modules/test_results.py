@@ -7,7 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
+import pytest
+
+from clozelab.metrics.metric import Metric
+from clozelab.modules.finetuning import Evaluation, write_results
+from clozelab.tasks.target import json_lines
 
 ROW = {"id": "7", "prediction": "yes", "label": "no", "logits": [0.1, 0.2]}
 TASK = {"name": "toy", "title": "Toy", "stand_in_for": "other"}
@@ -19,11 +23,13 @@ def module_with(predictions: list[Any], is_collapsed: bool = False) -> Any:
         require_best=lambda: best,
         metric="validation/accuracy",
         positive_label=None,
+        metrics=[Metric.share("accuracy")],
+        score_name=lambda key: key,
         class_reports=lambda best: {},
         total_steps=9,
         history=[{"step": 4, "validation/accuracy": 0.5}],
         baseline=lambda: 0.4,
-        result_files=lambda best: FineTuning.result_files(None, best),  # type: ignore[arg-type]
+        result_files=lambda best: {"predictions.jsonl": json_lines(best.predictions)},
     )
 
 
@@ -46,3 +52,8 @@ def test_scores_and_predictions(tmp_path: Path) -> None:
 
 def test_collapse_is_written_down(tmp_path: Path) -> None:
     assert write_results(tmp_path, module_with([ROW], is_collapsed=True), TASK)["collapsed"] is True
+
+
+def test_a_collapsed_run_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_results(tmp_path, module_with([ROW], is_collapsed=True), TASK)
+    assert "collapsed run" in caplog.text

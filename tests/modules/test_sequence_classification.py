@@ -12,19 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parts import classification
 
-from clozelab.datamodules.examples import TokenSequences, concatenate, join_sequences
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.labelled import LabelledSplit
-from clozelab.modules.classification import SequenceClassification
+from clozelab.modules.finetuning import FineTuning
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import TokenSequences, concatenate, join_sequences
+from clozelab.tasks.texts import TextSplit
 
 VOCAB_SIZE = 40
+NAMES = ["no", "yes", "maybe"]
 CLS = 2
 SEP = 3
 
 
 @pytest.fixture(scope="module")
-def split() -> LabelledSplit:
+def split() -> TextSplit:
     """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere
     inside.
     """
@@ -37,37 +39,27 @@ def split() -> LabelledSplit:
         rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
     flat, offsets = concatenate(rows)
     token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
-    return LabelledSplit(
-        token_sequences,
-        np.array([f"e{i}" for i in range(64)]),
-        labels,
-        ["no", "yes", "maybe"],
-        64,
-        0,
-    )
+    ids = np.array([f"e{i}" for i in range(64)])
+    return TextSplit(sequences=token_sequences, ids=ids, labels=labels)
 
 
 @pytest.fixture
-def make(
-    split: LabelledSplit, tiny_module: Callable[..., Any]
-) -> Callable[..., SequenceClassification]:
+def make(split: TextSplit, tiny_module: Callable[..., Any]) -> Callable[..., FineTuning]:
     """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
 
-    def build(
-        is_causal: bool = False, head: str = "linear", **changes: Any
-    ) -> SequenceClassification:
+    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> FineTuning:
         settings = {
             "metrics": ["accuracy", "matthews"],
             "metric": "validation/accuracy",
             "number_range": None,
         }
-        settings |= {"validation": split, "head": head}
-        return tiny_module(SequenceClassification, {"is_causal": is_causal}, **(settings | changes))
+        settings |= {"validation": split, "head": head, "names": NAMES}
+        return tiny_module(classification, {"is_causal": is_causal}, **(settings | changes))
 
     return build
 
 
-def train(module: SequenceClassification, split: LabelledSplit, steps: int) -> None:
+def train(module: FineTuning, split: TextSplit, steps: int) -> None:
     optimizer = module.optimizer_factory(module.named_parameters())
     module.train()
     for step in range(steps):
@@ -79,7 +71,7 @@ def train(module: SequenceClassification, split: LabelledSplit, steps: int) -> N
         optimizer.step()
 
 
-def evaluate(module: SequenceClassification, split: LabelledSplit) -> None:
+def evaluate(module: FineTuning, split: TextSplit) -> None:
     module.eval()
     with torch.no_grad():
         for index in np.array_split(np.random.default_rng(1).permutation(64), 3):
@@ -98,7 +90,7 @@ def evaluate(module: SequenceClassification, split: LabelledSplit) -> None:
         (True, "bilstm"),
     ],
 )
-def test_overfits(make: Any, split: LabelledSplit, is_causal: bool, head: str) -> None:
+def test_overfits(make: Any, split: TextSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     train(module, split, 120)
     evaluate(module, split)
@@ -107,7 +99,7 @@ def test_overfits(make: Any, split: LabelledSplit, is_causal: bool, head: str) -
     assert not best.is_collapsed
 
 
-def test_logits_do_not_depend_on_the_company(make: Any, split: LabelledSplit) -> None:
+def test_logits_do_not_depend_on_the_company(make: Any, split: TextSplit) -> None:
     for head in ("linear", "bilstm"):
         module = make(head=head).eval()
         together = module.logits(make_batch(split.sequences, np.arange(10), {}))
@@ -117,7 +109,7 @@ def test_logits_do_not_depend_on_the_company(make: Any, split: LabelledSplit) ->
 
 
 def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(
-    make: Any, split: LabelledSplit
+    make: Any, split: TextSplit
 ) -> None:
     for is_causal in (False, True):
         module = make(is_causal).eval()
@@ -129,22 +121,20 @@ def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(
             assert not torch.allclose(module.logits(changed), before, atol=1e-6), place
 
 
-def test_predictions_are_kept_in_file_order(make: Any, split: LabelledSplit) -> None:
+def test_predictions_are_kept_in_file_order(make: Any, split: TextSplit) -> None:
     module = make()
     evaluate(module, split)
     best = module.require_best()
     assert [row["id"] for row in best.predictions] == [f"e{i}" for i in range(64)]
-    assert [row["label"] for row in best.predictions] == [
-        split.label_names[i] for i in split.labels
-    ]
+    assert [row["label"] for row in best.predictions] == [NAMES[i] for i in split.labels]
     for row in best.predictions:
-        assert row["prediction"] == split.label_names[int(np.argmax(row["logits"]))]
+        assert row["prediction"] == NAMES[int(np.argmax(row["logits"]))]
     accuracy = np.mean([row["prediction"] == row["label"] for row in best.predictions])
     assert best.scores["validation/accuracy"] == accuracy
     assert best.step == 7
 
 
-def test_first_best_evaluation_wins_with_its_weights(make: Any, split: LabelledSplit) -> None:
+def test_first_best_evaluation_wins_with_its_weights(make: Any, split: TextSplit) -> None:
     module = make()
     train(module, split, 60)
     evaluate(module, split)
@@ -159,7 +149,7 @@ def test_first_best_evaluation_wins_with_its_weights(make: Any, split: LabelledS
     assert module.classifier.weight.abs().sum() > 0
 
 
-def test_collapsed_run_is_recognised(make: Any, split: LabelledSplit) -> None:
+def test_collapsed_run_is_recognised(make: Any, split: TextSplit) -> None:
     module = make()
     with torch.no_grad():
         module.classifier.weight.zero_()
@@ -173,7 +163,7 @@ def test_collapsed_run_is_recognised(make: Any, split: LabelledSplit) -> None:
 
 @pytest.mark.parametrize(("others", "is_collapsed"), [(0, True), (1, True), (3, True), (4, False)])
 def test_nearly_one_answer_is_recognised(
-    make: Any, split: LabelledSplit, others: int, is_collapsed: bool
+    make: Any, split: TextSplit, others: int, is_collapsed: bool
 ) -> None:
     """Of 64 examples with three classes, 61 are 95 %."""
     module = make()
@@ -181,9 +171,7 @@ def test_nearly_one_answer_is_recognised(
     logits[:, 2] = 1.0
     logits[:others, 0] = 2.0
     found = module.evaluate([module.outputs(logits, {"example_index": torch.arange(64)})])
-    assert [one["prediction"] for one in found.predictions].count(
-        split.label_names[2]
-    ) == 64 - others
+    assert [one["prediction"] for one in found.predictions].count(NAMES[2]) == 64 - others
     assert found.is_collapsed is is_collapsed
 
 
@@ -207,7 +195,7 @@ def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
         make(**changes)
 
 
-def test_further_validation_sets_have_scores_of_their_own(make: Any, split: LabelledSplit) -> None:
+def test_further_validation_sets_have_scores_of_their_own(make: Any, split: TextSplit) -> None:
     flipped = replace(split, labels=(split.labels + 1) % 3)
     module = make(
         validation=replace(split, extra={"other": flipped}), metric="validation/other_accuracy"
@@ -218,20 +206,20 @@ def test_further_validation_sets_have_scores_of_their_own(make: Any, split: Labe
             module.validation_step(make_batch(rows, index, {}), 0)
     module.on_validation_epoch_end()
     best = module.require_best()
-    predicted = np.array([split.label_names.index(row["prediction"]) for row in best.predictions])
+    predicted = np.array([NAMES.index(row["prediction"]) for row in best.predictions])
     assert best.scores["validation/accuracy"] == np.mean(predicted == split.labels)
     assert best.scores["validation/other_accuracy"] == np.mean(predicted == flipped.labels)
     assert {row["id"] for row in best.extra_predictions["other"]} == set(split.ids)
 
 
-def test_regression(make: Any, split: LabelledSplit) -> None:
-    numbers = replace(split, labels=split.labels.astype(np.float32) * 2, label_names=[])
+def test_regression(make: Any, split: TextSplit) -> None:
+    numbers = replace(split, labels=split.labels.astype(np.float32) * 2)
     changes = {
         "metrics": ["spearman", "pearson"],
         "metric": "validation/spearman",
         "number_range": [0, 3],
     }
-    module = make(validation=numbers, **changes)
+    module = make(validation=numbers, names=(), **changes)
     train(module, numbers, 150)
     evaluate(module, numbers)
     best = module.require_best()
@@ -241,17 +229,15 @@ def test_regression(make: Any, split: LabelledSplit) -> None:
     lines = list(module.prediction_files("STS", numbers, [part])["STS.tsv"])
     assert len(lines) == 65 and all(0 <= float(line.split("\t")[1]) <= 3 for line in lines[1:])
     with pytest.raises(ValueError, match="do not fit a task that predicts a number"):
-        make(validation=numbers)
+        make(validation=numbers, names=())
 
 
-def test_predictions_are_label_names_in_order(make: Any, split: LabelledSplit) -> None:
+def test_predictions_are_label_names_in_order(make: Any, split: TextSplit) -> None:
     module = make().eval()
     chunks = np.array_split(np.arange(64)[::-1], 3)
     parts = [module.predict_step(make_batch(split.sequences, index, {}), 0) for index in chunks]
     together = module.logits(make_batch(split.sequences, np.arange(64), {})).argmax(1)
-    expected = [
-        f"{key}\t{split.label_names[i]}" for key, i in zip(split.ids, together, strict=True)
-    ]
+    expected = [f"{key}\t{NAMES[i]}" for key, i in zip(split.ids, together, strict=True)]
     assert list(module.prediction_files("Toy", split, parts)["Toy.tsv"]) == [
         "index\tprediction",
         *expected,
@@ -261,9 +247,7 @@ def test_predictions_are_label_names_in_order(make: Any, split: LabelledSplit) -
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_windows_of_a_text_give_one_prediction(
-    make: Any, split: LabelledSplit, pooling: str
-) -> None:
+def test_windows_of_a_text_give_one_prediction(make: Any, split: TextSplit, pooling: str) -> None:
     """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once
     each.
     """
@@ -280,15 +264,11 @@ def test_windows_of_a_text_give_one_prediction(
     evaluate(module, split)
     best = module.require_best()
     np.testing.assert_allclose([row["logits"] for row in best.predictions], expected, atol=1e-4)
-    assert [row["label"] for row in best.predictions] == [
-        split.label_names[i] for i in split.labels[:24]
-    ]
+    assert [row["label"] for row in best.predictions] == [NAMES[i] for i in split.labels[:24]]
     assert best.scores["validation/accuracy"] == np.mean(expected.argmax(1) == split.labels[:24])
     part = module.predict_step(make_batch(split.sequences, np.arange(64), {}), 0)
     lines = list(module.prediction_files("Toy", texts, [part])["Toy.tsv"])
-    assert [line.split("\t")[1] for line in lines[1:]] == [
-        split.label_names[i] for i in expected.argmax(1)
-    ]
+    assert [line.split("\t")[1] for line in lines[1:]] == [NAMES[i] for i in expected.argmax(1)]
     assert texts.input_labels.tolist() == np.repeat(split.labels[:24], counts).tolist()
 
 
@@ -304,7 +284,7 @@ def test_windows_of_a_text_give_one_prediction(
 )
 def test_each_family_has_its_own_output_layer(
     tiny_module: Any,
-    split: LabelledSplit,
+    split: TextSplit,
     family: dict[str, Any],
     head: str,
     reads_pooler: bool,
@@ -316,8 +296,9 @@ def test_each_family_has_its_own_output_layer(
         "metric": "validation/accuracy",
         "number_range": None,
         "head": head,
+        "names": NAMES,
     }
-    module = tiny_module(SequenceClassification, family, validation=split, **settings)
+    module = tiny_module(classification, family, validation=split, **settings)
     assert type(module.classifier).__name__ == output
     assert all(
         parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters()

@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parts import span_extraction
 from torch.nn import functional as F
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import subset
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.squad import SquadFeatures, SquadSplit, WindowSettings, build_features
 from clozelab.metrics.squad import score_v1
-from clozelab.modules.spans import (
+from clozelab.modules.finetuning import FineTuning
+from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.passages import PassageSplit, SquadFeatures, WindowSettings, build_features
+from clozelab.tasks.sequences import subset
+from clozelab.tasks.spans import (
     NBestSettings,
-    SpanExtraction,
     pad_tokens,
     predict_answers,
     softmax,
     window_candidates,
 )
-from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
 
 SENTENCE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
 
@@ -192,7 +193,7 @@ def colour_tokenizer() -> WordPieceTokenizer:
 
 
 @pytest.fixture(scope="module")
-def split(colour_tokenizer: WordPieceTokenizer) -> SquadSplit:
+def split(colour_tokenizer: WordPieceTokenizer) -> PassageSplit:
     """24 passages of 8 to 24 words, each with one colour and the word after it as the answer, in
     one or two windows.
     """
@@ -210,21 +211,29 @@ def split(colour_tokenizer: WordPieceTokenizer) -> SquadSplit:
             SquadQuestion(f"q{number}", "what colour", number, (text,), start)
         )
     features, counts = build_features(examples, colour_tokenizer, WindowSettings(20, 8, 4))
-    return SquadSplit(features, examples, 24, 24, dict(counts))
+    ids = np.array(examples.ids)
+    return PassageSplit(
+        sequences=features.sequences,
+        ids=ids,
+        labels=np.zeros(24),
+        counts=dict(counts),
+        features=features,
+        examples=examples,
+    )
 
 
 @pytest.fixture
 def make(
-    split: SquadSplit, colour_tokenizer: WordPieceTokenizer, tiny_module: Callable[..., Any]
+    split: PassageSplit, colour_tokenizer: WordPieceTokenizer, tiny_module: Callable[..., Any]
 ) -> Callable[..., Any]:
-    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SpanExtraction:
+    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> FineTuning:
         settings = {
             "metric": "validation/f1",
             "bilstm_hidden_size": 24,
             "with_unanswerable": False,
         } | changes
         return tiny_module(
-            SpanExtraction,
+            span_extraction,
             {"vocab_size": colour_tokenizer.vocab_size, "is_causal": is_causal},
             head=head,
             validation=split,
@@ -236,7 +245,7 @@ def make(
     return build
 
 
-def targets(split: SquadSplit) -> dict[str, Any]:
+def targets(split: PassageSplit) -> dict[str, Any]:
     features = split.features
     return {
         "start_positions": features.start_positions.astype(np.int64),
@@ -248,7 +257,7 @@ def targets(split: SquadSplit) -> dict[str, Any]:
     ("is_causal", "head"),
     [(False, "linear"), pytest.param(False, "bilstm", marks=pytest.mark.slow), (True, "bilstm")],
 )
-def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
+def test_overfits(make: Any, split: PassageSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     optimizer = torch.optim.Adam(module.parameters(), 2e-3)
     rows = split.features.sequences
@@ -272,7 +281,7 @@ def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> N
     assert not best.is_collapsed
 
 
-def test_loss_is_each_windows_own_softmax(make: Any, split: SquadSplit) -> None:
+def test_loss_is_each_windows_own_softmax(make: Any, split: PassageSplit) -> None:
     module = make()
     batch = make_batch(split.features.sequences, np.array([3, 0, 7]), targets(split))
     logits = torch.randn(batch["layout"].num_tokens, 2)
@@ -286,7 +295,7 @@ def test_loss_is_each_windows_own_softmax(make: Any, split: SquadSplit) -> None:
     torch.testing.assert_close(module.loss(logits, batch), torch.as_tensor(expected))
 
 
-def test_pad_tokens(split: SquadSplit) -> None:
+def test_pad_tokens(split: PassageSplit) -> None:
     batch = make_batch(split.features.sequences, np.array([0, 5]), {})
     values = torch.arange(2.0 * batch["layout"].num_tokens).view(-1, 2)
     padded = pad_tokens(values, batch)

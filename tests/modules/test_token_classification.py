@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.parts import tagging
 
-from clozelab.datamodules.examples import TokenSequences, concatenate
-from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
-from clozelab.modules.tags import TokenClassification
+from clozelab.tasks.batches import make_batch
+from clozelab.tasks.sequences import TokenSequences, concatenate
+from clozelab.tasks.words import TaggedSequences, WordSplit
 
 NAMES = ["O", "B-X", "I-X"]
 CLS = 2
@@ -23,7 +23,7 @@ OPEN = 5
 
 
 @pytest.fixture(scope="module")
-def split() -> TaggedSplit:
+def split() -> WordSplit:
     """40 sentences of words of 1 or 2 tokens; after the marker word come two words of an entity.
 
     Every row has a neighbour's marker on both sides that must not be scored.
@@ -58,7 +58,14 @@ def split() -> TaggedSplit:
     )
     texts = [f"w{i}" for i in range(len(labels))]
     ids_ = np.array([str(i) for i in range(40)])
-    return TaggedSplit(tagged, word_offsets, texts, ids_, NAMES, True, {}, "key")
+    return WordSplit(
+        sequences=tagged,
+        ids=ids_,
+        labels=np.array(labels),
+        sentence_offsets=word_offsets,
+        words=texts,
+        key="key",
+    )
 
 
 def train(module: Any, rows: Any, steps: int, rate: float = 2e-3) -> None:
@@ -82,8 +89,8 @@ def evaluate(module: Any, rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("head", ["linear", "bilstm"])
-def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], head: str) -> None:
-    module = tiny_module(TokenClassification, head=head, validation=split, metric="validation/f1")
+def test_learns_entities(split: WordSplit, tiny_module: Callable[..., Any], head: str) -> None:
+    module = tiny_module(tagging, names=NAMES, head=head, validation=split, metric="validation/f1")
     train(module, split.sequences, 60)
     best = evaluate(module, split.sequences)
     assert best.scores["validation/f1"] > 0.95
@@ -100,10 +107,10 @@ def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], he
 
 
 def test_scored_words_see_their_neighbours(
-    split: TaggedSplit, tiny_module: Callable[..., Any]
+    split: WordSplit, tiny_module: Callable[..., Any]
 ) -> None:
     """A context token changes the logits of the sentence's words, and gets none of its own."""
-    module = tiny_module(TokenClassification, validation=split, metric="validation/f1").eval()
+    module = tiny_module(tagging, names=NAMES, validation=split, metric="validation/f1").eval()
     batch = make_batch(split.sequences, np.array([0]), {})
     before = module.logits(batch)
     assert len(before) == split.sequences.num_targets[0] < len(batch["input_ids"]) - 4
@@ -114,10 +121,10 @@ def test_scored_words_see_their_neighbours(
 
 
 def test_logits_do_not_depend_on_the_company(
-    split: TaggedSplit, tiny_module: Callable[..., Any]
+    split: WordSplit, tiny_module: Callable[..., Any]
 ) -> None:
     module = tiny_module(
-        TokenClassification, head="bilstm", validation=split, metric="validation/f1"
+        tagging, names=NAMES, head="bilstm", validation=split, metric="validation/f1"
     ).eval()
     together = module.logits(make_batch(split.sequences, np.arange(5), {}))
     alone = torch.cat(
@@ -126,10 +133,10 @@ def test_logits_do_not_depend_on_the_company(
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
-def test_collapse_and_parts_of_speech(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+def test_collapse_and_parts_of_speech(split: WordSplit, tiny_module: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="is not a score of this task; it has validation/f1"):
-        tiny_module(TokenClassification, validation=split, metric="validation/loss")
-    module = tiny_module(TokenClassification, validation=split, metric="validation/accuracy")
+        tiny_module(tagging, names=NAMES, validation=split, metric="validation/loss")
+    module = tiny_module(tagging, names=NAMES, validation=split, metric="validation/accuracy")
     with torch.no_grad():
         module.classifier.bias.copy_(torch.tensor([9.0, 0.0, 0.0]))
     best = evaluate(module, split.sequences)

@@ -250,13 +250,14 @@ def test_names_of_another_model_are_told(tmp_path: Path, change: Any, words: str
 
 
 POOLED = (
-    *(
-        f"{family}For{head}"
-        for family in ("Bert", "Roberta", "Electra")
-        for head in ("SequenceClassification",)
-    ),
-    *("BertForMultipleChoice", "RobertaForMultipleChoice", "ElectraForMultipleChoice"),
-    *("BertForNextSentencePrediction", "BertForPreTraining"),
+    "BertForSequenceClassification",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "RobertaForSequenceClassification",
+    "RobertaForMultipleChoice",
+    "ElectraForSequenceClassification",
+    "ElectraForMultipleChoice",
 )
 
 

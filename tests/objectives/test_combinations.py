@@ -17,7 +17,6 @@ from torch import Tensor
 
 from clozelab.assembly.encoders import _load_heads
 from clozelab.corpus.instances import FullSentences, SegmentPairs
-from clozelab.datamodules.examples import TokenSequences
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -33,6 +32,7 @@ from clozelab.objectives.objective import Objective, TokenObjective, build_model
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.objectives.spans import SpanBoundary
+from clozelab.tasks.sequences import TokenSequences
 
 MASKING = {
     "predict_prob": 0.15,

@@ -18,7 +18,6 @@ from tests.screens import Screens, refuses, shows
 
 from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
-from clozelab.datamodules.files import Preview
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
@@ -46,6 +45,7 @@ from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.time_left import makespan
 from clozelab.stages.plan import main
+from clozelab.tasks.preview import Preview
 from clozelab.training import runtime
 from clozelab.training.trainer import choose_hardware
 

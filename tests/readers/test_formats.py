@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -118,7 +119,8 @@ def test_quotation_marks_of_a_tsv(tmp_path: Path, content: str | bytes, quotes: 
 def test_what_pandas_writes_is_known_as_a_csv_writers(tmp_path: Path, quoting: int) -> None:
     texts = ['He said "no"\tand\nwent.', '"', "plain", "a, b"]
     frame = pandas.DataFrame({"text": texts, "n": range(4)})
-    frame.to_csv(tmp_path / "x.tsv", sep="\t", index=False, quoting=quoting)  # type: ignore[call-overload]
+    options: dict[str, Any] = {"sep": "\t", "index": False, "quoting": quoting}
+    frame.to_csv(tmp_path / "x.tsv", **options)
     assert judge_quotes(text_lines(tmp_path / "x.tsv")).are_certain
     read = open_table(tmp_path / "x.tsv", "csv").whole_rows()
     assert [row["text"] for row in read] == texts

@@ -37,7 +37,7 @@ TARGETS: dict[str, Any] = {
     },
     "architecture": {"block": {"_target_": "clozelab.models.encoder.PostNorm"}},
     "optimizer": {"_target_": "clozelab.optim.adamw.build_adamw"},
-    "task": {"module": {"_target_": "clozelab.modules.classification.SequenceClassification"}},
+    "task": {"target": {"_target_": "clozelab.tasks.classes.class_or_number"}},
 }
 PRETRAINING = {key: value for key, value in TARGETS.items() if key != "task"}
 FINETUNING = {key: value for key, value in TARGETS.items() if key != "objective"}

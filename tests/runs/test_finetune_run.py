@@ -191,7 +191,7 @@ def test_complete_run_is_skipped(
 
 
 @pytest.mark.parametrize(
-    ("module", "is_taken"), [("datamodules.examples", False), ("modules.classification", True)]
+    ("module", "is_taken"), [("tasks.sequences", False), ("modules.finetuning", True)]
 )
 def test_what_other_code_has_put_into_the_cache_is_not_taken(
     finetune: Any, monkeypatch: pytest.MonkeyPatch, module: str, is_taken: bool

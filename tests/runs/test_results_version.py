@@ -28,9 +28,6 @@ from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import bucketed_batches
-from clozelab.datamodules.squad import SquadSplit
-from clozelab.datamodules.tags import TaggedSplit
 from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -41,6 +38,9 @@ from clozelab.runs.identity import FURTHER_VERSIONS, RESULTS_VERSIONS, results_v
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import is_record_of
 from clozelab.stages import pretrain
+from clozelab.tasks.passages import PassageSplit
+from clozelab.tasks.sequences import bucketed_batches
+from clozelab.tasks.words import WordSplit
 
 PINNED_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 PINNED_FURTHER_VERSIONS = {"task.data.train_columns": 1}
@@ -446,14 +446,14 @@ def answers(module: FineTuning) -> Evaluation:
     than not.
     """
     split, draw = module.validation, np.random.default_rng(0)
-    if isinstance(split, SquadSplit):
+    if isinstance(split, PassageSplit):
         number, shape = len(split.features.sequences), (len(split.features.sequences.input_ids), 2)
-    elif isinstance(split, TaggedSplit):
-        number, shape = len(split.words), (len(split.words), len(split.label_names))
+    elif isinstance(split, WordSplit):
+        number, shape = len(split.words), (len(split.words), len(module.target.names))
     else:
-        number, shape = split.num_inputs, (split.num_inputs, max(1, len(split.label_names)))
+        number, shape = split.num_outputs, (split.num_outputs, module.target.num_outputs)
     logits = draw.normal(size=shape).astype(np.float32)
-    if isinstance(split, TaggedSplit):
+    if isinstance(split, WordSplit):
         logits[np.arange(number), split.labels] += 2.0
     numbers = torch.arange(number)
     return module.evaluate(

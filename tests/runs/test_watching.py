@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.composing import Given, given
 
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import CorpusSource
 from clozelab.runs import inputs as watching
 from clozelab.runs.inputs import UNWATCHED, watched_files
 from clozelab.runs.reuse import is_done
@@ -89,7 +89,7 @@ def test_a_changed_corpus_is_seen_however_it_is_named(
         (tmp_path / name).write_text("one.")
     path = path.format(tmp=tmp_path)
     cfg = config(data, corpus={"sources": [{"name": "mine", "path": path}]})
-    read = {str(file.path) for file in Source("mine", path).shards(0, data)}
+    read = {str(file.path) for file in CorpusSource("mine", path).shards(0, data)}
     assert watched_files(cfg).keys() == read
     finish(tmp_path / "run", cfg)
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)

@@ -280,7 +280,10 @@ REFUSED = [
         ["input=rows.csv"],
         ["rows.csv has the columns 'id', 'review', 'stars', 'day'", "text=COLUMN"],
     ),
-    (["input=rows.csv", "text=reviw"], ["no column 'reviw'; did you mean 'review'"]),
+    (
+        ["input=rows.csv", "text=reviw"],
+        ["no column 'reviw'; its columns are", "did you mean 'review'"],
+    ),
     (
         ["input=rows.csv", "text=review", "pair=day"],
         ["say text=FIRST,day for the texts of two columns"],

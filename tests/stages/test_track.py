@@ -15,7 +15,7 @@ from tests.screens import shows
 from clozelab.assembly import factory, sending
 from clozelab.runs.record import Record
 from clozelab.stages import track
-from clozelab.training.catching_up import Numbers, Recorded, note_unsent, unsent
+from clozelab.training.catching_up import MetricCall, Recorded, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
 
 
@@ -26,14 +26,14 @@ class Tracker(Logger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Numbers] = []
+        self.calls: list[MetricCall] = []
         self.parameters: dict[str, Any] = {}
         self.ends: list[int] = []
 
     def recorded_values(self) -> Recorded:
         return {("train/loss", 1): [1.0]}
 
-    def log_many(self, calls: Sequence[Numbers]) -> None:
+    def log_many(self, calls: Sequence[MetricCall]) -> None:
         self.calls += calls
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:

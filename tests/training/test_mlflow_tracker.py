@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.training.catching_up import Numbers
+from clozelab.training.catching_up import MetricCall
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.tracking import build_mlflow_logger
 
@@ -23,7 +23,7 @@ def build(folder: Path) -> Any:
 
 def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    calls = [Numbers({"train/loss": 1.0 / step}, step, float(step)) for step in range(1, 1501)]
+    calls = [MetricCall({"train/loss": 1.0 / step}, step, float(step)) for step in range(1, 1501)]
     first = build(tmp_path)
     first.log_hyperparams({"seed": 1, "long": "x" * 9000})
     first.log_many(calls)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import Source, source_files
+from clozelab.corpus.files import CorpusSource, source_files
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
@@ -59,7 +59,7 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     """The arguments of plan_corpus."""
     # Preparing knows nothing of where the text came from.
-    sources = [Source(**vars(source)) for source in cfg.corpus.sources]
+    sources = [CorpusSource(**vars(source)) for source in cfg.corpus.sources]
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
     return {
         "name": cfg.corpus.name,

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.assembly import factory
-from clozelab.assembly.task_data import READ_ONCE, build_task_data
+from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_settings
+from clozelab.config import Composed
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
-from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.datamodules.scoring import MeasureDataModule
-from clozelab.files.digests import digest
 from clozelab.metrics.metric import metric_of
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
@@ -40,13 +39,13 @@ from clozelab.modules.model import (
     with_pooling,
 )
 from clozelab.modules.sentence_folders import passes_sigmoid
-from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.targets import build, locate
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.tasks.cache import used_folders
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -79,7 +78,7 @@ class EvaluationJob:
     hardware: Hardware
     data: DataModule  # set up: read and tokenised
     module: ScoringModule
-    remembered: JsonObject  # what the model's folder says of its predictions
+    remembered: PlainDict  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
@@ -123,9 +122,26 @@ def check_evaluation(cfg: EvaluateConfig) -> None:
         )
 
 
+def claim_run(job: EvaluationJob, composed: Composed) -> Run:
+    """Take the run's folder for this evaluation."""
+    # Which further scores there are is known when they are computed.
+    metric = job.module.metric
+    return Run.claim(
+        job.cfg.run_dir,
+        stage="evaluate",
+        config=composed,
+        inputs=job.inputs,
+        scores={metric: score_of(job.module, metric)},
+        metric=metric,
+    )
+
+
 def evaluate(job: EvaluationJob, run: Run) -> None:
     """Run the model once over the data, write scores and predictions, complete the run."""
     cfg = job.cfg
+    folder = Path(str(cfg.encoder))
+    begun_with = factory.encoder_facts(folder, folders.read_config(folder))
+    factory.record_begin(run, job.hardware, cache=used_folders(), encoder=begun_with)
     name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
     loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
     with tracked(loggers):
@@ -157,10 +173,10 @@ def score_of(module: ScoringModule, key: str) -> Score:
     return Score.of(metric_of(key, module.metrics), module.positive_label)
 
 
-def describe_measure(job: EvaluationJob) -> JsonObject:
+def describe_measure(job: EvaluationJob) -> PlainDict:
     """What scores.json says of the measure."""
     measure = job.cfg.measure
-    description: JsonObject = {
+    description: PlainDict = {
         "name": measure.name,
         "title": measure.title,
         "synthetic": job.data.synthetic,
@@ -190,7 +206,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
             )
     code = ""
     if task:
-        code = digest(code_behind([task["data"]["_target_"]]))
+        code = task_code(task)
     log_max_positions(folder)
     longest = max_positions(folder)
     # A fine-tuned model is scored on texts cut as in its training.
@@ -218,13 +234,14 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
             inputs=inputs, is_causal=encoder.config.is_causal
         )
     plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
+    task = task | {"module": with_pooling(task["module"], folder)}
     data = build_task_data(task, inputs, plan)
     if label_names is not None:
         check_labels(data, label_names, folder)
     return data
 
 
-def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> PlainDict:
     """The task with the class that F1 was of in the model's training, unless it names another."""
     config = folders.read_config_dict(folder)
     trained = config.get("clozelab", {}).get("positive_label")
@@ -237,7 +254,7 @@ def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> 
     return task | {"data": data | {"positive_label": trained}}
 
 
-def check_reading(reads: ReadOnlyJson, trained: JsonObject, folder: Path) -> None:
+def check_reading(reads: PlainMapping, trained: PlainDict, folder: Path) -> None:
     """ValueError where a model would read texts otherwise than in its fine-tuning.
 
     Both are by the names of settings; `trained` is what its folder says.
@@ -288,13 +305,13 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     return None
 
 
-def check_labels(data: object, names: Sequence[str], folder: Path) -> None:
+def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path) -> None:
     """ValueError where a file's label is none of the model's classes.
 
     It says what to type, and fills in what differs only in letters' case.
     """
-    if not isinstance(data, LabelledDataModule) or data.numeric_labels:
-        return
+    if data.target.configured_names != list(names):
+        return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
     labels = sorted(set(data.preview().validation.labels or ()))
     unknown = [label for label in labels if label not in names]
@@ -313,7 +330,7 @@ def check_labels(data: object, names: Sequence[str], folder: Path) -> None:
     )
 
 
-def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> JsonObject:
+def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.
@@ -335,8 +352,8 @@ def build_module(
     Heads have the weights of the folder.
     """
     task = cfg.measure.task or {}
-    settings = with_pooling(cfg.measure.module or task["module"], folder)
-    if cfg.measure.module is None:
+    settings = cfg.measure.module
+    if settings is None:
         module = _build_task_module(cfg, task, folder, encoder, data)
         heads = module.heads()
     else:
@@ -371,12 +388,15 @@ def _build_task_module(
             " `clozelab predict` does"
         )
     check_reading(data.remembered(), provenance, folder)
-    return build("task.module", with_pooling(task["module"], folder))(
+    return FineTuning(
         encoder=encoder,
+        unit=data.unit,
+        target=data.target,
         head=provenance.get("head", "linear"),
         validation=data.validation,
         metric=task["metric"],
-        **dict.fromkeys(TRAINING_ARGUMENTS, 0),
+        **task_module_settings(task),
+        **dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0)),
     )
 
 

@@ -11,9 +11,10 @@ from contextlib import chdir, contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
@@ -30,11 +31,11 @@ from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 from clozelab.training.background import BackgroundLogger
-from clozelab.training.checkpoints import LAST
+from clozelab.training.checkpoints import LAST, newest_whole
 from clozelab.training.jobs import TrackedJob
-from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker
+from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker, tracked
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
 
 LIGHTNING_ARGUMENTS = (
@@ -65,6 +66,11 @@ def hardware_of(trainer: TrainerConfig) -> Hardware:
 def hardware_of_run(run: Run, hardware: Hardware) -> Hardware:
     """A run that goes on keeps the precision that `auto` meant when it began."""
     return replace(hardware, precision=run.facts.get("precision", hardware.precision))
+
+
+def record_begin(run: Run, hardware: Hardware, **facts: Any) -> None:
+    """Record with what numerics a run begins, and further facts."""
+    run.record(precision=hardware.precision, threads=torch.get_num_threads(), **facts)
 
 
 @contextmanager
@@ -154,7 +160,7 @@ def check_fraction(folder: Path, fraction: float) -> None:
         )
 
 
-def encoder_facts(folder: Path, config: EncoderConfig) -> JsonObject:
+def encoder_facts(folder: Path, config: EncoderConfig) -> PlainDict:
     """What a record says of the encoder that a run begins with: where it is from, and its size."""
     return {
         "scale": scale_of_encoder(folder),
@@ -246,8 +252,8 @@ def make_trainer(
 
     It validates every `validation_interval_steps`, or (None) at the end of each short epoch.
     """
-    # The data modules are asked for the next stretch, also where a run goes back.
-    options: JsonObject = {"reload_dataloaders_every_n_epochs": 1}
+    # The data modules are asked for each next stretch.
+    options: PlainDict = {"reload_dataloaders_every_n_epochs": 1}
     if not validation_interval_steps:
         options["limit_val_batches"] = 1.0
     options |= build("trainer.lightning", cfg.trainer.lightning)
@@ -263,7 +269,59 @@ def make_trainer(
     )
 
 
-def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> JsonObject:
+def own_trainer(
+    cfg: TrainingConfig,
+    hardware: Hardware,
+    total_steps: int,
+    validation_interval_steps: int | None,
+) -> Trainer:
+    """A Trainer for a training of somebody's own: no run, no trackers, no checkpoints."""
+    return make_trainer(
+        cfg,
+        hardware,
+        total_steps,
+        validation_interval_steps,
+        callbacks=configured_callbacks(cfg),
+        loggers=[],
+        folder=Path(cfg.run_dir),
+    )
+
+
+@contextmanager
+def trained(
+    cfg: TrainingConfig,
+    run: Run,
+    hardware: Hardware,
+    module: LightningModule,
+    data: LightningDataModule,
+    total_steps: int,
+    *,
+    validation_interval_steps: int | None,
+    callbacks: Sequence[Callback],
+    arm: str,
+    name: str,
+) -> Iterator[tuple[Trainer, list[Logger]]]:
+    """Train from a run's newest checkpoint to the end.
+
+    The block comes after the training, while its trackers are still open. `arm` and `name` are
+    those of `build_loggers`.
+    """
+    loggers = build_loggers(cfg, run, arm=arm, name=name)
+    with tracked(loggers):
+        trainer = make_trainer(
+            cfg,
+            hardware,
+            total_steps,
+            validation_interval_steps,
+            callbacks=callbacks,
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        yield trainer, loggers
+
+
+def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:
     """The arguments that all training modules share."""
     return {
         "optimizer_factory": build("optimizer", cfg.optimizer),

@@ -5,52 +5,45 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
 
-from clozelab.assembly import factory
-from clozelab.assembly.task_data import build_task_data
+from clozelab.assembly import factory, task_data
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
-from clozelab.datamodules.contrastive import ContrastiveDataModule
-from clozelab.datamodules.examples import Sequences
-from clozelab.datamodules.files import HubSource, hub_files, used_folders
-from clozelab.datamodules.finetuning import (
-    EncoderSource,
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingPlan,
-)
-from clozelab.datamodules.labelled import LabelledDataModule
-from clozelab.files.digests import digest
+from clozelab.datamodules.files import HubSource, hub_files
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
+    check_head,
     check_metric,
     save_model,
     write_results,
     write_test_predictions,
 )
 from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
-from clozelab.runs.code import code_behind
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
-from clozelab.targets import build, check_targets, locate
+from clozelab.targets import build_parts, check_targets
+from clozelab.tasks.cache import used_folders
+from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.target import metrics_of
+from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson
-from clozelab.training.checkpoints import newest_whole, seed_initialisation
-from clozelab.training.tracking import summarise, tracked
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
+from clozelab.training.checkpoints import seed_initialisation
+from clozelab.training.tracking import summarise
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
@@ -102,17 +95,14 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    if isinstance(data, ContrastiveDataModule):
-        data.refuse_without_dropout(encoder.config, cfg.task.module.get("dropout"))
+    data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
-    # A module that predicts numbers of a range refuses labels outside of it.
-    if isinstance(data, LabelledDataModule):
-        data.refuse_outside(cfg.task.module.get("number_range"))
-        data.validation.kind.check_metrics(cfg.task.module["metrics"])
+    data.refuse_outside()
+    data.target.check_scores()
     # The names of the head's parameters are known once it is built.
     if cfg.optimizer.get("groups"):
-        build_module(cfg, folder, encoder, data)
+        build_module(cfg, encoder, data)
     return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
 
 
@@ -128,13 +118,17 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
             " weights of 8 bits, and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs"
             " the only one)"
         )
-    check_targets({"task.data": cfg.task.data, "task.module": cfg.task.module})
-    # What a task can do is known to its module's class, before one is built.
-    module = locate(cfg.task.module["_target_"])
-    module.check_head(cfg.head)
-    module.check_settings(cfg.task.module)
-    check_metric(cfg.task.metric, module.metrics_of(cfg.task.module, cfg.task.data))
+    check_targets({"task": vars(cfg.task)})
+    # What a task can do is known to its parts, before a file is read.
+    unit, target = build_parts(vars(cfg.task))
+    check_head(cfg.head, unit, target)
+    check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
+
+
+def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
+    """The names of a task's further validation splits."""
+    return list(cfg.task.data.get("extra_validation_files") or ())
 
 
 def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
@@ -189,7 +183,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         )
 
 
-def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
+def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     """What scores.json says of the task.
 
     A task that a command line names anew does not keep the title of the file that it began with.
@@ -211,13 +205,10 @@ def describe_task(job: FinetuneJob, composed: Composed) -> JsonObject:
 def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     """Take the run's folder for this fine-tuning."""
     task = job.cfg.task
-    module = locate(task.module["_target_"])
-    # of a task with labels of its own
-    label_kind = getattr(job.data.validation, "kind", None)
-    positive_label = getattr(label_kind, "positive_label", None)
+    target = job.data.target
     scores = {}
-    for metric in module.metrics_of(task.module, task.data):
-        scores[metric.key] = Score.of(metric, positive_label)
+    for metric in metrics_of(target, extra_splits(job.cfg)):
+        scores[metric.key] = Score.of(metric, target.positive_label)
     return Run.claim(
         job.cfg.run_dir,
         stage="finetune",
@@ -237,13 +228,13 @@ def require_scores(run: Run) -> None:
 
 
 # Name -> (sequences, split), as a data module's `load_test` gives them.
-TestSplits = Mapping[str, tuple[Sequences, object]]
+TestSplits = Mapping[str, tuple[Sequences, Split]]
 
 
 def train(
     job: FinetuneJob,
     run: Run,
-    description: ReadOnlyJson,
+    description: PlainMapping,
     test_splits: TestSplits,
 ) -> None:
     """Train from the newest checkpoint to the end, write what comes of it, complete the run."""
@@ -252,25 +243,27 @@ def train(
     # Batches have as many tokens as their examples: one compiled graph for all sizes.
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    module = build_module(cfg, job.encoder_folder, job.encoder, data)
-    run.record(total_steps=data.total_steps, cache=used_folders(), precision=job.hardware.precision)
-    run.record(threads=torch.get_num_threads())
-    run.record(encoder=factory.encoder_facts(job.encoder_folder, job.encoder.config))
-    name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
-    with tracked(loggers):
-        trainer = factory.make_trainer(
-            cfg,
-            job.hardware,
-            data.total_steps,
-            validation_interval_steps=None,  # at the end of each stretch that the data module gives
-            callbacks=factory.build_callbacks(
-                cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS
-            ),
-            loggers=loggers,
-            folder=run.dir,
-        )
-        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+    module = build_module(cfg, job.encoder, data)
+    begun_with = factory.encoder_facts(job.encoder_folder, job.encoder.config)
+    factory.record_begin(
+        run,
+        job.hardware,
+        total_steps=data.total_steps,
+        cache=used_folders(),
+        encoder=begun_with,
+    )
+    with factory.trained(
+        cfg,
+        run,
+        job.hardware,
+        module,
+        data,
+        data.total_steps,
+        validation_interval_steps=None,  # at the end of each stretch that the data module gives
+        callbacks=factory.build_callbacks(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS),
+        arm=cfg.row,
+        name=f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}",
+    ) as (trainer, loggers):
         results: JsonObject = {}
         if run.is_leader:
             results = write_results(run.dir, module, description)
@@ -307,7 +300,7 @@ def predict_splits(
     return written
 
 
-def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson) -> None:
+def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping) -> None:
     """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
     facts = {key: results[key] for key in RESULTS_IN_RECORD}
     if job.cfg.keep_model:
@@ -327,7 +320,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: ReadOnlyJson
     shutil.rmtree(run.dir / "checkpoints", ignore_errors=True)
 
 
-def model_facts(job: FinetuneJob) -> JsonObject:
+def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's folder remembers of its fine-tuning."""
     return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
 
@@ -337,16 +330,8 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
     job = prepare(cfg)
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    trainer = factory.make_trainer(
-        cfg,
-        job.hardware,
-        job.data.total_steps,
-        validation_interval_steps=None,
-        callbacks=factory.configured_callbacks(cfg),
-        loggers=[],
-        folder=Path(cfg.run_dir),
-    )
-    return build_module(cfg, job.encoder_folder, job.encoder, job.data), job.data, trainer
+    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, None)
+    return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
 def build_data(
@@ -365,8 +350,6 @@ def build_data(
     if cfg.hub:
         data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
     tokenizer = open_tokenizer(folder, cfg.token_types)
-    # The cache of examples is of this code: another reads the files anew.
-    code = digest(code_behind([cfg.task.data["_target_"]]))
     source = EncoderSource(weights_name, load, hardware.device)
     inputs = TaskInputs(
         name=cfg.task.name,
@@ -376,7 +359,7 @@ def build_data(
         max_positions=max_positions(folder),
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
-        code=code,
+        code=task_data.task_code(vars(cfg.task)),
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
@@ -386,7 +369,8 @@ def build_data(
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
     )
-    return build_task_data(vars(cfg.task), inputs, plan, hub=cfg.hub)
+    task = vars(cfg.task) | {"module": with_pooling(cfg.task.module, folder)}
+    return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:
@@ -400,9 +384,7 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(
-    cfg: FinetuneConfig, folder: Path, encoder: Encoder, data: FinetuningDataModule
-) -> FineTuning:
+def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -410,11 +392,14 @@ def build_module(
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
     return build_with_hparams(
-        build("task.module", with_pooling(cfg.task.module, folder)),
+        FineTuning,
         encoder=encoder,
+        unit=data.unit,
+        target=data.target,
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
         keep_best_weights=keeps_best,
+        **task_data.task_module_settings(vars(cfg.task)),
         **common,
     )

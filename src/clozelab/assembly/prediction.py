@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from clozelab.assembly import factory, finetuning
 from clozelab.datamodules.finetuning import FinetuningDataModule
@@ -96,7 +95,7 @@ def load_module(
     cfg: FinetuneConfig, model_folder: Path, scores_path: Path, data: FinetuningDataModule
 ) -> FineTuning:
     """A run's module with its trained weights and its best scores."""
-    module = finetuning.build_module(cfg, model_folder, folders.load_encoder(model_folder), data)
+    module = finetuning.build_module(cfg, folders.load_encoder(model_folder), data)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
     scores = read_json(scores_path)["scores"]
@@ -107,6 +106,5 @@ def load_module(
 
 def rename_labels(module: FineTuning, label_names: Mapping[str, str], run: Path) -> None:
     """Let the predictions call some classes otherwise than the task does."""
-    split: Any = module.validation
-    names = renamed_labels(getattr(split, "label_names", ()), label_names, run)
-    module.validation = replace(split, label_names=names)
+    names = renamed_labels(module.target.names, label_names, run)
+    module.target = module.target.renamed(names)

@@ -19,15 +19,21 @@ from lightning.pytorch import Trainer
 
 from clozelab.assembly import factory
 from clozelab.assembly.corpora import prepared_corpus
-from clozelab.assembly.encoders import build_module, build_objectives, given_config, given_lengths
+from clozelab.assembly.encoders import (
+    build_module,
+    build_objectives,
+    encoder_tokenizer,
+    given_config,
+    given_lengths,
+)
 from clozelab.assembly.passes import passes
-from clozelab.config import total_steps
+from clozelab.config import Composed, total_steps
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.files.digests import digest
+from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
 from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
@@ -38,20 +44,19 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
 from clozelab.objectives.objective import Objective, build_models
 from clozelab.optim.groups import match_groups
-from clozelab.runs.inputs import require_encoder
+from clozelab.runs.inputs import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps
-from clozelab.runs.store import Run
+from clozelab.runs.store import Run, share_equal_run
 from clozelab.schema import PretrainConfig
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.callbacks import (
     KeepEncoders,
     check_position_growth,
 )
-from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
-from clozelab.training.tracking import summarise, tracked
+from clozelab.training.tracking import summarise
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
@@ -68,9 +73,10 @@ class PretrainingJob:
     objectives: list[Objective]  # one a phase
     data: CorpusDataModule
     steps_to_keep: list[int]  # after which the encoder is kept on its way
+    tokenizer: Tokenizer  # that the encoder's folder gets
 
 
-def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
+def prepare(cfg: PretrainConfig) -> PretrainingJob:
     """Check the settings, prepare the corpus, and open it as the phases read it.
 
     All that can be wrong is found here, before a run folder is taken.
@@ -94,7 +100,33 @@ def prepare_pretraining(cfg: PretrainConfig) -> PretrainingJob:
     log_passes(data, corpus)
     if cfg.encoder is not None:
         log_learning_rate(cfg)
-    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep)
+    for name, folder in read_folders(cfg, objectives).items():
+        require_same_vocabulary(name, folder, corpus)
+    tokenizer = encoder_tokenizer(cfg, corpus, objectives)
+    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep, tokenizer)
+
+
+def claim_run(job: PretrainingJob, composed: Composed) -> Run:
+    """Take the run's folder for this pre-training, or take over an equal run."""
+    inputs = {"corpus": job.corpus.fingerprint}
+    for name, folder in read_folders(job.cfg, job.objectives).items():
+        inputs[name] = encoder_fingerprint(folder)
+    # Phases may read two files under one name.
+    checksums: dict[str, dict[str, None]] = {}
+    for objective in job.objectives:
+        for name, path in objective.token.files().items():
+            checksums.setdefault(name, {})[file_sha256(path)] = None
+    inputs |= {name: " ".join(of_name) for name, of_name in checksums.items()}
+    # The very same run of another experiment is not trained again.
+    share_equal_run(composed, inputs)
+    return Run.claim(
+        job.cfg.run_dir,
+        stage="pretrain",
+        config=composed,
+        inputs=inputs,
+        scores={metric.key: Score.of(metric) for metric in published_metrics(job.objectives)},
+        metric=HEADLINE,
+    )
 
 
 def make_data(
@@ -244,37 +276,37 @@ def log_learning_rate(cfg: PretrainConfig) -> None:
     log.info("learning rate %s%s", learning_rate, reason)
 
 
-def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
+def train(job: PretrainingJob, run: Run) -> None:
     """Train from the newest checkpoint to the end, save the encoder, complete the run."""
     cfg = job.cfg
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     adapt_to_machine(job, run, module)
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
-    run.record(precision=job.hardware.precision, threads=torch.get_num_threads(), **facts)
+    factory.record_begin(run, job.hardware, **facts)
     if cfg.encoder is not None:
         folder = Path(cfg.encoder)
         begun_with = factory.encoder_facts(folder, module.model.encoder.config)
         run.record(encoder=begun_with, fresh_heads=module.fresh_heads)
     # What is kept on the way is written as the last one is.
-    save = partial(save_encoder, job, run, module, tokenizer)
+    save = partial(save_encoder, job, run, module)
     callbacks = factory.build_callbacks(
         cfg,
         run,
         cfg.checkpoint_interval_steps,
         before_checkpoint=[KeepEncoders(job.steps_to_keep, save)],
     )
-    loggers = factory.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")
-    with tracked(loggers):
-        trainer = factory.make_trainer(
-            cfg,
-            job.hardware,
-            job.data.total_steps,
-            cfg.validation.interval_steps,
-            callbacks=callbacks,
-            loggers=loggers,
-            folder=run.dir,
-        )
-        trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+    with factory.trained(
+        cfg,
+        run,
+        job.hardware,
+        module,
+        job.data,
+        job.data.total_steps,
+        validation_interval_steps=cfg.validation.interval_steps,
+        callbacks=callbacks,
+        arm=cfg.arm,
+        name=f"{cfg.arm}/seed-{cfg.seed}",
+    ) as (_, loggers):
         if run.is_leader:
             save()
             facts = module.facts()
@@ -283,7 +315,7 @@ def train(job: PretrainingJob, run: Run, tokenizer: Tokenizer) -> None:
             run.complete({"scores": facts}, **facts)
 
 
-def published_scores(objectives: Sequence[Objective], facts: ReadOnlyJson) -> dict[str, Score]:
+def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> dict[str, Score]:
     """The held-out figures that a training has published, also those of single sources."""
     metrics = published_metrics(objectives)
     keys = [HEADLINE, *(key for key in facts if key.startswith(PREFIX))]
@@ -292,38 +324,25 @@ def published_scores(objectives: Sequence[Objective], facts: ReadOnlyJson) -> di
 
 def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
     """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
-    job = prepare_pretraining(cfg)
-    for name, folder in read_folders(cfg, job.objectives).items():
-        require_same_vocabulary(name, folder, job.corpus)
+    job = prepare(cfg)
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     module.choose_graphs(job.hardware.cuda_graphs)
     if job.hardware.compiles_pretraining:
         _compile_encoders(module)
-    trainer = factory.make_trainer(
-        cfg,
-        job.hardware,
-        job.data.total_steps,
-        cfg.validation.interval_steps,
-        callbacks=factory.configured_callbacks(cfg),
-        loggers=[],
-        folder=Path(cfg.run_dir),
-    )
+    interval_steps = cfg.validation.interval_steps
+    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
     return module, job.data, trainer
 
 
 def save_encoder(
-    job: PretrainingJob,
-    run: Run,
-    module: PretrainingModule,
-    tokenizer: Tokenizer,
-    step: int | None = None,
+    job: PretrainingJob, run: Run, module: PretrainingModule, step: int | None = None
 ) -> None:
     """Write the encoder as it is after `step` (None: after the last) into the run's folder."""
     folder = run.dir / "encoder"
     if step is not None:
         folder = run.dir / f"encoders/step-{step}"
     provenance = encoder_provenance(job.cfg, run.content, job.corpus, step=step)
-    module.save_encoder(folder, tokenizer.files(), provenance, job.cfg.encoder_dtype)
+    module.save_encoder(folder, job.tokenizer.files(), provenance, job.cfg.encoder_dtype)
 
 
 def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
@@ -336,7 +355,7 @@ def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
 
 def corpus_facts(
     cfg: PretrainConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
-) -> JsonObject:
+) -> PlainDict:
     """Losses on the held-out text that the report compares the trained model's with.
 
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
@@ -344,7 +363,7 @@ def corpus_facts(
     and of how much was held out, whatever they are called and whichever tokenizer cuts them.
     """
     labels = data.held_out_labels()
-    facts: JsonObject = {
+    facts: PlainDict = {
         "unigram_loss": unigram_loss(corpus.train, labels),
         "text": text_digest(cfg, corpus),
     }
@@ -376,7 +395,7 @@ def corpus_facts(
 
 def encoder_provenance(
     cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
-) -> JsonObject:
+) -> PlainDict:
     """What an encoder folder remembers of its making, without secrets, for it is given away.
 
     `step` is the one after which it was kept (None: the last). It has seen no longer sequences than
@@ -388,7 +407,7 @@ def encoder_provenance(
     for phase, first_step in zip(cfg.phases, first_steps, strict=True):
         if step is None or first_step < step:
             seq_lengths.add(phase.seq_length)
-    provenance: JsonObject = {}
+    provenance: PlainDict = {}
     if step is not None:
         provenance["step"] = step
     for key in ("experiment", "arm", "seed", "objective", "phases"):

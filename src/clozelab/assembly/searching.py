@@ -15,7 +15,7 @@ from clozelab.readers.lines import file_suffix, sound_lines
 from clozelab.readers.records import Table
 from clozelab.readers.rows import open_rows
 from clozelab.readers.tables import table_format
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,8 +94,8 @@ def content_of(
     model_path: Path,
     file: Table,
     roles: Mapping[str, str],
-    options: ReadOnlyJson,
-) -> JsonObject:
+    options: PlainMapping,
+) -> PlainDict:
     """What decides a file's vectors: the model and its code, how it pools, what it reads."""
     from clozelab.modules.model import sentence_vectors
     from clozelab.runs.code import code_behind
@@ -103,7 +103,7 @@ def content_of(
 
     folder = predictor.model.folder
     precision = predictor.precision
-    content: JsonObject = {
+    content: PlainDict = {
         "options": dict(options),
         "model": encoder_fingerprint(folder),
         "precision": precision,

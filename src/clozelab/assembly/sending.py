@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clozelab.runs.record import Record
 from clozelab.terminal import say
 from clozelab.text.formatting import several
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import PlainDict, read_json
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -55,7 +55,7 @@ def send(record: Record, logger: str) -> None:
         say(f"{label} was sent {several(num_values, 'value')} of {folder}")
 
 
-def final_scores(record: Record) -> JsonObject:
+def final_scores(record: Record) -> PlainDict:
     """Of a complete run: the scores of a fine-tuning, the facts of a pre-training."""
     path = record.folder / "scores.json"
     if not record.is_complete:
@@ -69,11 +69,11 @@ def final_scores(record: Record) -> JsonObject:
     return scores
 
 
-def send_missing(tracker: Logger, record: Record, config: JsonObject) -> int:
+def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
     """Send all but what the tracker says it has; returns the number of values sent."""
     from clozelab.training.background import final_numbers
     from clozelab.training.catching_up import (
-        Numbers,
+        MetricCall,
         catch_up,
         give,
         recorded_by,
@@ -96,7 +96,7 @@ def send_missing(tracker: Logger, record: Record, config: JsonObject) -> int:
     # Another tracker than W&B has no place of its own for the final scores.
     if not hasattr(tracker, "summarise"):
         end = calls[-1].time if calls else began
-        finals = [Numbers(final_numbers(final_scores(record)), 0, end)]
+        finals = [MetricCall(final_numbers(final_scores(record)), 0, end)]
         missing = unrecorded(finals, beside)
         give(tracker, missing)
         num_values += sum(call.size for call in missing)

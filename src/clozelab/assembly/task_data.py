@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.targets import build
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.files.digests import digest
+from clozelab.modules.finetuning import FineTuning
+from clozelab.runs.code import code_behind
+from clozelab.targets import build_parts, parameters_of
+from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 READ_ONCE = TrainingPlan(
     global_batch_size=1,
@@ -35,4 +38,21 @@ def build_task_data(
     further = {}
     if hub is False and task["hub"]:
         further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
-    return build("task.data", task["data"])(inputs=inputs, plan=plan, **further)
+    unit, target = build_parts(task)
+    own = parameters_of(FinetuningDataModule)
+    settings = {key: value for key, value in task["data"].items() if key in own}
+    return FinetuningDataModule(
+        inputs=inputs, plan=plan, unit=unit, target=target, **(settings | further)
+    )
+
+
+def task_module_settings(task: ReadOnlyJson) -> JsonObject:
+    """A task's settings that are the training module's own, and no part's."""
+    own = parameters_of(FineTuning)
+    return {key: value for key, value in task["module"].items() if key in own}
+
+
+def task_code(task: ReadOnlyJson) -> str:
+    """Hash of the code that reads a task's files: other code's cached examples are not taken."""
+    parts = [task[part]["_target_"] for part in ("unit", "target")]
+    return digest(code_behind([*parts, "datamodules.finetuning"]))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import TaskPreview
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
+from clozelab.tasks.preview import TaskPreview
 
 OK = "ok"
 WARNING = "warning"

@@ -28,12 +28,11 @@ from clozelab.checks.subject import (
     share,
 )
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import guess_classes
-from clozelab.datamodules.examples import subset
-from clozelab.datamodules.files import Preview, TaskPreview
-from clozelab.datamodules.label_kinds import Number
-from clozelab.datamodules.splitting import Overlap, swapped_hashes, text_hashes
 from clozelab.planning.jobs import Corpus
+from clozelab.tasks.baselines import guess_classes
+from clozelab.tasks.preview import Preview, TaskPreview
+from clozelab.tasks.sequences import subset
+from clozelab.tasks.splitting import Overlap, swapped_hashes, text_hashes
 
 CANARY_TRAIN = 4000
 CANARY_VALIDATION = 2000
@@ -61,7 +60,7 @@ MAX_FOUND = 0.01
 def check_labels(task: Task) -> Iterator[Finding]:
     """Labels in the files, in the configuration and in the encoder's folder."""
     check = _answers
-    if isinstance(task.preview.kind, Number):
+    if task.preview.predicts_numbers:
         check = _numbers
     elif task.preview.label_names is not None:
         check = _names
@@ -130,9 +129,8 @@ def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
         f"the label map is out of order: {names}",
         "list numeric labels in rising order",
     )
-    kind = task.preview.kind
     binary = Case(
-        "f1" in task.metrics and kind is not None and kind.positive_label is None,
+        "f1" in task.metrics and task.preview.positive_label is None,
         ERROR,
         "f1 is of one class, and the task does not say which",
         "name it by task.data.positive_label, or take macro_f1",
@@ -215,7 +213,7 @@ def check_canary(task: Task) -> Iterator[Finding]:
     """Whether the labels of both files mean the same, as far as words can tell."""
     preview = task.preview
     names = list(preview.label_names or ())
-    if isinstance(preview.kind, Number):
+    if preview.predicts_numbers:
         names = ["low", "high"]
     if not preview.aligned or not 2 <= len(names) <= MAX_CANARY_CLASSES:
         return
@@ -294,7 +292,7 @@ def _classes(task: Task, names: Sequence[str], preview: Preview) -> np.ndarray |
     Of numbers: below or above the middle of the training file's.
     """
     labels = list(preview.labels or ())
-    if isinstance(task.preview.kind, Number):
+    if task.preview.predicts_numbers:
         try:
             middle = float(np.median([float(label) for label in task.preview.train.labels or ()]))
             return np.array([int(float(label) > middle) for label in labels])

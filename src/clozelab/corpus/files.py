@@ -220,7 +220,7 @@ class JsonLinesFile(TableFile):
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """One named part of a corpus."""
 
     name: str
@@ -265,7 +265,7 @@ class Source:
         return TableFile(path, name, index, file_format, column)
 
 
-def source_files(source: Source, data_dir: str | Path) -> tuple[dict[str, Path], int]:
+def source_files(source: CorpusSource, data_dir: str | Path) -> tuple[dict[str, Path], int]:
     """As `matching_files`; ValueError where a source has none."""
     paths, num_left_out = matching_files(source.path, data_dir)
     if not paths:

@@ -44,7 +44,7 @@ from clozelab.corpus.packing import (
     BoolArray,
     Epoch,
     PackedInstances,
-    Spans,
+    SegmentSpans,
     SpecialIds,
     pack_pairs,
     pack_windows,
@@ -162,7 +162,7 @@ class _Split:
     """Where instances are split, before the other B is chosen; all [B]."""
 
     document: I64
-    spans: Spans
+    spans: SegmentSpans
     room: I64  # tokens that A leaves of the budget
     # tokens from the split to the document's end; below `room`, the instance is short
     available: I64
@@ -353,7 +353,7 @@ class PairInstances(BoundPairs):
         cut = (draw[:, 2] * _cuts(available)).astype(np.int64)
         b_length = np.where(available < room, available - cut, room)
         a_length = np.minimum(a_full, budget - b_length)
-        spans = Spans(boundary - a_length, a_length, boundary, b_length)
+        spans = SegmentSpans(boundary - a_length, a_length, boundary, b_length)
         return _Split(document, spans, room, available)
 
     def _random_starts(
@@ -422,7 +422,7 @@ class PairInstances(BoundPairs):
 def _rows_of(split: _Split, row: I64) -> _Split:
     """The splits of some instances of the batch, in this order."""
     spans = split.spans
-    row_spans = Spans(
+    row_spans = SegmentSpans(
         spans.a_start[row], spans.a_length[row], spans.b_start[row], spans.b_length[row]
     )
     return _Split(split.document[row], row_spans, split.room[row], split.available[row])
@@ -477,7 +477,7 @@ class ReleasedInstances(BoundPairs):
         b_kept = np.minimum(b_length, self._budget - a_kept)
         a_start = a_start + _cut_in_front(draws, "trim A", a_length - a_kept)
         b_start = b_start + _cut_in_front(draws, "trim B", b_length - b_kept)
-        spans = Spans(a_start, a_kept, b_start, b_kept)
+        spans = SegmentSpans(a_start, a_kept, b_start, b_kept)
         packed = pack_pairs(
             self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
         )

@@ -121,7 +121,7 @@ class PackedInstances:
 
 
 @dataclass(frozen=True)
-class Spans:
+class SegmentSpans:
     """Where segments A and B of each instance lie in the token store: all [B], in tokens."""
 
     a_start: I64
@@ -131,7 +131,7 @@ class Spans:
 
 
 def pack_pairs(
-    tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, draws: Draws
+    tokens: TokenStream, spans: SegmentSpans, ids: SpecialIds, width: int, draws: Draws
 ) -> PackedInstances:
     """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each.
 

@@ -39,7 +39,7 @@ from clozelab.corpus.documents import (
     read_documents,
 )
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import CorpusCounts, Shard, Source
+from clozelab.corpus.files import CorpusCounts, CorpusSource, Shard
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -108,7 +108,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float) -> Path:
 
 def plan_corpus(
     name: str,
-    sources: Sequence[Source],
+    sources: Sequence[CorpusSource],
     data_dir: str | Path,
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
@@ -144,7 +144,7 @@ def plan_corpus(
     return CorpusPlan(name, folder, settings, shards, tokenizer, given_tokenizer)
 
 
-def _source_facts(sources: Sequence[Source], shards: Sequence[Shard]) -> list[PlainDict]:
+def _source_facts(sources: Sequence[CorpusSource], shards: Sequence[Shard]) -> list[PlainDict]:
     """What a manifest says of each source: its name, its field of text, and its files."""
     facts: list[JsonObject] = []
     for source in sources:

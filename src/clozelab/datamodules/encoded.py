@@ -15,9 +15,9 @@ from itertools import islice
 import numpy as np
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules import examples
-from clozelab.datamodules.examples import Int32s, Ints, TokenSequences
 from clozelab.datamodules.texts import Unreadable
+from clozelab.tasks import sequences as examples
+from clozelab.tasks.sequences import Int32s, Ints, TokenSequences
 
 SIDES = ("first", "second")
 Text = Unreadable | str | Sequence[str]  # one text, or a pair

@@ -1,6 +1,7 @@
-"""What the data modules of all fine-tuning tasks share.
+"""The data module of all fine-tuning tasks.
 
-It is how long training is, what the cache keeps, and packed batches without padding. One Lightning
+It knows how long training is, what the cache keeps, and packed batches without padding; what
+examples are and what is predicted of them is said by a unit and a target (tasks/). One Lightning
 epoch is the stretch between two evaluations, so that these fall on exact steps, the last one
 included.
 
@@ -14,15 +15,13 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any
 
 import numpy as np
-import torch
 from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -32,18 +31,28 @@ from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
-from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, fingerprint_of
-from clozelab.datamodules.splitting import HeldOut, Overlap
 from clozelab.files.digests import file_sha256
-from clozelab.models.encoder import Encoder
-from clozelab.models.layout import Layout
+from clozelab.tasks.baselines import Scores
+from clozelab.tasks.batches import Batch, make_batch
+from clozelab.tasks.cache import (
+    Arrays,
+    Facts,
+    cached_arrays,
+    cached_folder,
+    collected_warnings,
+    content_key,
+    fingerprint_of,
+)
+from clozelab.tasks.preview import Preview, TaskPreview
+from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
+from clozelab.tasks.splitting import HeldOut, Overlap
+from clozelab.tasks.target import Target
+from clozelab.tasks.unit import EncoderSource, Source, Split, Unit, Workshop
 from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
 
-Batch = dict[str, Any]
 # what the cache holds of each row of a file; "swapped_hashes" of pairs alone
 ROW_ARRAYS = ("row_hashes", "row_lines", "swapped_hashes")
 SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
@@ -54,18 +63,6 @@ CUTS = {  # counts of a split that mean lost text, in words
     "empty_texts": "texts are empty",
     "cut_words": "words are longer than a sequence and were cut",
 }
-
-
-@dataclass(frozen=True)
-class EncoderSource:
-    """An encoder for a data module that computes features with it.
-
-    It is loaded only where the features are not in the cache.
-    """
-
-    fingerprint: str  # names the weights: another fingerprint, other features
-    load: Callable[[], Encoder]
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -102,66 +99,35 @@ class TrainingPlan:
     num_workers: int
 
 
-class TaskArguments(TypedDict):
-    """What every task's data module takes, beside what its format needs."""
-
-    inputs: TaskInputs
-    plan: TrainingPlan
-    train_file: str
-    validation_file: str | None
-    validation_fraction: float
-    validation_seed: int
-    test_files: Mapping[str, str] | None
-    how_to_get: str
-    max_seq_length: int
-    evaluation_tokens: int
-
-
-class Split(Protocol):
-    """What the splits of all formats have."""
-
-    @property
-    def sequences(self) -> Sequences: ...
-
-    @property
-    def num_available(self) -> int:
-        """Examples of the file, before it was cut."""
-
-    @property
-    def num_bad_rows(self) -> int: ...
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """What is unusual about the examples in use."""
-
-    def __len__(self) -> int: ...
-
-
 class FinetuningDataModule(LightningDataModule):
-    """Base of one data module a benchmark format; a subclass reads its splits.
+    """Labelled examples of any unit and target: read, cached, held out, and made batches of.
 
     Files are named below data_dir; `how_to_get` is said where one is missing. Without a validation
     file `validation_fraction` of the training file is held out, drawn by `validation_seed`.
-    `test_files` (name -> file) are read only to be predicted. `max_seq_length` is cut to what the
-    encoder takes, evaluation batches are cut to `evaluation_tokens`.
+    `max_seq_length` is cut to what the encoder takes, evaluation batches are cut to
+    `evaluation_tokens`. After `setup` the target knows its classes.
+
+    Args:
+        extra_validation_files: name -> a further validation file, scored beside the first.
+        test_files: name -> a file that is read only to be predicted.
+        train_extra: further training files, gone through once before the others. The schedule of
+            learning rates covers them too.
     """
 
     train: Split  # of the same kind as `validation`
     train_sequences: Sequences
-    train_targets: dict[str, Ints]
-    validation: Split  # as the task's module wants it: texts, labels, names
+    train_targets: dict[str, np.ndarray]
+    validation: Split  # with further validation splits as its `extra`
     validation_sequences: Sequences
-    row_noun: ClassVar[str] = "line"  # what numbers a file's rows
-    # whether a training batch holds examples of similar length
-    groups_by_length: ClassVar[bool] = True
-    # of the rows of which a part is held out for validation
-    grouping: str = "rows with the same text stay together"
+    extra: list[Split]  # of `train_extra`
 
     def __init__(
         self,
         *,
         inputs: TaskInputs,
         plan: TrainingPlan,
+        unit: Unit,
+        target: Target,
         train_file: str,
         validation_file: str | None,
         validation_fraction: float,
@@ -170,6 +136,8 @@ class FinetuningDataModule(LightningDataModule):
         how_to_get: str,
         max_seq_length: int,
         evaluation_tokens: int,
+        extra_validation_files: Mapping[str, str] | None = None,
+        train_extra: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.inputs = inputs
@@ -188,18 +156,43 @@ class FinetuningDataModule(LightningDataModule):
             self.validation_path = self.train_path
         else:
             self.validation_path = self.require(validation_file)
+        # None where the task's format knows no such files
+        self.extra_validation_paths: dict[str, Path] | None = None
+        if extra_validation_files is not None:
+            self.extra_validation_paths = {
+                name: self.require(file) for name, file in extra_validation_files.items()
+            }
+        self.train_extra_paths: list[Path] | None = None
+        if train_extra is not None:
+            self.train_extra_paths = [self.require(file) for file in train_extra]
+        unit.check_target(target)
+        self.unit = unit.fitted(self.max_seq_length, inputs.name)
+        # The classes of a fine-tuned model go before those of the configuration.
+        if inputs.label_names is not None:
+            target = target.of_model(inputs.label_names)
+        self.target = target
         # (role, file) -> hashes and lines of its rows
         self._rows: dict[tuple[str, Path], Arrays] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
+    # Fingerprints
+
     def remembered(self) -> JsonObject:
         """What a model's folder is told of how its texts were read, called as the settings are."""
-        return {"max_seq_length": self.max_seq_length}
+        return self.unit.remembered() | self.target.remembered()
 
-    @property
-    @abstractmethod
+    @cached_property
     def reading(self) -> JsonObject:
         """How the two files are read, and the content of all others that are read with them."""
+        reading = self.unit.reading(self.target) | self.target.reading()
+        if self.extra_validation_paths is not None:
+            checksums = {}
+            for name, path in self.extra_validation_paths.items():
+                checksums[name] = file_sha256(path)
+            reading["extra_validation"] = checksums
+        if self.train_extra_paths is not None:
+            reading["train_extra"] = [file_sha256(path) for path in self.train_extra_paths]
+        return reading
 
     @property
     def tokenization(self) -> JsonObject:
@@ -211,7 +204,7 @@ class FinetuningDataModule(LightningDataModule):
         }
         if not tokenizer.has_token_types:
             tokenization["token_types"] = 1
-        return tokenization
+        return tokenization | self.unit.tokenization()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -233,6 +226,25 @@ class FinetuningDataModule(LightningDataModule):
         if self.held_out is None:
             return {}
         return {"held_out": asdict(self.held_out)}
+
+    # Examples
+
+    def examples(self, path: Path, role: str, *, strict: bool = True) -> Any:
+        """The examples of a file that are for a role, with labels as they are predicted.
+
+        Without `strict` labels are taken as they are written, and may be none of the target's.
+        """
+        examples = self.unit.read(path, role, self.target, strict=strict)
+        if self.held_out is None or role == "test" or self.unit.has_folds:
+            return examples
+        strata = self.unit.strata(examples, self.target)
+        rows = self.rows_of(role, path, self.unit.groups(examples), strata)
+        return examples.select(rows)
+
+    def examples_in_use(self, path: Path, role: str) -> Any:
+        """The same, as many as the plan allows."""
+        examples = self.examples(path, role)
+        return examples.select(subset(len(examples), self.limit(role)))
 
     def rows_of(
         self,
@@ -257,7 +269,7 @@ class FinetuningDataModule(LightningDataModule):
             raise ValueError(
                 f"{path}: none of its {len(groups)} rows is left for {role} with"
                 f" task.data.validation_fraction={self.held_out.fraction:g}, since"
-                f" {self.grouping}: take another fraction, or name a task.data.validation_file"
+                f" {self.unit.grouping}: take another fraction, or name a task.data.validation_file"
             )
         return rows.tolist()
 
@@ -282,13 +294,14 @@ class FinetuningDataModule(LightningDataModule):
         overlap = self.overlap
         if allowed or not overlap.is_large:
             return
+        noun = self.unit.row_noun
         in_order = ""
         if overlap.num_swapped:
             in_order = f", {overlap.num_swapped} of them also in swapped order"
         problem = (
             f"{overlap.num_seen} of {overlap.num_rows} rows of {self.validation_path} stand in the"
-            f" training file {self.train_path}{in_order} (the first: {self.row_noun}"
-            f" {overlap.validation_line} is {self.row_noun} {overlap.training_line} of training)"
+            f" training file {self.train_path}{in_order} (the first: {noun}"
+            f" {overlap.validation_line} is {noun} {overlap.training_line} of training)"
         )
         if overlap.num_seen == overlap.num_rows:
             raise ValueError(
@@ -325,17 +338,22 @@ class FinetuningDataModule(LightningDataModule):
             "sources": self.source_fingerprint,
             "max_examples": self.plan.max_train_examples,
         }
-        key = files.content_key(content)
+        key = content_key(content)
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
-        facts = files.cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
+        facts = cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
         return facts["scores"]
 
-    @abstractmethod
     def compute_baselines(self) -> Scores:
         """The same, from the training examples that the plan allows.
 
         `setup` has run before, so the files are sound.
         """
+        train_paths = [*(self.train_extra_paths or ()), self.train_path]
+        parts = [self.examples_in_use(path, "training") for path in train_paths]
+        validation = {"": self.examples(self.validation_path, "validation")}
+        for name, path in (self.extra_validation_paths or {}).items():
+            validation[name] = self.examples(path, "validation")
+        return self.target.baselines(self.unit.joined(parts), validation)
 
     @property
     def facts(self) -> JsonObject:
@@ -356,7 +374,7 @@ class FinetuningDataModule(LightningDataModule):
         for name, split in (("train", self.train), ("validation", self.validation)):
             facts[f"{name}_examples"] = len(split)
             facts[f"{name}_counts"] = split.counts
-        return facts
+        return facts | self.unit.facts
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         """Read and tokenise both splits; does nothing the second time."""
@@ -381,7 +399,7 @@ class FinetuningDataModule(LightningDataModule):
                 self.held_out.fraction,
                 self.train_path,
                 self.held_out.seed,
-                self.grouping,
+                self.unit.grouping,
             )
         reason = ""
         if self.max_seq_length < self.asked_seq_length:
@@ -398,15 +416,92 @@ class FinetuningDataModule(LightningDataModule):
             reason,
         )
 
-    @abstractmethod
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
+        self.train = self._load(self.train_path, "training")
+        self.target.check_training(self.train_path, self.train, self.unit.column_key)
+        extra_validation = {}
+        for name, path in (self.extra_validation_paths or {}).items():
+            extra_validation[name] = self._load(path, "validation")
+        validation = self._load(self.validation_path, "validation")
+        self.validation = replace(validation, extra=extra_validation)
+        self.extra = [self._load(path, "training") for path in self.train_extra_paths or ()]
+        both = [(self.train_path, self.train), (self.validation_path, self.validation)]
+        self.target.check_splits(both, self.inputs.tokenizer)
+        self.unit.check_splits(both, self.inputs.name)
+        # The sequences of `train_extra` come first: see `num_first_sequences`.
+        training_splits = [*self.extra, self.train]
+        workshop = self._workshop()
+        self.train_sequences = self.unit.batched(training_splits, "training", workshop)
+        self.train_targets = self.unit.targets(training_splits)
+        validation_splits = [self.validation, *extra_validation.values()]
+        self.validation_sequences = self.unit.batched(validation_splits, "validation", workshop)
+
+    def _workshop(self) -> Workshop:
+        encoder = self.inputs.encoder
+        if encoder is not None:
+            # once for all splits, never where they are stored
+            encoder = replace(encoder, load=cache(encoder.load))
+        return Workshop(self.inputs.name, self.inputs.cache_dir, self.evaluation_tokens, encoder)
+
+    def _load(self, path: Path, role: str) -> Split:
+        """One split. That of the training file tells the target its classes."""
+        # The file is read at most once: for what is not in the cache, and for its texts.
+        read = cache(partial(self.examples, path, role))
+        arrays, facts, key = self.cached(path, role, partial(self._encode, read))
+        if role == "training":
+            self.target = self.target.named(facts["names"])
+        del facts["names"]
+        read_anew = partial(self.examples_in_use, path, role)
+        source = Source(path, role, key, partial(self._used, read, role), read_anew)
+        return self.unit.split(arrays, facts, source)
+
+    def _used(self, read: Callable[[], Any], role: str) -> Any:
+        examples = read()
+        return examples.select(subset(len(examples), self.limit(role)))
+
+    def _encode(self, read: Callable[[], Any], path: Path, role: str) -> tuple[Arrays, Facts]:
+        """What the cache holds of one split."""
+        examples = read()
+        used = self._used(read, role)
+        names = list(self.target.names_of(self.unit.label_pool(examples)))
+        arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
+        arrays["ids"] = np.array(self.unit.ids(used), dtype=np.str_)
+        arrays["labels"] = self.unit.labels(used, self.target.named(names), path)
+        facts: Facts = {
+            "names": names,
+            "num_available": len(examples),
+            "num_bad_rows": self.unit.num_bad_rows(examples),
+            "counts": counts,
+        }
+        return arrays | self.unit.row_arrays(examples), facts
+
+    def refuse_outside(self) -> None:
+        """ValueError, with file and line, for a label that cannot be."""
+        for _, path, split in self.splits():
+            is_outside = self.target.outside(split.labels)
+            if is_outside is None or not is_outside.any():
+                continue
+            # An error names the line, which only reading the file again can tell.
+            examples = self.examples_in_use(path, self._role_of(split))
+            place = int(is_outside.argmax())
+            problem = self.target.refuse_outside(self.unit.flat_labels(examples)[place])
+            raise ValueError(f"{path}:{self.unit.line_of(examples, place)}: {problem}")
+
+    def _role_of(self, split: Split) -> str:
+        if split is self.train:
+            return "training"
+        return "validation"
 
     def splits(self) -> list[tuple[str, Path, Split]]:
-        return [
+        """(name, file, split) of training and of all validation files."""
+        splits = [
             ("training", self.train_path, self.train),
             ("validation", self.validation_path, self.validation),
         ]
+        for name, path in (self.extra_validation_paths or {}).items():
+            splits.append((name, path, self.validation.extra[name]))
+        return splits
 
     def limit(self, role: str) -> int | None:
         """How many examples of a split are used; None: all."""
@@ -415,49 +510,59 @@ class FinetuningDataModule(LightningDataModule):
         return None
 
     def cached(
-        self, path: Path, role: str, build: Callable[..., tuple[Arrays, Facts]], **settings: object
+        self, path: Path, role: str, build: Callable[[Path, str], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
-        """What `build(path, role, **settings)` gives of one file, built once, and its key.
+        """What `build(path, role)` gives of one file, built once, and its key.
 
         The `role` is training, validation or test. The key is of the file, how it is read, what the
-        encoder adds, how many examples are used, and `settings`.
+        encoder adds, how many examples are used, and the target's classes.
         """
         content = {
             "code": self.inputs.code,
             "file": file_sha256(path),
             "reading": self.reading,
             "role": role,
+            "role_reading": self.unit.role_reading(role),
+            "names": list(self.target.names),
             "max_examples": self.limit(role),
             **self._holding_out,
         }
-        key = files.content_key({**content, **self.tokenization, **settings})
+        key = content_key({**content, **self.tokenization})
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
-        arrays, facts = files.cached_arrays(folder, path, partial(build, path, role, **settings))
+        arrays, facts = cached_arrays(folder, path, partial(build, path, role))
         self._rows[role, path] = {name: arrays[name] for name in ROW_ARRAYS if name in arrays}
         return arrays, facts, key
 
     def preview(self) -> TaskPreview:
         """Texts and labels of both splits as written, without tokenising."""
-        with files.collected_warnings() as records:
-            train = self.preview_of(self.train_path, "training")
-            validation = self.preview_of(self.validation_path, "validation")
+        with collected_warnings() as records:
+            train = self._preview(self.train_path, "training")
+            validation = self._preview(self.validation_path, "validation")
         warnings = list(
             dict.fromkeys(record.getMessage() for record in records)
         )  # both may be parts of one file
-        return TaskPreview(train, validation, warnings=warnings, **self.preview_facts(train))
+        names = self.target.preview_names(train.labels or ())
+        positive_label = None
+        if names is not None:
+            positive_label = self.target.named(names).positive_label
+        return TaskPreview(
+            train,
+            validation,
+            label_names=names,
+            positive_label=positive_label,
+            predicts_numbers=self.target.predicts_numbers,
+            aligned=self.unit.aligned,
+            expects_unanswerable=self.unit.expects_unanswerable,
+            warnings=warnings,
+        )
 
-    @abstractmethod
-    def preview_of(self, path: Path, role: str) -> Preview:
-        """One split; its `role` is training or validation."""
-
-    @abstractmethod
-    def preview_facts(self, train: Preview) -> JsonObject:
-        """What a TaskPreview says of both."""
+    def _preview(self, path: Path, role: str) -> Preview:
+        return self.unit.preview(self.examples(path, role, strict=False), self.target)
 
     @property
     def num_first_sequences(self) -> int:
         """How many leading `train_sequences` training goes through once, before all others."""
-        return 0
+        return sum(len(split.sequences) for split in self.extra)
 
     @property
     def first_steps(self) -> int:
@@ -519,12 +624,10 @@ class FinetuningDataModule(LightningDataModule):
                 )
         return test_sets
 
-    @abstractmethod
     def read_test(self, path: Path) -> tuple[Sequences, Split]:
-        """One test file, after `setup`.
-
-        Its sequences are for batches, its split is as the task's module wants it.
-        """
+        """One test file, after `setup`: what batches are made of, and the split itself."""
+        split = self._load(path, "test")
+        return self.unit.batched([split], "test", self._workshop()), split
 
     def _warn_of_lost_text(self, name: str, split: Split) -> None:
         """Warn of text of a split that did not fit, or that is [UNK].
@@ -602,7 +705,7 @@ class TrainingBatches(IterableDataset[Batch]):
         self.targets = data.train_targets
         # Examples of one length are not sorted, so that batches are uniform draws.
         self.sorting_lengths = data.train_sequences.lengths
-        if not data.groups_by_length:
+        if not data.unit.groups_by_length:
             self.sorting_lengths = np.zeros_like(self.sorting_lengths)
         self.plan = data.plan
         self.places = [data.loader_position(step) for step in steps]
@@ -645,21 +748,8 @@ class TrainingBatches(IterableDataset[Batch]):
         return batch | {
             "contents": int(contents.sum()),
             "global_examples": len(index),
-            "global_targets": int(self.sequences.num_targets[index].sum()),
+            # words without a label are none, and a batch of them alone has a loss of 0
+            "global_targets": max(1, int(self.sequences.num_targets[index].sum())),
             "global_tokens": int(lengths.sum()),
             "local_weight": float(has_examples),
         }
-
-
-def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
-    """The sequences at `index` as a torch batch, with their part of each target [N]."""
-    arrays = sequences.gather(index)
-    # The lengths become the layout, which attention asks for; all else is a tensor.
-    layout = Layout.ragged(arrays.pop("lengths"))
-    arrays |= {name: values[index] for name, values in targets.items()}
-    arrays["example_index"] = index
-    batch: Batch = {}
-    for name, array in arrays.items():
-        batch[name] = torch.from_numpy(np.ascontiguousarray(array))
-    batch["layout"] = layout
-    return batch

@@ -25,12 +25,10 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, Source
+from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
-from clozelab.datamodules.baselines import Floats, Ints
-from clozelab.datamodules.examples import assemble
 from clozelab.datamodules.scoring import (
     MeasureArguments,
     MeasureDataModule,
@@ -41,6 +39,8 @@ from clozelab.datamodules.scoring import (
 )
 from clozelab.files.digests import file_sha256
 from clozelab.metrics.metric import Metric
+from clozelab.tasks.baselines import Floats, Ints
+from clozelab.tasks.sequences import assemble
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, read_json
 
@@ -81,7 +81,7 @@ class HeldOutMeasure(MeasureDataModule):
                 "measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]"
             )
         if sources:
-            text = self._text_of_sources([Source(**source) for source in sources])
+            text = self._text_of_sources([CorpusSource(**source) for source in sources])
         else:
             text = self._text_of_corpus()
         self.content = [self.content, max_sentences]
@@ -132,7 +132,7 @@ class HeldOutMeasure(MeasureDataModule):
                     " documents"
                 )
 
-    def _text_of_sources(self, sources: Sequence[Source]) -> Iterator[Document]:
+    def _text_of_sources(self, sources: Sequence[CorpusSource]) -> Iterator[Document]:
         """Text of one's own."""
         self.source_names = [source.name for source in sources]
         if len(set(self.source_names)) < len(sources):

@@ -33,19 +33,20 @@ from torch.utils.data import DataLoader
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import matching_files
 from clozelab.corpus.generated import generator_of
-from clozelab.datamodules.baselines import Floats, Ints, words_of
-from clozelab.datamodules.examples import (
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.files.digests import file_sha256
+from clozelab.metrics.metric import Metric
+from clozelab.tasks.baselines import Floats, Ints, words_of
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.cache import fingerprint_of
+from clozelab.tasks.sequences import (
     Sequences,
     TokenSequences,
     encode_examples,
     offsets_of,
     ragged_positions,
 )
-from clozelab.datamodules.files import fingerprint_of
-from clozelab.datamodules.finetuning import Batch, FinetuningDataModule, TaskInputs
-from clozelab.datamodules.labelled import TableFormat
-from clozelab.files.digests import file_sha256
-from clozelab.metrics.metric import Metric
+from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
 

@@ -43,7 +43,7 @@ from clozelab.runs.outcome import (
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.targets import locate
+from clozelab.targets import build_parts
 from clozelab.terminal import Heading, print_table, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.plain import flatten
@@ -379,8 +379,10 @@ def is_grid(config: Composed) -> bool:
 def check_direction(direction: str, config: Composed) -> None:
     """Raise ValueError where a search goes the other way than a fine-tuning's metric."""
     task: Any = config.get("task")
-    module = locate(task["module"]["_target_"])
-    metrics = module.metrics_of(task["module"], task["data"])
+    from clozelab.tasks.target import metrics_of  # torch, which starting jobs does not need
+
+    _, target = build_parts(task)
+    metrics = metrics_of(target, task["data"].get("extra_validation_files") or ())
     rises = metric_of(task["metric"], metrics).higher_is_better
     right = "maximize" if rises else "minimize"
     if direction != right:

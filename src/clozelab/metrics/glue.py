@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,19 @@ def check_metrics(names: Sequence[str]) -> None:
         )
 
 
+def check_fit(names: Sequence[str], fitting: Iterable[str], predicted: str) -> None:
+    """ValueError for a score that does not exist, or means nothing for what is `predicted`."""
+    check_metrics(names)
+    known = list(fitting)
+    unfit = [name for name in names if name not in known]
+    if unfit:
+        raise ValueError(
+            f"metrics {unfit} do not fit a task that predicts {predicted};"
+            f" {', '.join(known)} do (module.metrics of a task lists them, and its"
+            " metric is the main one, validation/NAME)"
+        )
+
+
 def score(names: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """Return the named scores of one set of predictions."""
     check_metrics(names)
@@ -195,7 +208,7 @@ DIAGNOSTICS: dict[str, Expected] = {
 TEST_SETS = SINGLE_SENTENCE | SIMILARITY | INFERENCE | DIAGNOSTICS
 
 
-def prediction_lines(ids: Sequence[str], answers: Sequence[str]) -> Iterator[str]:
+def prediction_lines(ids: Iterable[str], answers: Sequence[str]) -> Iterator[str]:
     """Yield the lines of one file without line ends."""
     yield "\t".join(HEADER)
     for index, answer in zip(ids, answers, strict=True):

@@ -21,8 +21,8 @@ from clozelab.files.atomic import atomic_open, atomic_write_lines
 from clozelab.modules.answers import Result, Unanswered, columns_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.delimited import csv_line
-from clozelab.readers.records import Row, Table
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.readers.records import PlacedRow, Table
+from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
@@ -31,7 +31,7 @@ MAIN_KEYS = ("label", "text", "value", "log_probability")
 """Of an answer, what a line of text says first."""
 ANSWER_KEYS = ("prediction", "error")
 """Of a JSON object, what an answer adds to the record."""
-Answered = Iterable[tuple[Row, object]]
+Answered = Iterable[tuple[PlacedRow, object]]
 
 
 def write_answers(out: Path, file: Table, answered: Answered, array_name: str) -> None:
@@ -86,7 +86,7 @@ def json_lines(file: Table, answered: Answered) -> Iterator[str]:
         yield json_line(answer, row.record)
 
 
-def json_line(answer: object, record: ReadOnlyJson) -> str:
+def json_line(answer: object, record: PlainMapping) -> str:
     """A JSON object of the record that was read, and its prediction."""
     content = dict(record)
     # An earlier prediction's keys are replaced, and come last again.
@@ -134,7 +134,7 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
     return fields
 
 
-def _best_tokens(mask: Iterable[ReadOnlyJson]) -> str:
+def _best_tokens(mask: Iterable[PlainMapping]) -> str:
     return " ".join(f"{token['token']} {token['probability']:.4f}" for token in mask)
 
 
@@ -190,13 +190,13 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[Row, JsonObject]]:
+def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[PlacedRow, PlainDict]]:
     """Each row with its answer's cells: column -> value, the same columns in every row.
 
     The first answer tells the columns, so rows before it wait.
     """
     remaining = iter(answered)
-    waiting: list[tuple[Row, object]] = []
+    waiting: list[tuple[PlacedRow, object]] = []
     names = ["error"]  # where no row was answered
     for row, answer in remaining:
         waiting.append((row, answer))

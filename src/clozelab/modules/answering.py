@@ -28,8 +28,8 @@ from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.lines import whole_characters
-from clozelab.readers.records import Row, Table
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.readers.records import PlacedRow, Table
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor
@@ -70,7 +70,7 @@ OPTIONS = {
 ERRORS = ("mark", "raise")
 """What becomes of a text that cannot be read."""
 ROWS_AT_ONCE = 2048
-Answered = Iterator[tuple[Row, object]]
+Answered = Iterator[tuple[PlacedRow, object]]
 """Rows in order, each with its answer or `Unanswered`."""
 
 
@@ -134,9 +134,9 @@ def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
     return out
 
 
-def parse_options(act: str, values: ReadOnlyJson) -> JsonObject:
+def parse_options(act: str, values: PlainMapping) -> JsonObject:
     """The options of an act among `values`; ValueError for one that is nothing for it."""
-    options: JsonObject = {}
+    options: PlainDict = {}
     for key in OPTION_KEYS:
         if key not in values:
             continue
@@ -210,7 +210,7 @@ def rows_of(
     values: Mapping[str, str],
     *,
     skips_empty: bool = False,
-) -> Iterator[Row]:
+) -> Iterator[PlacedRow]:
     """A file's rows, each with what the command line says for all.
 
     `skips_empty` leaves out those without text.
@@ -226,16 +226,16 @@ def rows_of(
                 continue
             if has_own_keys:
                 problem = _unread_key(record, roles, act)
-        yield Row(row.place, record, problem, row.number)
+        yield PlacedRow(row.place, record, problem, row.number)
 
 
-def is_empty(record: ReadOnlyJson, roles: Mapping[str, str]) -> bool:
+def is_empty(record: PlainMapping, roles: Mapping[str, str]) -> bool:
     """Whether nothing stands in any column that is read."""
     cells = [record.get(column) for column in roles.values()]
     return all(is_missing(cell) or (isinstance(cell, str) and not cell.strip()) for cell in cells)
 
 
-def _unread_key(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> str | None:
+def _unread_key(record: PlainMapping, roles: Mapping[str, str], act: str) -> str | None:
     """What is wrong with an object that has a text under a key that nothing reads.
 
     The keys of the first object count.
@@ -283,8 +283,8 @@ def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
 def answer_rows(
     predictor: Predictor,
     act: str,
-    rows: Iterable[Row],
-    options: JsonObject,
+    rows: Iterable[PlacedRow],
+    options: PlainDict,
     *,
     roles: Mapping[str, str] | None = None,
     errors: str = "mark",
@@ -303,8 +303,8 @@ def answer_rows(
 def _answer_stretch(
     predictor: Predictor,
     act: str,
-    rows: Sequence[Row],
-    options: JsonObject,
+    rows: Sequence[PlacedRow],
+    options: PlainDict,
     roles: Mapping[str, str] | None,
     errors: str,
 ) -> list[object]:
@@ -334,7 +334,7 @@ def _answer_stretch(
     return answers
 
 
-def _text_of(row: Row, act: str, roles: Mapping[str, str] | None) -> object:
+def _text_of(row: PlacedRow, act: str, roles: Mapping[str, str] | None) -> object:
     """The text of a row, or `Unreadable`."""
     if row.problem is not None:
         return Unreadable(row.problem)

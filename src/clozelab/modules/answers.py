@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from clozelab.metrics.entities import entities
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 SHOWN_PROBLEMS = 3  # of texts that were not answered
 
@@ -17,10 +17,10 @@ SHOWN_PROBLEMS = 3  # of texts that were not answered
 class Result:
     """Base of all results."""
 
-    def to_dict(self) -> JsonObject:
+    def to_dict(self) -> PlainDict:
         return asdict(self)
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         """What stands beside a row of a table: plain values by the names of columns."""
         return self.to_dict()
 
@@ -55,7 +55,7 @@ class Filled(Result):
     text: str
     masks: tuple[tuple[Token, ...], ...]  # of each mask in order, the best first
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         best = [mask[0].token for mask in self.masks]
         return {"prediction": best, "masks": self.to_dict()["masks"]}
 
@@ -66,7 +66,7 @@ class Classified(Result):
     probability: float
     probabilities: dict[str, float]
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         columns = {"prediction": self.label, "probability": self.probability}
         return columns | _by_label(self.probabilities)
 
@@ -89,7 +89,7 @@ class Labelled(Result):
 class Number(Result):
     value: float  # of a regression
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         return {"prediction": self.value}
 
 
@@ -104,7 +104,7 @@ class Answer(Result):
     end: int | None
     others: tuple[Answer, ...] = ()  # the next best
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         return {
             "prediction": self.text,
             "probability": self.probability,
@@ -132,7 +132,7 @@ class Tagged(Result):
     words: tuple[Span, ...]
     entities: tuple[Span, ...]  # none where tags are no entities (parts of speech)
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         words = [word.text for word in self.words]
         tags = [word.label for word in self.words]
         return {"words": words, "tags": tags, "entities": self.to_dict()["entities"]}
@@ -146,7 +146,7 @@ class Scored(Result):
     tokens: tuple[str, ...]
     log_probabilities: tuple[float, ...]
 
-    def to_columns(self) -> JsonObject:
+    def to_columns(self) -> PlainDict:
         tokens = {"tokens": list(self.tokens), "log_probabilities": list(self.log_probabilities)}
         return {"prediction": self.log_probability} | tokens
 
@@ -156,7 +156,7 @@ def columns_of(results: Sequence[object], array_name: str = "embedding") -> dict
 
     A result is a `Result`, or an array that stands in the column `array_name`. `error` comes last.
     """
-    rows: list[JsonObject] = []
+    rows: list[PlainDict] = []
     names: dict[str, None] = {}  # a set that keeps its order
     for result in results:
         if isinstance(result, Result):

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.datamodules.finetuning import make_batch
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
-from clozelab.modules.classification import sequence_states
-from clozelab.modules.finetuning import in_fp32
+from clozelab.tasks.batches import in_fp32, make_batch
+from clozelab.tasks.texts import sequence_states
 
 if TYPE_CHECKING:
     from clozelab.modules.predictor import Predictor

@@ -24,7 +24,7 @@ from clozelab.modules.sentence_folders import (
     files_beside,
     sentence_files,
 )
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 
 def model_to_export(model: Model, *, has_head: bool) -> Model:
@@ -47,7 +47,7 @@ def write(
 ) -> None:
     """Write the folder of a `model_to_export`; `further_files` go along, name -> content."""
     provenance = model.provenance
-    extra_config: JsonObject = {"clozelab": provenance, **activation_keys(model.folder)}
+    extra_config: PlainDict = {"clozelab": provenance, **activation_keys(model.folder)}
     if has_head and "task" in provenance:
         extra_config["finetuning_task"] = provenance["task"]
     # Name in the folder -> content, of what is no weight, configuration or tokenizer.

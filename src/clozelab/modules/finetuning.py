@@ -14,18 +14,15 @@ import fnmatch
 import json
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.finetuning import Batch
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
 from clozelab.models.cost import training_flops_per_token
@@ -35,9 +32,12 @@ from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.base import TrainingModule
-from clozelab.modules.class_report import ClassReport
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.tasks.batches import Batch, BatchValues
+from clozelab.tasks.class_report import ClassReport
+from clozelab.tasks.target import Files, Target, metrics_of
+from clozelab.tasks.unit import Split, Unit
 from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, seed_forward
@@ -45,10 +45,8 @@ from clozelab.training.checkpoints import Checkpoint, seed_forward
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 log = logging.getLogger(__name__)
-# (numbers, values) of one batch, on the host: which examples (or words) they are, and what the
-# model says of each.
-BatchValues = tuple[Tensor, Tensor]
 HEADS = ("linear", "bilstm")
+NO_HEAD = nn.Identity()
 # what a folder remembers of its own fine-tuning alone: another on top of it has not these
 OF_ONE_TASK = (
     "pooling",
@@ -80,30 +78,29 @@ class Evaluation:
 
 
 class FineTuning(TrainingModule):
-    """Base of one module a task family: a subclass has the head, the loss and the scores.
+    """An encoder, a head on what the unit gives, and the target's loss and scores.
 
     Args:
         encoder: with the weights to start from.
+        unit: what examples are.
+        target: what is predicted of them; it knows its classes.
+        validation: the split that checkpoints are selected on; its `extra` splits are scored as
+            "validation/NAME_SCORE".
         head: linear | bilstm: what stands between the encoder and the output layer.
         bilstm_...: only for that head; its size is a direction's, None: the encoder's.
-        input_size: width of what represents a token; None: the encoder's hidden size.
-        metric: key of the score that selects the best checkpoint, one of the module's own.
+        metric: key of the score that selects the best checkpoint, one of the target's.
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
         log_interval_steps: optimizer steps between two published averages.
         base: what TrainingModule takes.
     """
 
-    classifier: nn.Module
-    head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
-    metrics: Sequence[Metric]  # what `evaluate` computes; see `declare`
-    positive_label: str | None = None  # of an F1 of one class
-    # arguments that a subclass gives, never a configuration
-    set_by_class: ClassVar[tuple[str, ...]] = ("input_size",)
-
     def __init__(
         self,
         *,
         encoder: Encoder,
+        unit: Unit,
+        target: Target,
+        validation: Split,
         head: str,
         bilstm_num_layers: int,
         bilstm_hidden_size: int | None,
@@ -111,23 +108,30 @@ class FineTuning(TrainingModule):
         metric: str,
         keep_best_weights: bool,
         log_interval_steps: int,
-        input_size: int | None = None,
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        self.check_head(head)
+        check_head(head, unit, target)
+        target.check_scores()
+        self.metrics = metrics_of(target, validation.extra)
+        check_metric(metric, self.metrics)
+        target.check_validation(validation)
         self.encoder = encoder
+        self.unit = unit
+        self.target = target
+        self.validation = validation
         self.metric = metric
         self.keep_best_weights = keep_best_weights
         self.log_interval_steps = log_interval_steps
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
         self.bilstm: BiLSTM | None = None
-        self.head_input_size = input_size  # None: the encoder's states themselves
+        parts = unit.parts(encoder)
+        self.head_input_size = unit.input_size(parts)  # None: the encoder's states themselves
         if head == "bilstm":
             size = bilstm_hidden_size or encoder.config.hidden_size
             self.bilstm = BiLSTM(
-                input_size or encoder.config.output_size,
+                self.head_input_size or encoder.config.output_size,
                 size,
                 bilstm_num_layers,
                 bilstm_dropout_prob,
@@ -139,80 +143,115 @@ class FineTuning(TrainingModule):
         # Of the validation that is running.
         self._collected: list[BatchValues] = []
         self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
+        self._attach_head()
+        for name, part in parts.items():
+            self.add_module(name, part)
+        target.prepare_encoder(encoder)
 
-    def put_head(self, kind: str, num_labels: int = 2, name: str = "classifier") -> None:
+    def _attach_head(self) -> None:
         """Adds the output layer, and trains the pooler only where that reads it.
 
         DDP would wait for the gradient of a pooler that nothing reads.
         """
-        head = family_for(self.encoder.config).head(
-            kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size
-        )
-        reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
-        reads_pooler = kind in POOLED_KINDS and not reads_states
-        self.encoder.pooler.requires_grad_(reads_pooler)
-        self.encoder.has_trained_pooler |= reads_pooler
-        setattr(self, name, head)
+        self.encoder.pooler.requires_grad_(False)
+        for kind in self.target.head_kinds:
+            head = family_for(self.encoder.config).head(
+                kind,
+                self.encoder,
+                num_labels=self.target.num_outputs,
+                input_size=self.head_input_size,
+            )
+            reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
+            reads_pooler = kind in POOLED_KINDS and not reads_states
+            self.encoder.pooler.requires_grad_(reads_pooler)
+            self.encoder.has_trained_pooler |= reads_pooler
+            setattr(self, self.target.head_name, head)
 
-    @classmethod
-    @abstractmethod
-    def metrics_of(cls, settings: ReadOnlyJson, data: ReadOnlyJson) -> Sequence[Metric]:
-        """What it computes, by a task's `module` and `data`.
+    @property
+    def output_head(self) -> nn.Module:
+        """The output layer; what has none is its states themselves."""
+        return getattr(self, self.target.head_name, NO_HEAD)
 
-        ValueError for a score that does not fit them.
-        """
+    @property
+    def positive_label(self) -> str | None:
+        """Of an F1 of one class."""
+        return self.target.positive_label
 
-    def declare(self, metrics: Sequence[Metric]) -> None:
-        """Say what `evaluate` computes. ValueError: `metric` is none of it, or has no direction."""
-        self.metrics = metrics
-        check_metric(self.metric, metrics)
-
-    @classmethod
-    def check_head(cls, head: str) -> None:
-        """ValueError for a head that does not exist, or that this module cannot stand on."""
-        if head not in HEADS:
-            raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
-
-    @classmethod
-    def check_settings(cls, settings: ReadOnlyJson) -> None:
-        """ValueError for a setting of `task.module` that would be wrong on any encoder."""
-
-    @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
-        """The head's output for a batch, in fp32."""
+        """The outputs for a batch, in fp32."""
+        states = self.unit.states(self, batch)
+        return self.target.logits(self.output_head, states, batch, training=self.training)
 
-    @abstractmethod
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Sum of the losses of all targets (one an example, or one a word), a scalar in fp32."""
+        """Sum of the losses of all predictions, a scalar in fp32."""
+        return self.target.loss(logits, batch)
 
     def outputs(self, logits: Tensor, batch: Batch) -> BatchValues:
-        """What is kept of one evaluation batch: by default each example's number and its logits."""
-        return batch["example_index"].cpu(), logits.cpu()
+        """What is kept of one evaluation batch: numbers of predictions, and their values."""
+        return batch[self.unit.index_key].cpu(), self.target.kept(logits).cpu()
 
-    @abstractmethod
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The validation splits by their names; the one without a name is the main one."""
+        return {"": self.validation, **self.validation.extra}
+
     def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
-        """Scores of the validation split from the outputs of all its batches."""
+        """Scores of the validation splits from the outputs of all their batches."""
+        values = self.unit.outputs(outputs, list(self.splits.values()))
+        scores: dict[str, float] = {}
+        outcomes = {}
+        for (name, split), split_values in zip(self.splits.items(), values, strict=True):
+            outcome = self.target.evaluate(split_values, split)
+            for metric, value in outcome.scores.items():
+                scores[f"{name}_{metric}" if name else metric] = value
+            outcomes[name] = outcome
+        main = outcomes.pop("")
+        return Evaluation(
+            self.trainer.global_step,
+            scores,
+            main.records,
+            main.is_collapsed,
+            main.num_entities,
+            extra_predictions={name: outcome.records for name, outcome in outcomes.items()},
+        )
 
-    def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
+    def records(self, best: Evaluation) -> dict[str, list[JsonObject]]:
+        """The records of an evaluation's splits by their names."""
+        return {"": best.predictions, **best.extra_predictions}
+
+    def result_files(self, best: Evaluation) -> Files:
         """What is kept of the best evaluation: file name -> lines."""
-        files: dict[str, Iterable[str]] = {"predictions.jsonl": _json_lines(best.predictions)}
-        for name, records in best.extra_predictions.items():
-            files[f"predictions_{name}.jsonl"] = _json_lines(records)
+        files: Files = {}
+        for name, records in self.records(best).items():
+            suffix = f"_{name}" if name else ""
+            files |= self.target.result_files(records, self.splits[name], suffix)
         return files
 
     def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
         """Name of a validation split ("": the main one) -> where it fails; none of numbers."""
-        return {}
+        reports = {}
+        for name, records in self.records(best).items():
+            report = self.target.class_report(records)
+            if report is not None:
+                reports[name] = report
+        return reports
 
-    @abstractmethod
-    def prediction_files(
-        self, name: str, split: object, outputs: Sequence[BatchValues]
-    ) -> dict[str, Iterable[str]]:
+    def prediction_files(self, name: str, split: Split, outputs: Sequence[BatchValues]) -> Files:
         """Predictions for the test set `name` in the benchmark's format: file name -> lines."""
+        (values,) = self.unit.outputs(outputs, [split])
+        return self.target.prediction_files(name, split, values, self._best_scores())
 
-    @abstractmethod
+    def _best_scores(self) -> dict[str, float]:
+        """The best evaluation's, without "validation/"; none before the first."""
+        scores = self.best.scores if self.best is not None else {}
+        return {key.removeprefix(PREFIX): value for key, value in scores.items()}
+
     def baseline(self) -> float | None:
         """What the most frequent answer alone scores on `metric`; None where that means nothing."""
+        name = self.metric.removeprefix(PREFIX)
+        if name not in [metric.name for metric in self.target.metrics]:
+            return None  # of a further split
+        return self.target.majority_score(name, self.validation)
 
     def encode(self, batch: Batch) -> Tensor:
         """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
@@ -225,8 +264,8 @@ class FineTuning(TrainingModule):
         """What stands on the encoder: the output layer by its kind, the others by their names."""
         heads = {}
         for name, child in self.named_children():
-            if name in ("classifier", "qa_outputs"):
-                heads[self.head_kind] = child
+            if name == self.target.head_name:
+                heads[self.target.head_kinds[-1]] = child
             elif name != "encoder":
                 heads[name] = child
         return heads
@@ -368,14 +407,15 @@ class FineTuning(TrainingModule):
 
     def remembered(self) -> JsonObject:
         """What the model's folder has to say, beside the label names, to predict as here."""
-        return {}
+        of_target = self.target.remembered_of_model(self._best_scores())
+        return self.unit.remembered_of_model() | of_target
 
     def recall(self, remembered: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
         `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
         """
-        return {}
+        return self.target.recall(remembered)
 
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
@@ -398,31 +438,12 @@ class FineTuning(TrainingModule):
         self._loss_steps = 0
 
 
-def _json_lines(records: Iterable[JsonObject]) -> list[str]:
-    return [json.dumps(record, ensure_ascii=False) for record in records]
-
-
-def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
-    """The output layer outside autocast, and a cross-encoder's activation.
-
-    In bf16 neighbouring tokens would often have the very same logit.
-    """
-    activation = getattr(head, "output_activation", nn.Identity())
-    with torch.autocast(hidden.device.type, enabled=False):
-        return activation(head(hidden.float()))
-
-
-def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
-    """[number, ...]: the values of all batches by their numbers, each of which occurs once."""
-    if not number:
-        return np.zeros(0, dtype=np.float32)
-    index = torch.cat([numbers for numbers, _ in outputs]).numpy()
-    values = torch.cat([values for _, values in outputs]).detach().numpy()
-    assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
-    # values[i] is of example index[i].
-    ordered = np.empty_like(values)
-    ordered[index] = values
-    return ordered
+def check_head(head: str, unit: Unit, target: Target) -> None:
+    """ValueError for a head that does not exist, or that nothing here can stand on."""
+    if head not in HEADS:
+        raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
+    unit.check_head(head)
+    target.check_head(head)
 
 
 def check_metric(key: str, metrics: Sequence[Metric]) -> None:
@@ -527,8 +548,6 @@ def save_model(
         remembered.pop("untrained", None)
     elif list(module.encoder.pooler.parameters()):
         remembered["untrained"] = ["pooler"]
-    labels = getattr(module.validation, "label_names", None) or ()
-    label_kind = getattr(module.validation, "kind", None)
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}
     if "pooling" in remembered:
@@ -540,8 +559,8 @@ def save_model(
         module.encoder,
         module.heads(),
         tokenizer,
-        labels=labels,
-        problem_type=getattr(label_kind, "problem_type", None),
+        labels=module.target.names,
+        problem_type=module.target.problem_type,
         max_length=max_length,
         extra_config={"clozelab": remembered},
         extra_files=files,

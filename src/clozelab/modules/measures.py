@@ -23,13 +23,15 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from clozelab.datamodules.examples import TokenSequences
-from clozelab.datamodules.finetuning import Batch
-from clozelab.datamodules.tags import TaggedSequences
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_order
+from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.tasks.batches import Batch, BatchValues, in_order
+from clozelab.tasks.class_report import ClassReport
+from clozelab.tasks.sequences import TokenSequences
+from clozelab.tasks.target import Files, json_lines
+from clozelab.tasks.words import TaggedSequences
 from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import onednn_fp32
 
@@ -53,8 +55,6 @@ class Measurement(LightningModule):
     positive_label: str | None = None
     total_steps = 0
     history = ()
-    result_files = FineTuning.result_files
-    class_reports = FineTuning.class_reports
     require_best = FineTuning.require_best
     score_name = FineTuning.score_name
 
@@ -73,6 +73,14 @@ class Measurement(LightningModule):
     @abstractmethod
     def evaluate(self, collected: Sequence[Any]) -> Evaluation:
         """Scores from what the steps have collected."""
+
+    def result_files(self, best: Evaluation) -> Files:
+        """What is kept of the evaluation: file name -> lines."""
+        return {"predictions.jsonl": json_lines(best.predictions)}
+
+    def class_reports(self, best: Evaluation) -> dict[str, ClassReport]:
+        """None: a measure is no classification of a task's labels."""
+        return {}
 
     def baseline(self) -> float | JsonObject | None:
         """What the most frequent answer alone scores; None where that means nothing.
@@ -170,7 +178,7 @@ class Probe(Measurement):
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)
         # Numbers have no names; choices and spans are no classes.
-        self.label_names = getattr(self.data.train, "label_names", ())
+        self.label_names = getattr(getattr(self.data, "target", None), "names", ())
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
                 "a probe tells classes of words, texts or pairs; this task has numbers, choices or"

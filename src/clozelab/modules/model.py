@@ -44,7 +44,7 @@ from clozelab.modules.sentence_folders import (
     read_sentence_vectors,
 )
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
@@ -146,7 +146,7 @@ def read_model(path: Path | str) -> Model:
 
 def _read_heads(
     folder: Path,
-    config: ReadOnlyJson,
+    config: PlainMapping,
     encoder: Encoder,
     kinds: Sequence[str],
     num_labels: int,
@@ -214,7 +214,7 @@ def sentence_vectors(folder: Path) -> SentenceVectors:
     return SentenceVectors(str(provenance.get("pooling", "mean")))
 
 
-def with_pooling(settings: ReadOnlyJson, folder: Path) -> ReadOnlyJson:
+def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:
     """A module's settings, in which the pooling `auto` is that of the folder's vectors.
 
     ValueError for vectors of which some columns alone are kept.
@@ -241,7 +241,7 @@ def write_model(
     problem_type: str | None = None,
     max_length: int | None = None,
     with_pooler: bool = True,
-    extra_config: ReadOnlyJson | None = None,
+    extra_config: PlainMapping | None = None,
     extra_files: Mapping[str, str | bytes] | None = None,
     dtype: str = "float32",
 ) -> None:
@@ -260,7 +260,7 @@ def write_model(
         dtype: of the weights in the file.
     """
     # transformers' Longformer and BigBird tell a question from a text by it.
-    config: JsonObject = {"sep_token_id": tokenizer.sep_id}
+    config: PlainDict = {"sep_token_id": tokenizer.sep_id}
     names = labels
     if problem_type is not None:
         config["problem_type"] = problem_type
@@ -396,7 +396,7 @@ def _refuse_contradiction(
             )
 
 
-def renamed_labels(labels: Sequence[str], names: Json, path: Path | str) -> list[str]:
+def renamed_labels(labels: Sequence[str], names: object, path: Path | str) -> list[str]:
     """A model's labels, some under other names (label -> name).
 
     ValueError for what is no such mapping, for a label that the model lacks, and for two labels of

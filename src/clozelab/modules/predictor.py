@@ -30,8 +30,6 @@ from torch.nn import functional as F
 
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
-from clozelab.datamodules.examples import TokenSequences, pool_windows
-from clozelab.datamodules.finetuning import Batch
 from clozelab.datamodules.texts import (
     Columns,
     Texts,
@@ -47,11 +45,9 @@ from clozelab.models.encoder import EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
 from clozelab.modules import answers
-from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
 from clozelab.modules.sentence_folders import SentenceVectors
-from clozelab.modules.spans import NBestSettings
 from clozelab.modules.token_heads import (
     Words,
     best_answer,
@@ -62,6 +58,9 @@ from clozelab.modules.token_heads import (
     window_settings,
     word_spans,
 )
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.sequences import TokenSequences, pool_windows
+from clozelab.tasks.spans import NBestSettings
 
 # What becomes of a text that cannot be read: an answer that says so, or a ValueError.
 ERRORS = ("mark", "raise")
@@ -386,7 +385,7 @@ class Predictor(ModelRunner):
         columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
-        """Answers to many questions by the rules of SQuAD's released code (modules/spans.py).
+        """Answers to many questions by the rules of SQuAD's released code (tasks/spans.py).
 
         Args:
             questions: (question, passage or passages) of each, or a table with a column of
@@ -433,6 +432,11 @@ class Predictor(ModelRunner):
         and digits, and single marks. Texts may have any length.
         """
         head = self.head("tags", "tag words")
+        if self.model.config.get("problem_type") == "regression":
+            raise ValueError(
+                f"{self.model.folder} predicts a number for each word, and no tag: `clozelab"
+                " predict RUN test=FILE` writes the numbers beside the words of a file"
+            )
         given = self._read(texts, "tag", columns)
         reasons: list[str | None] = []
         readable: list[Words] = []

@@ -32,7 +32,7 @@ from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import LateNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
 from clozelab.training.runtime import uncompiled, widest_float
@@ -96,8 +96,7 @@ class PretrainingModule(TrainingModule):
         objectives: one a phase, often the same; a batch names its phase by its number.
         log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
-        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or
-            roll_back.
+        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop or skip.
         cuda_graphs: replay steps as graphs (modules/graphs.py), on one device; `choose_graphs`
             decides for a run.
     """
@@ -197,7 +196,7 @@ class PretrainingModule(TrainingModule):
             count_step(self.trainer)
             graphs.finish(updates=updates, limit=self._limit)
         schedule.step()
-        if is_log_step and self.spikes.spike is None:
+        if is_log_step:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
 
@@ -424,9 +423,9 @@ class PretrainingModule(TrainingModule):
         tokens = torch.tensor(self.throughput.tokens, dtype=dtype, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """What run.json says of the training so far."""
-        facts: JsonObject = {
+        facts: PlainDict = {
             "total_steps": self.total_steps,
             "matmul_ceiling": self.matmul_ceiling,
         }

@@ -16,16 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozelab.datamodules import examples
 from clozelab.datamodules.encoded import Encoded
-from clozelab.datamodules.examples import Ints
-from clozelab.datamodules.finetuning import Batch, make_batch
 from clozelab.models.folders import refuse_foreign
 from clozelab.models.leftovers import TASK_KINDS
 from clozelab.models.registry import family_for
-from clozelab.modules.classification import sequence_states
-from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.model import Model
+from clozelab.tasks import sequences as examples
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
+from clozelab.tasks.sequences import Ints
+from clozelab.tasks.texts import sequence_states
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,

@@ -24,7 +24,7 @@ from clozelab.models.config_keys import says_otherwise, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.models.registry import family_for
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
 log = logging.getLogger(__name__)
 MODULES_FILE = "modules.json"
@@ -36,7 +36,7 @@ OLDER_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls
 # What follows the first two modules; dropout is of training alone.
 LAST_MODULES = ("Normalize", "Dropout")
 # Settings of the Transformer -> the value that is read; all that is false says the same.
-TRANSFORMER_SETTINGS: ReadOnlyJson = {
+TRANSFORMER_SETTINGS: PlainMapping = {
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
     "processing_kwargs": None,
@@ -182,7 +182,7 @@ def _warn_of_unknown(path: Path, keys: Iterable[str], known: set[str]) -> None:
     warn_of_unknown(path, tuple(sorted({*keys} - known)))
 
 
-def _whole_number(path: Path, settings: ReadOnlyJson, key: str) -> int | None:
+def _whole_number(path: Path, settings: PlainMapping, key: str) -> int | None:
     """A setting of a file; ValueError for one that is no whole number above 0."""
     number = settings.get(key)
     if number is not None and (type(number) is not int or number < 1):
@@ -190,7 +190,7 @@ def _whole_number(path: Path, settings: ReadOnlyJson, key: str) -> int | None:
     return number
 
 
-def _refuse_changed_texts(folder: Path, settings: ReadOnlyJson) -> None:
+def _refuse_changed_texts(folder: Path, settings: PlainMapping) -> None:
     """ValueError where the library changes each text; a warning for prompts that one may name."""
     library = _library_settings(folder)
     lower_cases = settings.get("do_lower_case")
@@ -270,7 +270,7 @@ def _reads_first_token(config: EncoderConfig) -> bool:
     return not config.is_causal and not family_for(config).cls_is_last
 
 
-def activation_keys(folder: Path) -> JsonObject:
+def activation_keys(folder: Path) -> PlainDict:
     """What config.json says of a cross-encoder's activation, for another folder of the model."""
     name = _activation(folder)
     if name is None:
@@ -368,7 +368,7 @@ def sentence_files(
         address = f"{PACKAGE}.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": address})
     modes = {key: vectors.pooling == mode for key, mode in OLDER_KEYS.items()}
-    contents: ReadOnlyJson = {
+    contents: PlainMapping = {
         MODULES_FILE: modules,
         "1_Pooling/config.json": {"word_embedding_dimension": config.output_size, **modes},
         LIBRARY_FILE: {"truncate_dim": vectors.size} if vectors.size else {},

@@ -20,9 +20,9 @@ from clozelab.modules import answering
 from clozelab.modules.answer_files import to_json_value
 from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import parse_json
-from clozelab.readers.records import Row
+from clozelab.readers.records import PlacedRow
 from clozelab.text.did_you_mean import require_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -42,8 +42,8 @@ class PendingRequest:
 
     batch_key: str
     act: str
-    options: JsonObject
-    rows: list[Row]
+    options: PlainDict
+    rows: list[PlacedRow]
     marks_errors: bool  # whether a record that cannot be read leaves the others their answers
     answer: asyncio.Future[object]
 
@@ -158,7 +158,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)
-    rows = [Row(f"record {number}", record) for number, record in enumerate(records, 1)]
+    rows = [PlacedRow(f"record {number}", record) for number, record in enumerate(records, 1)]
     for row in rows:
         refuse_unknown_keys(row.record, act, row.place)
     # Requests with one key may go through the model together.
@@ -172,7 +172,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     )
 
 
-def records_of(content: JsonObject) -> list[JsonObject]:
+def records_of(content: JsonObject) -> list[PlainDict]:
     """The objects under `records`, or the one that the request is itself."""
     if "records" not in content:
         return [content]
@@ -208,7 +208,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
     return [reply_to(request, list(islice(remaining, len(request.rows)))) for request in batch]
 
 
-def reply_to(request: PendingRequest, answered: Sequence[tuple[Row, object]]) -> object:
+def reply_to(request: PendingRequest, answered: Sequence[tuple[PlacedRow, object]]) -> object:
     """The answers of one request, or an error.
 
     It is an error where no record can be read, and where one cannot and the request wants it so.

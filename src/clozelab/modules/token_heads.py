@@ -19,22 +19,23 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
-from clozelab.datamodules import scoring, squad, tags
-from clozelab.datamodules.examples import Ints, TokenSequences, token_budget_batches
-from clozelab.datamodules.features import FeatureSequences
-from clozelab.datamodules.finetuning import Batch, make_batch
+from clozelab.datamodules import scoring
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
 from clozelab.modules import answers
-from clozelab.modules.finetuning import BatchValues, in_fp32, in_order
 from clozelab.modules.measures import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
-from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
 from clozelab.readers.conll import TaggedSentences
 from clozelab.readers.lines import SURROGATES
 from clozelab.readers.squad import SquadExamples, SquadQuestion
+from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
+from clozelab.tasks.features import FeatureSequences
+from clozelab.tasks.passages import WindowSettings, build_features, token_logits
+from clozelab.tasks.sequences import Ints, TokenSequences, token_budget_batches
+from clozelab.tasks.spans import NBestSettings, predict_answers
+from clozelab.tasks.words import TaggedSequences, build_sequences
 
 log = logging.getLogger(__name__)
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
@@ -119,10 +120,10 @@ def score_sequences(
     return scored
 
 
-def window_settings(model: Model) -> squad.WindowSettings:
+def window_settings(model: Model) -> WindowSettings:
     """Windows over a question and its passage: those of the model's fine-tuning."""
     trained = model.provenance
-    return squad.WindowSettings.fitted(
+    return WindowSettings.fitted(
         max_seq_length=model.window_length,
         doc_stride=trained.get("doc_stride", 128),
         max_query_length=trained.get("max_query_length", 64),
@@ -133,7 +134,7 @@ def span_candidates(
     runner: ModelRunner,
     head: nn.Module,
     questions: Sequence[tuple[str, Sequence[str]]],
-    windows: squad.WindowSettings,
+    windows: WindowSettings,
     settings: NBestSettings,
 ) -> list[tuple[list[tuple[float, answers.Answer]], float]]:
     """Of each question the candidates from all of its passages, by their sums of two logits.
@@ -148,7 +149,7 @@ def span_candidates(
             pairs.append(SquadQuestion(str(len(pairs)), question, len(pairs), (), -1))
             passages.append(text)
     asked_pairs = SquadExamples(passages, pairs)
-    features, counts = squad.build_features(asked_pairs, runner.tokenizer, windows)
+    features, counts = build_features(asked_pairs, runner.tokenizer, windows)
     if counts["questions_cut"]:
         log.warning(
             "questions of more than %d tokens are cut to them, as in training",
@@ -249,11 +250,11 @@ def _predict_tags(
     numbers = list(range(len(words)))
     sentences = TaggedSentences(words, documents=numbers, lines=numbers)
     # A longer text stands in several rows, as long as those of the fine-tuning.
-    arrays, _ = tags.build_sequences(
+    arrays, _ = build_sequences(
         sentences, numbers, runner.tokenizer, runner.model.window_length, False
     )
     num_words = sum(map(len, words))
-    sequences = tags.TaggedSequences(
+    sequences = TaggedSequences(
         sequences=TokenSequences.of(arrays),
         word_offsets=arrays["word_offsets"],
         word_positions=arrays["word_positions"],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, pack_pairs
+from clozelab.corpus.packing import I64, Epoch, PackedInstances, SegmentSpans, pack_pairs
 from clozelab.corpus.random import Draws
 from clozelab.objectives.objective import PairObjective
 
@@ -107,7 +107,7 @@ class SentencePairInstances(Instances):
         middle = self._sentences[first + 1 + (draw * (end - first - 1)).astype(np.int64)]
         start = self._sentences[first]
         stop = self._sentences[end]
-        spans = Spans(start, middle - start, middle, stop - middle)
+        spans = SegmentSpans(start, middle - start, middle, stop - middle)
         packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
         return replace(packed, source=self._sources[self._document_of(first)].astype(np.int64))
 

@@ -18,7 +18,6 @@ import pandas
 from scipy.optimize import brentq
 
 from clozelab.analysis.grouping import group_by
-from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import PlanPart, job_key
@@ -47,6 +46,7 @@ from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
+from clozelab.tasks.preview import TaskPreview
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import duration
 from clozelab.text.plain import PlainMapping, ReadOnlyJson

@@ -23,12 +23,12 @@ from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import Preview
 from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
+from clozelab.tasks.preview import Preview
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
@@ -554,7 +554,7 @@ class TaskJob(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
         of_example = PREDICTION_BYTES
-        if "SpanExtraction" in str(self.settings["task"]["module"]["_target_"]):
+        if "n_best_size" in self.settings["task"]["module"]:
             of_example = NBEST_BYTES
         model_bytes = 0
         if self.settings["keep_model"]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from clozelab.corpus.files import matching_files
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
-from clozelab.datamodules.labelled import TableFormat
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
@@ -31,6 +30,7 @@ from clozelab.planning.jobs import (
 )
 from clozelab.planning.starts import constants
 from clozelab.targets import locate
+from clozelab.tasks.tables import TableFormat
 from clozelab.text.plain import ReadOnlyJson
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
@@ -230,6 +230,6 @@ def _fitted_states(measure: ReadOnlyJson, train: Sample, layers: int) -> float:
     the pooled state is one more.
     """
     examples = min(train.examples, measure["max_train_examples"] or train.examples)
-    if "tags" in str(measure["task"]["data"]["_target_"]):
+    if "tag_column" in measure["task"]["data"]:
         return examples * train.words * 2 * (layers + 1)
     return float(examples * (layers + 2))

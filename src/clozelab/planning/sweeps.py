@@ -14,11 +14,10 @@ from clozelab.assembly import encoders
 from clozelab.assembly.corpora import find_corpus, prepared_corpus
 from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
-from clozelab.corpus.files import Source
+from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
@@ -28,8 +27,9 @@ from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
+from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
@@ -140,7 +140,7 @@ class Corpora:
         held_out = round(sentences * float(corpus["validation_fraction"]))
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
-    def read_preview(self, settings: ReadOnlyJson) -> TaskPreview:
+    def read_preview(self, settings: PlainMapping) -> TaskPreview:
         """Texts and labels of a task's files."""
         try:
             return read_preview(settings)
@@ -149,7 +149,7 @@ class Corpora:
                 raise
             return read_preview(self.where_it_is(settings))
 
-    def where_it_is(self, settings: ReadOnlyJson) -> ReadOnlyJson:
+    def where_it_is(self, settings: PlainMapping) -> PlainMapping:
         """The settings, with the small world's folder where the real one is not there yet."""
         if not self.sampling:
             return settings
@@ -162,7 +162,7 @@ def text_bytes(settings: ReadOnlyJson) -> int:
     total = 0
     try:
         for index, source in enumerate(settings["corpus"]["sources"]):
-            for shard in Source(**source).shards(index, data_dir):
+            for shard in CorpusSource(**source).shards(index, data_dir):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s", str(error).partition("\n")[0])
@@ -236,6 +236,6 @@ def open_task(
     return build_task_data(settings["task"], inputs, hub=settings.get("hub"))
 
 
-def read_preview(settings: ReadOnlyJson) -> TaskPreview:
+def read_preview(settings: PlainMapping) -> TaskPreview:
     """Texts and labels of a task's files. ValueError: they are not right."""
     return open_task(settings).preview()

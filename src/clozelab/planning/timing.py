@@ -34,9 +34,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.datamodules.examples import TokenSequences, offsets_of
-from clozelab.datamodules.finetuning import Batch, TrainingBatches, TrainingPlan
-from clozelab.datamodules.labelled import LabelledSplit
+from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
@@ -46,6 +44,10 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.classes import Classes
+from clozelab.tasks.sequences import TokenSequences, offsets_of
+from clozelab.tasks.texts import Texts, TextSplit
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
@@ -397,7 +399,7 @@ class MadeUpTask(LightningDataModule):
         self.data: Any = SimpleNamespace(
             train_sequences=sequences,
             train_targets={"labels": labels},
-            groups_by_length=True,
+            unit=SimpleNamespace(groups_by_length=True),
             plan=TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0),
             loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
         )
@@ -415,26 +417,20 @@ def _lengths(rng: np.random.Generator, mean: float, number: int, longest: int) -
 def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     """Train a classifier on made-up sequences, through a run's module, loader and trainer."""
     # here: who asks for speeds trains nothing
-    from clozelab.modules.classification import SequenceClassification
+    from clozelab.modules.finetuning import FineTuning
 
     config = EncoderConfig(**request["model"])
     no_ids = np.zeros(0, dtype=np.int32)
     no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
-    labels = LabelledSplit(
-        sequences=no_sequences,
-        ids=np.zeros(0, np.str_),
-        labels=np.zeros(0),
-        label_names=["no", "yes"],
-        num_available=0,
-        num_bad_rows=0,
-    )
+    nothing = TextSplit(sequences=no_sequences, ids=np.zeros(0, np.str_), labels=np.zeros(0))
+    unit = Texts(text_columns=["text"], label_column="label")
     encoder = Encoder(config)
-    module = SequenceClassification(
+    module = FineTuning(
         encoder=encoder,
+        unit=unit,
+        target=Classes(labels=["no", "yes"]),
         head=request["head"],
-        validation=labels,
-        metrics=["accuracy"],
-        number_range=None,
+        validation=nothing,
         bilstm_num_layers=1,
         bilstm_hidden_size=None,
         bilstm_dropout_prob=0.0,

@@ -130,10 +130,8 @@ def read_conll(
             continue
         width = expected_width
         tags = None
-        if layout.has_tags(width) and tag_check is not None:
-            tags = [tag_check.add(line, layout.tag_of(fields)) for line, fields in block]
-        elif layout.has_tags(width):
-            tags = [fields[layout.tag_column] for _, fields in block]
+        if layout.has_tags(width):
+            tags = _tags_of(block, layout, tag_check)
         elif tag_check is not None:
             raise ValueError(
                 f"{path}:{first_line}: {width} columns, but the tag is looked for in "
@@ -163,6 +161,13 @@ def _numbered_blocks(
             document += 1
         if block:
             yield document, block
+
+
+def _tags_of(block: Block, layout: ColumnFormat, tag_check: TagCheck | None) -> list[str]:
+    """The tags of a sentence as written."""
+    if tag_check is None:
+        return [fields[layout.tag_column] for _, fields in block]
+    return [tag_check.add(line, layout.tag_of(fields)) for line, fields in block]
 
 
 def _damage(block: Block, expected_width: int) -> str:

@@ -110,7 +110,7 @@ def _open_list(path: Path) -> Table:
     return Table(path, "jsonl", list(content[0]), rows, place_format="{path}, object {number}")
 
 
-def _checked(content: Json, cells: Json) -> Record:
+def _checked(content: object, cells: Json) -> Record:
     if isinstance(content, dict):
         return content
     return DamagedRow("no JSON object", cells)

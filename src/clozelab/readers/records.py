@@ -12,7 +12,7 @@ None. What a cell means is for the caller to say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +42,7 @@ ReadRows = Callable[[list[str] | None, Advance, Counter[str] | None], Rows]
 
 
 @dataclass(frozen=True)
-class Row:
+class PlacedRow:
     """A row with its place; `problem`: why nothing can be read of it, as the place goes on."""
 
     place: str
@@ -101,17 +101,17 @@ class Table:
                 raise ValueError(f"{self.place(number)}: {record.problem}")
             yield record
 
-    def placed_rows(self) -> Iterator[Row]:
+    def placed_rows(self) -> Iterator[PlacedRow]:
         """Each row with its place; a damaged one keeps its cells as far as they are there."""
         for number, record in self.rows():
             place = self.place(number)
             if not isinstance(record, DamagedRow):
-                yield Row(place, record, None, number)
+                yield PlacedRow(place, record, None, number)
                 continue
             cells = record.cells
             if self.is_table:
                 cells = dict.fromkeys(self.columns) | cells
-            yield Row(place, cells, f"is damaged: {record.problem}", number)
+            yield PlacedRow(place, cells, f"is damaged: {record.problem}", number)
 
     def place(self, number: int) -> str:
         """Where a row is, for messages: `FILE:7`, or `FILE, object 7`."""
@@ -119,16 +119,17 @@ class Table:
 
 
 def check_columns(
-    columns: Sequence[str], names: Iterable[str], where: object, advice: str = ""
+    columns: Sequence[str], names: Sequence[str], where: object, advice: str = ""
 ) -> None:
     """ValueError where one of these names is no column, or that of two."""
+    missing = [name for name in names if name not in columns]
+    if missing:
+        near = nearest(missing[0], columns)
+        meant = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(
+            f"{where} has no column {', '.join(map(repr, missing))}; its columns are"
+            f" {', '.join(map(repr, columns))}{meant}{advice}"
+        )
     for name in names:
-        if name not in columns:
-            near = nearest(name, columns)
-            meant = f" (did you mean {near!r}?)" if near else ""
-            listed = ", ".join(map(repr, columns))
-            raise ValueError(
-                f"{where} has no column {name!r}; its columns are {listed}{meant}{advice}"
-            )
         if columns.count(name) > 1:
             raise ValueError(f"{where} has two columns {name!r}; rename one")

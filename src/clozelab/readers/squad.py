@@ -16,7 +16,7 @@ from clozelab.readers.lines import parse_json, text_lines
 from clozelab.readers.objects import is_list, object_of
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table, table_format
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import Json, PlainDict
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_squad(
     JSON, a missing key, a duplicate question id, or no usable question.
     """
     examples = SquadExamples()
-    seen: JsonObject = {}
+    seen: PlainDict = {}
     for text, record in _questions(path):
         # neighbours with the same passage share it
         if not examples.passages or examples.passages[-1] != text:
@@ -113,7 +113,7 @@ def _counted_start(
 
 def _answers_of(
     path: Path,
-    question: JsonObject,
+    question: PlainDict,
     needs_answers: bool,
 ) -> tuple[tuple[str, ...], int]:
     """The gold texts, and where the file says that the first one begins.
@@ -148,7 +148,7 @@ def _answers_of(
     return texts, start
 
 
-def _answer_list(where: str, answers: JsonObject) -> list[JsonObject]:
+def _answer_list(where: str, answers: PlainDict) -> list[PlainDict]:
     """From lists of texts and of starts, as `datasets` has them, to a list of answers."""
     texts = answers.get("text")
     starts = answers.get("answer_start")
@@ -161,7 +161,7 @@ def _answer_list(where: str, answers: JsonObject) -> list[JsonObject]:
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
-def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
+def _questions(path: Path) -> Iterator[tuple[str, PlainDict]]:
     """(passage, question) in file order."""
     articles = _articles_of(path)
     if articles is not None:
@@ -171,7 +171,7 @@ def _questions(path: Path) -> Iterator[tuple[str, JsonObject]]:
         yield _value(path, record, "context"), record
 
 
-def _articles_of(path: Path) -> list[Json] | None:
+def _articles_of(path: Path) -> list[object] | None:
     """The articles that are one JSON object; None for a file of rows.
 
     The datasets library gives its jsonl any name, .json most often.
@@ -191,7 +191,7 @@ def _articles_of(path: Path) -> list[Json] | None:
     return _value(path, content, "data", list)
 
 
-def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tuple[str, Json]]:
+def _questions_of_articles(path: Path, articles: Iterable[object]) -> Iterator[tuple[str, Json]]:
     for article in articles:
         for paragraph in _value(path, article, "paragraphs", list):
             context = _value(path, paragraph, "context")
@@ -199,7 +199,7 @@ def _questions_of_articles(path: Path, articles: Iterable[Json]) -> Iterator[tup
                 yield context, question
 
 
-def _value(path: Path, node: Json, key: str, expected: type = str) -> Json:
+def _value(path: Path, node: object, key: str, expected: type = str) -> Json:
     """The value of a key; ValueError where it is missing, or no text (or list)."""
     if isinstance(node, dict) and isinstance(node.get(key), expected):
         return node[key]

@@ -28,13 +28,12 @@ class Format:
     is_columnar: bool = False  # binary, with typed columns: its rows have numbers, not lines
 
 
-FORMATS = {
-    "tsv": Format((".tsv",), partial(open_delimited, file_format="tsv")),
-    "csv": Format((".csv",), partial(open_delimited, file_format="csv")),
-    "jsonl": Format(SUFFIXES, open_objects),
-    "parquet": Format((".parquet",), partial(open_columnar, file_format="parquet"), True),
-    "arrow": Format((".arrow", ".feather"), partial(open_columnar, file_format="arrow"), True),
-}
+FORMATS: dict[str, Format] = {}
+FORMATS["tsv"] = Format((".tsv",), partial(open_delimited, file_format="tsv"))
+FORMATS["csv"] = Format((".csv",), partial(open_delimited, file_format="csv"))
+FORMATS["jsonl"] = Format(SUFFIXES, open_objects)
+FORMATS["parquet"] = Format((".parquet",), partial(open_columnar, file_format="parquet"), True)
+FORMATS["arrow"] = Format((".arrow", ".feather"), partial(open_columnar, file_format="arrow"), True)
 DELIMITED = ("tsv", "csv")
 COLUMNAR = tuple(name for name, known in FORMATS.items() if known.is_columnar)
 

@@ -9,7 +9,7 @@ import base64
 import io
 from typing import TYPE_CHECKING
 
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def render_page(
     from clozelab.report.page import templates
 
     captions = [f"layer {layer} head {head}" for layer, head in layer_heads]
-    context: JsonObject = {
+    context: PlainDict = {
         "name": model_name,
         "found": attribution,
         "picture": base64.b64encode(picture).decode(),

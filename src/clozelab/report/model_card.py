@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from clozelab.runs.record import Record, read_record
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from clozelab.modules.model import Model
@@ -36,7 +36,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     library = "transformers"
     if form == "sentence_transformers":
         library = "sentence-transformers"
-    context: JsonObject = {"name": name, "model": model, "record": record}
+    context: PlainDict = {"name": name, "model": model, "record": record}
     context |= {"library": library, "pipeline": _pipeline(model, form)}
     context["encoder"] = model.encoder.config
     context["num_parameters"] = sum(weight.numel() for weight in model.encoder.parameters())
@@ -66,7 +66,7 @@ def _pipeline(model: Model, form: str) -> str:
     return PIPELINES.get(model.task or "", "feature-extraction")
 
 
-def _run_in_words(record: Record) -> JsonObject:
+def _run_in_words(record: Record) -> PlainDict:
     """What the card's template needs of a run besides its record."""
     config = record.config
     optimizer = config.get("optimizer") or {}

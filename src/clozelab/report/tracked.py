@@ -12,7 +12,7 @@ from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
 from clozelab.runs.tracked import command_words
 from clozelab.targets import build
-from clozelab.text.plain import PlainDict, ReadOnlyJson, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import redacted
 from clozelab.training.jobs import TrackedJob
 
@@ -25,7 +25,7 @@ WANDB = "clozelab.training.tracking.build_wandb_logger"
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
-def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[ReadOnlyJson]) -> None:
+def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMapping]) -> None:
     """Send one table of a sweep's jobs to a W&B run of its own, where the jobs have W&B.
 
     Args:

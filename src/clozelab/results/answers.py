@@ -168,6 +168,8 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
     labels = first.labels
     predictions = (first.predictions, second.predictions)
     if isinstance(labels[0], list):
+        if metric in glue.OF_NUMBERS:
+            return PairedTest(count, metric, _bootstrap_word_numbers(predictions, labels, metric))
         return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
 
     *values, label_values = _as_numbers(run, *predictions, labels)
@@ -201,7 +203,7 @@ def unnamed_positive_label(run: Record) -> str | None:
 
     It is the second of two labels. None for 0 and 1 and the like, whose F1 needs no name.
     """
-    from clozelab.datamodules.label_kinds import USUAL_POSITIVE_LABELS
+    from clozelab.tasks.classes import USUAL_POSITIVE_LABELS
 
     answers = run.folder / "predictions.jsonl"
     score = run.scores.get("validation/f1")
@@ -267,6 +269,25 @@ def _bootstrap_scores(
 
     def score(index: NDArray[np.int64], system: int) -> float:
         return 100.0 * scorer(predicted[system][index], labels[index])
+
+    return bootstrap(score, len(labels))
+
+
+def _bootstrap_word_numbers(
+    predictions: Sequence[list[Json]], labels: list[Json], metric: str
+) -> Bootstrap:
+    """Sentences are resampled, with the numbers of all their words; null is a word without one."""
+    scorer = glue.OF_NUMBERS[metric]
+    golds = [np.array(sentence, dtype=np.float64) for sentence in labels]
+    numbers: list[list[np.ndarray]] = []
+    for answers in predictions:
+        numbers.append([np.array(sentence, dtype=np.float64) for sentence in answers])
+
+    def score(index: NDArray[np.int64], system: int) -> float:
+        expected = np.concatenate([golds[place] for place in index])
+        predicted = np.concatenate([numbers[system][place] for place in index])
+        is_known = ~np.isnan(expected)
+        return scorer.metric.factor * scorer(predicted[is_known], expected[is_known])
 
     return bootstrap(score, len(labels))
 

@@ -17,7 +17,7 @@ from clozelab.analysis.comparability import RunEvidence, is_within
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, read_yaml
-from clozelab.runs.identity import identity_of
+from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, meaning_of
@@ -125,6 +125,7 @@ def of_all_sessions(field: str, run: Record) -> dict[str, str]:
 def delta_of(run: Record) -> dict[str, str]:
     """What the lines of a run's arm or row say."""
     delta = run.arm_delta if run.stage == "pretrain" else run.row_delta
+    delta = delta_as_before_units(delta, run.config)
     return {key: str(value) for key, value in delta.items()}
 
 

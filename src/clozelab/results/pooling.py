@@ -20,7 +20,7 @@ from clozelab.runs.archive import MERGED_NOTES, RUNS, RunArchive, open_archive
 from clozelab.runs.find import cell_of, find, is_copy
 from clozelab.runs.progress import merge_launches
 from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, Record, read_record
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 # Of a record: what may differ between two copies of a run. Its fingerprint knows the rest.
 MAY_DIFFER = {
@@ -63,7 +63,7 @@ def check_archives(archives: Sequence[RunArchive], runs_dir: Path) -> dict[str, 
 def _check_claims(archives: Iterable[RunArchive]) -> None:
     """ValueError where two packs judge one experiment differently."""
     # experiment -> the first pack that has it, and its claims
-    first: dict[str, tuple[RunArchive, JsonObject]] = {}
+    first: dict[str, tuple[RunArchive, PlainDict]] = {}
     for archive in archives:
         if archive.experiment is None:
             continue

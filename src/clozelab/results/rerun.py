@@ -23,7 +23,7 @@ from clozelab.runs.store import fingerprint_of
 from clozelab.terminal import say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import duration
-from clozelab.text.plain import ReadOnlyJson, flatten
+from clozelab.text.plain import PlainMapping, flatten
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import MetricRow, read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
@@ -299,7 +299,7 @@ def _logged_rows(folder: Path, steps: range) -> list[MetricRow]:
     return [row for row in rows if row.step in steps and row.key not in TIMED]
 
 
-def is_same_state(first: ReadOnlyJson, second: ReadOnlyJson) -> bool:
+def is_same_state(first: PlainMapping, second: PlainMapping) -> bool:
     """Whether weights and optimizer states of two checkpoints are the same to the bit."""
     states = []
     for checkpoint in (first, second):

@@ -13,7 +13,7 @@ from clozelab.text.plain import ReadOnlyJson, read_json
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RunPredictions:
     """One run's predictions for one test set."""
 
     path: Path
@@ -25,7 +25,7 @@ class Candidate:
     task: str
 
 
-def best_candidate(test_set: str, candidates: Sequence[Candidate]) -> Candidate:
+def best_candidate(test_set: str, candidates: Sequence[RunPredictions]) -> RunPredictions:
     """The run with the best validation score; ValueError where scores mean different things.
 
     A model trained on a stand-in is scored on another validation set, so it counts only where there
@@ -46,12 +46,12 @@ def best_candidate(test_set: str, candidates: Sequence[Candidate]) -> Candidate:
     return best(comparable, key=lambda candidate: candidate.score)
 
 
-def find_predictions(folders: Sequence[Path]) -> dict[str, list[Candidate]]:
+def find_predictions(folders: Sequence[Path]) -> dict[str, list[RunPredictions]]:
     """Test set -> the predictions for it in or below the given folders.
 
     ValueError: a folder does not exist, none holds predictions, or a run has no score beside them.
     """
-    candidates: dict[str, list[Candidate]] = {}
+    candidates: dict[str, list[RunPredictions]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(
@@ -66,7 +66,7 @@ def find_predictions(folders: Sequence[Path]) -> dict[str, list[Candidate]]:
     return candidates
 
 
-def _candidates_below(folder: Path) -> Iterator[Candidate]:
+def _candidates_below(folder: Path) -> Iterator[RunPredictions]:
     for path in sorted(folder.rglob("test_predictions/*.tsv")):
         if path.stem not in TEST_SETS:
             continue
@@ -75,7 +75,7 @@ def _candidates_below(folder: Path) -> Iterator[Candidate]:
         try:
             results = read_json(run / "scores.json")
             metric = str(results["metric"])
-            candidate = Candidate(
+            candidate = RunPredictions(
                 path,
                 run,
                 metric,

@@ -23,6 +23,7 @@ ROOMS = (
     "optim",
     "readers",
     "stages",
+    "tasks",
     "training",
 )
 """Folders whose code decides results; those that plan, launch, record and judge do not."""

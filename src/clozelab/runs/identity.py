@@ -7,6 +7,7 @@ a secret are in it as hashes (text/redaction.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
@@ -21,6 +22,88 @@ FURTHER_VERSIONS = {"task.data.train_columns": 1}
 tasks). Added to the stage's version."""
 
 SEED_KEYS = ("seed", "pretrain_seed")
+
+OF_LABELS = "clozelab.datamodules.labelled.LabelledDataModule"
+ADDRESSES_BEFORE: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("texts.Texts", "classes.class_or_number"): (
+        OF_LABELS,
+        "clozelab.modules.classification.SequenceClassification",
+    ),
+    ("texts.TextVectors", "similarity.similarity"): (
+        OF_LABELS,
+        "clozelab.modules.embeddings.SiameseEncoder",
+    ),
+    ("texts.TextVectors", "contrast.Contrast"): (
+        "clozelab.datamodules.contrastive.ContrastiveDataModule",
+        "clozelab.modules.embeddings.ContrastiveEncoder",
+    ),
+    ("choices.Choices", "right_choice.RightChoice"): (
+        "clozelab.datamodules.choices.ChoiceDataModule",
+        "clozelab.modules.classification.MultipleChoice",
+    ),
+    ("passages.Passages", "spans.Spans"): (
+        "clozelab.datamodules.squad.SquadDataModule",
+        "clozelab.modules.spans.SpanExtraction",
+    ),
+    ("words.Words", "tags.Tags"): (
+        "clozelab.datamodules.tags.TagDataModule",
+        "clozelab.modules.tags.TokenClassification",
+    ),
+    ("features.WordFeatures", "tags.Tags"): (
+        "clozelab.datamodules.features.FeatureDataModule",
+        "clozelab.modules.tags.FeatureBased",
+    ),
+}
+"""Unit and target of a task, below clozelab.tasks -> the addresses of its data and module in
+records that were written before tasks had units and targets. No new pair belongs here."""
+
+
+def as_before_units(leaves: PlainMapping) -> PlainDict:
+    """Return the leaves of a configuration as they were before tasks had units and targets.
+
+    Runs of both times are then the same. Other leaves, and pairs of parts that are newer, stay as
+    they are.
+    """
+    before = dict(leaves)
+    for place in ("task", "measure.task"):
+        addresses = _addresses_before(leaves, place)
+        if not addresses:
+            continue
+        for part in _parts_of(place):
+            del before[part]
+        for key, address in addresses.items():
+            before[f"{key}._target_"] = address
+            before[f"{key}._partial_"] = True
+    return before
+
+
+def delta_as_before_units(delta: PlainMapping, config: PlainMapping) -> PlainDict:
+    """Return what an arm or a row changes as it was written before tasks had units and targets."""
+    before = dict(delta)
+    leaves = flatten(dict(config))
+    for place in ("task", "measure.task"):
+        changed = [part for part in _parts_of(place) if part in delta]
+        addresses = _addresses_before(leaves, place)
+        if changed and addresses:
+            for part in changed:
+                del before[part]
+            before |= {f"{key}._target_": address for key, address in addresses.items()}
+    return before
+
+
+def _parts_of(place: str) -> list[str]:
+    """The keys of a task's unit and target."""
+    return [f"{place}.{part}._target_" for part in ("unit", "target")]
+
+
+def _addresses_before(leaves: PlainMapping, place: str) -> dict[str, str]:
+    """Key of a task's data and module -> its address before; none of newer parts."""
+    unit, target = _parts_of(place)
+    names = [str(leaves.get(part)).removeprefix("clozelab.tasks.") for part in (unit, target)]
+    addresses = ADDRESSES_BEFORE.get((names[0], names[1]))
+    if addresses is None:
+        return {}
+    return dict(zip((f"{place}.data", f"{place}.module"), addresses, strict=True))
 
 
 def results_version_of(stage: str, config: PlainMapping) -> int:
@@ -37,7 +120,7 @@ def identity_of(config: PlainMapping) -> PlainDict:
     it existed (schema.Added): older records lack it, and are of the same run.
     """
     identity = {}
-    for key, value in flatten(dict(config)).items():
+    for key, value in as_before_units(flatten(dict(config))).items():
         if meaning_of(key) != LAYOUT and not is_as_before(key, value):
             identity[key] = value
     return identity
@@ -45,7 +128,7 @@ def identity_of(config: PlainMapping) -> PlainDict:
 
 def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
-    leaves = flatten(dict(values))
+    leaves = as_before_units(flatten(dict(values)))
     idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
     counting = {}
     for key, value in leaves.items():

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clozelab.text.plain import JsonObject, ReadOnlyJson, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import DIGEST, redacted_words
 from clozelab.training.jobs import TrackedJob
 
@@ -71,7 +71,7 @@ def tags_of(cfg: StageConfig) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def tracked_config(recorded: ReadOnlyJson) -> JsonObject:
+def tracked_config(recorded: PlainMapping) -> PlainDict:
     """A record's configuration by dotted keys, without the hashes of secrets."""
     config = flatten(dict(recorded))
     for key, value in config.items():

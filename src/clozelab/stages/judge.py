@@ -15,7 +15,7 @@ from clozelab.report.verdict_looks import COLOURS
 from clozelab.results.claim_file import check_declared, check_names, read_claim_file
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import signed
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]
 
@@ -118,8 +118,8 @@ def write_verdicts(path: Path, judgements: Sequence[Judgement]) -> None:
         writer.writerows(map(_row, judgements))
 
 
-def _row(judgement: Judgement) -> JsonObject:
-    row: JsonObject = {
+def _row(judgement: Judgement) -> PlainDict:
+    row: PlainDict = {
         "claim": judgement.claim.text,
         "judged_on": judgement.judged_on,
         "verdict": judgement.verdict,

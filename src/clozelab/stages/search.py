@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.assembly.searching import content_of, cosine_similarities, most_similar, queries_of
-from clozelab.datamodules.files import cached_folder, content_key
 from clozelab.modules import answering
 from clozelab.modules.answer_files import write_arrays
-from clozelab.readers.records import Row
+from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
+from clozelab.tasks.cache import cached_folder, content_key
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 HELP = """\
 clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
@@ -75,7 +75,7 @@ def main(args: ParsedArgs) -> int:
     key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
-    def write(target: Path) -> JsonObject:
+    def write(target: Path) -> PlainDict:
         answered = answering.answer_rows(
             predictor, "embed", rows, options, roles=roles, errors=values.get("errors", "mark")
         )
@@ -101,7 +101,7 @@ def main(args: ParsedArgs) -> int:
 
 
 def print_hits(
-    hits: Sequence[tuple[Row, float]],
+    hits: Sequence[tuple[PlacedRow, float]],
     roles: Mapping[str, str],
     *,
     heading: str | None,
@@ -128,7 +128,7 @@ def refuse_no_search(values: Mapping[str, str]) -> None:
 
 
 def print_hit(
-    row: Row, roles: Mapping[str, str], cosine: float, *, query: str | None, is_json: bool
+    row: PlacedRow, roles: Mapping[str, str], cosine: float, *, query: str | None, is_json: bool
 ) -> None:
     """Print one line of the file; `line` is its number there, `query` one of several."""
     if is_json:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
-from clozelab.results.submission import Candidate, best_candidate, find_predictions
+from clozelab.results.submission import RunPredictions, best_candidate, find_predictions
 from clozelab.terminal import ParsedArgs, verb
 
 HELP = """\
@@ -53,7 +53,7 @@ def main(args: ParsedArgs) -> int:
     return 0
 
 
-def print_contents(best: Mapping[str, Candidate]) -> None:
+def print_contents(best: Mapping[str, RunPredictions]) -> None:
     """A line for each test set: whose predictions go in."""
     for test_set in TEST_SETS:
         if test_set not in best:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clozelab.corpus import vocabulary
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.files import CorpusCounts, Source
+from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import refuse_to_replace
@@ -57,7 +57,7 @@ def main(args: ParsedArgs) -> int:
 
     counts = None
     if "text" in values:
-        shards = Source("text", values["text"]).shards(0, Path())
+        shards = CorpusSource("text", values["text"]).shards(0, Path())
         counts = vocabulary.count_words(read_documents(shards, CorpusCounts()))
     models = {target: read_model(folder) for folder, target in targets.items()}
     old = models[to].tokenizer

@@ -27,7 +27,7 @@ from clozelab.text.formatting import shortened
 from clozelab.text.plain import Json, PlainMapping, ReadOnlyJson
 from clozelab.training.catching_up import (
     CALLS_AT_ONCE,
-    Numbers,
+    MetricCall,
     Recorded,
     catch_up,
     give,
@@ -79,7 +79,7 @@ class BackgroundLogger(Logger):
     """A logger of Lightning's, spoken to from one thread; calls return at once.
 
     Args:
-        target: the logger. It may have `log_many(list of Numbers)`, which takes several calls at
+        target: the logger. It may have `log_many(list of MetricCall)`, which takes several calls at
             once, `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an
             outage (tried again) from a refusal (left out). Without that method an OSError is an
             outage.
@@ -122,7 +122,7 @@ class BackgroundLogger(Logger):
         self._call_began: float | None = None
         self._last_success = 0.0
         # Calls that wait, the news of one, and the thread that makes them.
-        self._calls: deque[Numbers | Call] = deque()
+        self._calls: deque[MetricCall | Call] = deque()
         self._news = threading.Condition()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -152,7 +152,7 @@ class BackgroundLogger(Logger):
 
     def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         numbers = {key: float(value) for key, value in metrics.items()}
-        self._put(Numbers(numbers, step, time.time()))
+        self._put(MetricCall(numbers, step, time.time()))
 
     def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         self._put(Call("log_hyperparams", (params,), len(params)))
@@ -179,7 +179,7 @@ class BackgroundLogger(Logger):
         if hasattr(self.target, "summarise"):
             self._put(Call("summarise", (dict(scores),), len(scores)))
         else:
-            self._put(Numbers(final_numbers(scores), 0, time.time()))
+            self._put(MetricCall(final_numbers(scores), 0, time.time()))
 
     def call(self, method: str, *arguments: object) -> None:
         """Another method of the target, from the thread and in its turn."""
@@ -204,7 +204,7 @@ class BackgroundLogger(Logger):
     # In the caller's thread
 
     @rank_zero_only
-    def _put(self, call: Numbers | Call) -> None:
+    def _put(self, call: MetricCall | Call) -> None:
         if self._thread is None:
             self._start()
         with self._news:
@@ -303,18 +303,18 @@ class BackgroundLogger(Logger):
                 with self._news:
                     self._news.wait_for(lambda: self._is_closing, RETRY_SECONDS)
 
-    def _next_bundle(self) -> list[Numbers | Call]:
+    def _next_bundle(self) -> list[MetricCall | Call]:
         """The first call; with it the numbers after it, where the target takes many at once.
 
         Nothing where nothing waits.
         """
         bundle = list(islice(self._calls, CALLS_AT_ONCE))
-        numbers = list(takewhile(lambda call: isinstance(call, Numbers), bundle))
+        numbers = list(takewhile(lambda call: isinstance(call, MetricCall), bundle))
         if numbers and hasattr(self.target, "log_many"):
             return numbers
         return bundle[:1]
 
-    def _make(self, bundle: Sequence[Numbers | Call]) -> bool:
+    def _make(self, bundle: Sequence[MetricCall | Call]) -> bool:
         """Makes these calls; returns whether they are over with.
 
         That is when they are taken, or refused, which another try would not change.
@@ -335,10 +335,10 @@ class BackgroundLogger(Logger):
         self._outages = 0
         return True
 
-    def _give(self, bundle: Sequence[Numbers | Call]) -> None:
+    def _give(self, bundle: Sequence[MetricCall | Call]) -> None:
         first = bundle[0]
         if not isinstance(first, Call):
-            numbers = [call for call in bundle if isinstance(call, Numbers)]
+            numbers = [call for call in bundle if isinstance(call, MetricCall)]
             give(self.target, unrecorded(numbers, self._repeated))
         elif first.method == CATCH_UP:
             self._catch_up(*first.arguments)

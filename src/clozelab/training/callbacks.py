@@ -160,7 +160,6 @@ class LastCheckpoint(AfterStep):
         self.path = path
         self.interval_steps = interval_steps
         self.least_seconds = least_seconds
-        self.newest = path  # the newest that is whole
         self.best = math.inf
         self.best_step = -1
         self._saved_step = -1
@@ -174,11 +173,7 @@ class LastCheckpoint(AfterStep):
         self.best_step = state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # What a spike goes back to.
-        self.newest = Path(trainer.ckpt_path or self.path)
-        if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
-            self._save(trainer)  # to go back to
-        elif trainer.ckpt_path and trainer.is_global_zero:
+        if trainer.ckpt_path and trainer.is_global_zero:
             log.info(
                 "going on after step %d of %d, from %s",
                 trainer.global_step,
@@ -187,14 +182,6 @@ class LastCheckpoint(AfterStep):
             )
             if trainer.global_step == self.best_step:
                 keep_best(Path(str(trainer.ckpt_path)))  # killed between saving it and this
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
-    ) -> None:
-        if watch_of(pl_module).spike:
-            self._go_back(trainer, pl_module)
-            # This ends an epoch of Lightning's: the next one asks for the batches from here on.
-            raise StopIteration
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
@@ -206,22 +193,18 @@ class LastCheckpoint(AfterStep):
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
         step = trainer.global_step
-        watch = watch_of(module)
         # A validation that was not just now has been compared already.
         value = getattr(module, "latest_validation", {}).get(MONITORED, math.inf)
         is_best = validation_is_due(trainer, step) and value < self.best
-        is_due = self._is_due(trainer, module, is_best)
-        if is_due:
-            watch.look(trainer)  # a checkpoint behind a spike would be of no use
-        if watch.spike and step == trainer.max_steps:  # no batch is left to start
-            self._go_back(trainer, module)
-        elif is_due and not watch.spike:
-            if is_best:
-                self.best = value
-                self.best_step = step
-            self._save(trainer)
-            if is_best and trainer.is_global_zero:
-                keep_best(self.path)
+        if not self._is_due(trainer, module, is_best):
+            return
+        watch_of(module).look(trainer)  # a checkpoint behind a spike would be of no use
+        if is_best:
+            self.best = value
+            self.best_step = step
+        self._save(trainer)
+        if is_best and trainer.is_global_zero:
+            keep_best(self.path)
 
     def _is_due(self, trainer: Trainer, module: LightningModule, is_best: bool) -> bool:
         """Whether to save after this step."""
@@ -237,21 +220,8 @@ class LastCheckpoint(AfterStep):
     def _save(self, trainer: Trainer) -> None:
         require_finite_state(trainer)
         trainer.save_checkpoint(self.path, weights_only=False)
-        self.newest = self.path
         self._saved_step = trainer.global_step
         self._saved_at = time.monotonic()
-
-    def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
-        """Restores the last checkpoint, to take its steps again without the spike's update."""
-        watch = watch_of(module)
-        # Also those behind that checkpoint, which does not hold them.
-        left_out = watch.left_out
-        trainer._checkpoint_connector.restore(self.newest, weights_only=True)
-        watch.left_out = left_out
-        watch.leave_out("the run goes back to its last checkpoint, to leave its update out")
-        module.on_train_start()  # drops the lines of later steps
-        trainer.should_stop = False
-        self._saved_step = trainer.global_step
 
 
 class SameConfig(Callback):

@@ -33,7 +33,7 @@ Recorded = dict[tuple[str, int], list[float]]
 
 
 @dataclass(frozen=True)
-class Numbers:
+class MetricCall:
     """One call of log_metrics, with the time at which it was made (seconds since 1970)."""
 
     metrics: dict[str, float]
@@ -45,7 +45,9 @@ class Numbers:
         return len(self.metrics)
 
 
-def recorded_calls(metrics_csv: Path, began: float, last_step: float = math.inf) -> list[Numbers]:
+def recorded_calls(
+    metrics_csv: Path, began: float, last_step: float = math.inf
+) -> list[MetricCall]:
     """What the trackers of a run were told until `last_step`: one call a step.
 
     `began`: the run's start in seconds since 1970; metrics.csv counts from there.
@@ -59,7 +61,7 @@ def recorded_calls(metrics_csv: Path, began: float, last_step: float = math.inf)
             metrics |= {TOKENS_KEY: float(row.tokens), SECONDS_KEY: row.seconds, row.key: row.value}
             seconds = row.seconds
         if step <= last_step:
-            calls.append(Numbers(metrics, step, began + seconds))
+            calls.append(MetricCall(metrics, step, began + seconds))
     return calls
 
 
@@ -73,7 +75,7 @@ def recorded_by(tracker: Logger) -> Recorded | None:
     return recorded
 
 
-def unrecorded(calls: Iterable[Numbers], recorded: Recorded) -> list[Numbers]:
+def unrecorded(calls: Iterable[MetricCall], recorded: Recorded) -> list[MetricCall]:
     """The calls without those values that are recorded under the same key and step."""
     missing = []
     for call in calls:
@@ -83,7 +85,7 @@ def unrecorded(calls: Iterable[Numbers], recorded: Recorded) -> list[Numbers]:
     return missing
 
 
-def _unrecorded_metrics(call: Numbers, recorded: Recorded) -> dict[str, float]:
+def _unrecorded_metrics(call: MetricCall, recorded: Recorded) -> dict[str, float]:
     step = call.step or 0
     metrics = {}
     for key, value in call.metrics.items():
@@ -103,7 +105,7 @@ def _is_among(values: Sequence[float], key: str, value: float) -> bool:
 
 
 def catch_up(
-    tracker: Logger, calls: Sequence[Numbers], recorded: Recorded, last_step: float = math.inf
+    tracker: Logger, calls: Sequence[MetricCall], recorded: Recorded, last_step: float = math.inf
 ) -> tuple[int, Recorded]:
     """Send a tracker what it lacks of `calls`, which are all until `last_step`.
 
@@ -128,7 +130,7 @@ def _recorded_where(recorded: Recorded, is_kept: Callable[[int], bool]) -> Recor
     return {place: values for place, values in recorded.items() if is_kept(place[1])}
 
 
-def give(tracker: Logger, calls: Sequence[Numbers]) -> None:
+def give(tracker: Logger, calls: Sequence[MetricCall]) -> None:
     """Log several calls, many at once where the tracker takes them so."""
     if hasattr(tracker, "log_many"):
         for begin in range(0, len(calls), CALLS_AT_ONCE):

@@ -6,11 +6,9 @@ near a bell curve. Another phase has another usual norm: longer rows may begin w
 times the size, so its first norms are not judged. All ranks see the same norm, and a checkpoint
 holds what was seen, so all ranks decide alike, and a resumed run as an undisturbed one.
 
-stop ends the run. skip leaves the update of a spike out. The host looks at each norm before its
-update, and a GPU waits for that; or it knows all norms but the last, tells the device a limit, and
-the device decides (modules/graphs.py). roll_back looks at log points and saves alone: behind a
-spike it goes back to the last checkpoint, takes the same steps again and leaves that one's update
-out. Both end in the same weights, and both end the run where spikes do not cease.
+stop ends the run. skip leaves the update of a spike out, and ends the run where spikes do not
+cease. The host looks at each norm before its update, and a GPU waits for that; or it knows all
+norms but the last, tells the device a limit, and the device decides (modules/graphs.py).
 """
 
 from __future__ import annotations
@@ -84,14 +82,12 @@ def require_finite_state(trainer: Trainer) -> None:
 
 
 class SpikeWatch:
-    """Judges gradient norms; `action` is off, stop, skip or roll_back. Steps are counted from 1."""
+    """Judges gradient norms; `action` is off, stop or skip. Steps are counted from 1."""
 
     def __init__(self, action: str = "off") -> None:
         self.action = action
         # Whether a norm that is no number is a spike as well, rather than the run's end.
-        self.tolerates_non_finite = action in ("skip", "roll_back")
-        # Step and description of a spike that nothing was done about yet.
-        self.spike: tuple[int, str] | None = None
+        self.tolerates_non_finite = action == "skip"
         self.left_out: list[int] = []  # steps without an update
         self._logs: list[float] = []  # logarithms of the last norms, all of one phase
         self._phase = 0
@@ -123,27 +119,34 @@ class SpikeWatch:
         return self._limit()
 
     def look(self, trainer: Trainer) -> None:
-        """Judges what was noted; the first spike ends the run, or waits in `spike`.
-
-        Under `skip` none waits: their updates are left out.
-        """
+        """Judges what was noted; a spike ends the run, or its update is left out."""
         unread = self._unread
         self._unread = []
         for step, phase, norm in unread:
             if phase != self._phase:
                 self._phase = phase
                 self._logs = []
-            self._judge(step, float(norm))
-            if self.action == "skip" and self.spike:
-                self._require_few(trainer)
-                self.leave_out("its update is left out")
-        if self.spike:
-            self._require_few(trainer)
+            self._judge(trainer, step, float(norm))
 
-    def _require_few(self, trainer: Trainer) -> None:
-        """Ends the run for the spike that waits, under `stop` or where there were many before."""
-        assert self.spike is not None
-        step, text = self.spike
+    def _judge(self, trainer: Trainer, step: int, norm: float) -> None:
+        """Remembers a norm, and acts where it is a spike."""
+        logs = self._logs
+        mean = sum(logs) / max(1, len(logs))
+        is_spike = self.tolerates_non_finite
+        if math.isfinite(norm):
+            value = math.log(max(norm, 1e-30))
+            is_spike = norm > self._limit()
+            # A spike counts as a small one: whole it would hide the next. A level that stays
+            # becomes usual.
+            if is_spike:
+                value = min(value, mean + math.log(FACTOR))
+            self._logs = [*logs[1 - WINDOW :], value]
+        if is_spike:
+            text = f"step {step}: gradient norm {norm:.4g}, where {math.exp(mean):.4g} is usual"
+            self._act(trainer, step, text)
+
+    def _act(self, trainer: Trainer, step: int, text: str) -> None:
+        """Leaves a spike's update out; ends the run under `stop`, or where many were before."""
         if self.action == "stop":
             diverge(
                 trainer,
@@ -156,23 +159,8 @@ class SpikeWatch:
                 f"{text}; the updates of {MAX_SKIPPED} of the last {WINDOW} steps were left out"
                 " already: a smaller learning rate and a longer warm-up are the usual cures",
             )
-
-    def _judge(self, step: int, norm: float) -> None:
-        """Remembers a norm, and whether it is a spike."""
-        logs = self._logs
-        mean = sum(logs) / max(1, len(logs))
-        is_spike = self.tolerates_non_finite
-        if math.isfinite(norm):
-            value = math.log(max(norm, 1e-30))
-            is_spike = norm > self._limit()
-            # A spike counts as a small one: whole it would hide the next. A level that stays
-            # becomes usual.
-            if is_spike:
-                value = min(value, mean + math.log(FACTOR))
-            self._logs = [*logs[1 - WINDOW :], value]
-        if is_spike and self.spike is None and step not in self.left_out:
-            text = f"step {step}: gradient norm {norm:.4g}, where {math.exp(mean):.4g} is usual"
-            self.spike = (step, text)
+        self.left_out.append(step)
+        log.warning("%s: its update is left out", text)
 
     def _limit(self) -> float:
         """The largest norm that is no spike; infinity where too few are known."""
@@ -182,13 +170,6 @@ class SpikeWatch:
         mean = sum(logs) / len(logs)
         deviation = math.sqrt(sum((other - mean) ** 2 for other in logs) / len(logs))
         return math.exp(mean + max(SIGMAS * deviation, math.log(FACTOR)))
-
-    def leave_out(self, consequence: str) -> None:
-        """From now on the update of the step in `spike` is left out."""
-        step, text = self.spike or (0, "")
-        self.spike = None
-        self.left_out.append(step)
-        log.warning("%s: %s", text, consequence)
 
     def state(self) -> PlainMapping:
         """For a checkpoint, after a look."""

@@ -21,7 +21,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.plain import Json, ReadOnlyJson
-from clozelab.training.catching_up import Numbers, Recorded
+from clozelab.training.catching_up import MetricCall, Recorded
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
@@ -111,10 +111,10 @@ class MlflowTracker(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
-        self.log_many([Numbers(dict(metrics), step, time.time())])
+        self.log_many([MetricCall(dict(metrics), step, time.time())])
 
     @rank_zero_only
-    def log_many(self, calls: Sequence[Numbers]) -> None:
+    def log_many(self, calls: Sequence[MetricCall]) -> None:
         """Sends several calls at once. Sent twice they are kept once.
 
         A value with the same key, step and time is the same to MLflow.

@@ -25,7 +25,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
-from clozelab.training.catching_up import Numbers, Recorded, read_wandb_history
+from clozelab.training.catching_up import MetricCall, Recorded, read_wandb_history
 from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricRow, parse_row
@@ -293,7 +293,7 @@ class TensorBoardTracker(TensorBoardLogger):
         logging.getLogger("tensorboard").setLevel(logging.ERROR)
 
     @rank_zero_only
-    def log_many(self, calls: Sequence[Numbers]) -> None:
+    def log_many(self, calls: Sequence[MetricCall]) -> None:
         for call in calls:
             for key, value in call.metrics.items():
                 # Training and validation of one step both bring its tokens and seconds.

@@ -11,9 +11,8 @@ Letters: C chosen layers, S sentences and W words of the split, U words of a bat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,16 @@ import numpy as np
 import torch
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from clozelab.datamodules.examples import Ints, Sequences, ragged_positions, token_budget_batches
-from clozelab.datamodules.files import Facts, cached_folder, content_key
-from clozelab.datamodules.finetuning import EncoderSource, make_batch
-from clozelab.datamodules.tags import TagDataModule, TaggedSequences, TaggedSplit
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import feature_layers
+from clozelab.models.heads import FeatureMix, check_features, feature_layers
+from clozelab.tasks.batches import Batch, make_batch
+from clozelab.tasks.cache import Facts, cached_folder, content_key
+from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
+from clozelab.tasks.unit import Workshop
+from clozelab.tasks.words import TaggedSequences, Words, WordSplit
+from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class FeatureSequences(Sequences):
 
     layers: Sequence[NDArray[np.float32]]  # C arrays [W, H], usually memory maps
     sentence_offsets: Ints  # [S + 1] into the words
-    labels: Ints  # [W]
+    labels: np.ndarray  # [W]
 
     @property
     def lengths(self) -> Ints:
@@ -61,39 +63,48 @@ class FeatureSequences(Sequences):
         }
 
 
-class FeatureDataModule(TagDataModule):
-    """Words with tags, each as some layers of a frozen encoder.
+class WordFeatures(Words):
+    """Words, each as some layers of a frozen encoder (table 7): a BiLSTM reads a sentence of them.
 
-    `features` (of models/heads.py) says which layers.
+    Unusual: the encoder is there for its shape and for saving the model; training and evaluation
+    never call it.
+
+    Args:
+        features: which layers, of models/heads.py.
     """
 
-    def __init__(self, *, features: str, **tagging: Any) -> None:
-        super().__init__(**tagging)
+    def __init__(self, *, features: str, **words: Any) -> None:
+        super().__init__(**words)
+        check_features(features)
         self.features = features
 
-    @property
-    def source(self) -> EncoderSource:
-        assert self.inputs.encoder is not None, "the stage gives the encoder"
-        return self.inputs.encoder
+    def check_head(self, head: str) -> None:
+        if head != "bilstm":
+            raise ValueError(
+                f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set"
+                " head=bilstm"
+            )
 
-    def read_splits(self) -> None:
-        super().read_splits()
-        load = cache(self.source.load)  # once for both splits, never where both are stored
-        self.train_sequences = self._features(self.train, load)
-        self.validation_sequences = self._features(self.validation, load)
+    def remembered_of_model(self) -> JsonObject:
+        return {"features": self.features}
 
-    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
-        _, split = super().read_test(path)
-        return self._features(split, self.source.load), split
-
-    def _features(self, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
+    def batched(
+        self, splits: Sequence[WordSplit], role: str, workshop: Workshop
+    ) -> FeatureSequences:
+        (split,) = splits
+        source = workshop.encoder
+        assert source is not None, "the stage gives the encoder"
         # a split's key is of the code, too
-        key = content_key({"sequences": split.key, "encoder": self.source.fingerprint})
-        folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
+        key = content_key({"sequences": split.key, "encoder": source.fingerprint})
+        folder = workshop.cache_dir / "features" / f"{workshop.name}-{key}"
 
         def write(target: Path) -> Facts:
             return write_features(
-                target, split.sequences, load(), self.source.device, self.evaluation_tokens
+                target,
+                split.sequences,
+                source.load(),
+                source.device,
+                workshop.evaluation_tokens,
             )
 
         facts = cached_folder(folder, write)
@@ -102,6 +113,20 @@ class FeatureDataModule(TagDataModule):
         for number in numbers:
             layers.append(np.load(_layer_path(folder, number), mmap_mode="r"))
         return FeatureSequences(layers, split.sentence_offsets, split.labels)
+
+    def parts(self, encoder: Encoder) -> dict[str, nn.Module]:
+        config = encoder.config
+        encoder.requires_grad_(False)
+        mix = FeatureMix(self.features, config.num_hidden_layers, config.output_size)
+        return {"feature_mix": mix}
+
+    def input_size(self, parts: Mapping[str, nn.Module]) -> int | None:
+        return int(parts["feature_mix"].output_size)  # type: ignore[arg-type]
+
+    def states(self, model: Any, batch: Batch) -> Tensor:
+        """[U, H], from `features` [U, C, H]."""
+        assert model.bilstm is not None
+        return model.bilstm(model.feature_mix(batch["features"]), batch["layout"])
 
 
 def _layer_path(folder: Path, number: int) -> Path:

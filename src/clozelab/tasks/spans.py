@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,21 +23,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.examples import ragged_positions
-from clozelab.datamodules.finetuning import Batch
-from clozelab.datamodules.squad import SquadFeatures, SquadSplit
 from clozelab.metrics import squad
-from clozelab.metrics.metric import Metric
-from clozelab.models.encoder import Encoder
-from clozelab.modules.finetuning import BatchValues, Evaluation, FineTuning, in_fp32
 from clozelab.readers.squad import SquadExamples
+from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
+from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 log = logging.getLogger(__name__)
-Floats = NDArray[np.float32]
 SURELY_NULL = 1e6
 # Of the null odds, as in transformers: a text stands unless "no answer" scores higher.
 DEFAULT_THRESHOLD = 0.0
@@ -145,25 +142,6 @@ def _null_candidate(start_logits: Floats, end_logits: Floats, cls_tokens: np.nda
     return Candidate("", float(start_logits[token]), float(end_logits[token]))
 
 
-def token_logits(features: SquadFeatures, outputs: Sequence[BatchValues]) -> tuple[Floats, Floats]:
-    """Start and end logits [T] of all windows.
-
-    `outputs`: (numbers of windows, logits of their tokens [.., 2]) of each batch.
-    """
-    scored = torch.cat([index for index, _ in outputs]).numpy()
-    assert len(np.unique(scored)) == len(scored) == len(features.question), (
-        "each window is scored exactly once"
-    )
-    sequences = features.sequences
-    # Starts and ends of all windows one after the other: a window's tokens stand together.
-    logits = np.full((2, len(sequences.input_ids)), -np.inf, dtype=np.float32)
-    for index, values in outputs:
-        windows = index.numpy()
-        _, tokens = ragged_positions(sequences.offsets[windows], sequences.lengths[windows])
-        logits[:, tokens] = values.detach().numpy().T
-    return logits[0], logits[1]
-
-
 def window_candidates(
     features: SquadFeatures,
     window: int,
@@ -192,8 +170,8 @@ def window_candidates(
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-class SpanExtraction(FineTuning):
-    """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token.
+class Spans(Target):
+    """One start and one end score a token, of SQuAD 1.1 and, `with_unanswerable`, 2.0.
 
     The softmax is over a window's tokens. `n_best_size` and `max_answer_length` (tokens) are of the
     released n-best rules.
@@ -203,133 +181,126 @@ class SpanExtraction(FineTuning):
     its own threshold (`recall`); best_f1 is the highest one then, too.
     """
 
-    qa_outputs: nn.Module
-    head_kind = "spans"
+    head_kinds = ("spans",)
+    head_name = "qa_outputs"
 
     def __init__(
-        self,
-        *,
-        encoder: Encoder,
-        validation: SquadSplit,
-        n_best_size: int,
-        max_answer_length: int,
-        with_unanswerable: bool,
-        **training: Any,
+        self, *, n_best_size: int, max_answer_length: int, with_unanswerable: bool
     ) -> None:
-        super().__init__(encoder=encoder, **training)
-        self.declare(self.metrics_of({"with_unanswerable": with_unanswerable}, {}))
-        self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
+        self.metrics = squad.V2_DECLARED if with_unanswerable else squad.V1_DECLARED
         self.fixed_threshold: float | None = None  # None: chosen on the validation split
-        self.put_head("spans", name="qa_outputs")
 
-    @classmethod
-    def metrics_of(
-        cls,
-        settings: ReadOnlyJson,
-        data: ReadOnlyJson,  # noqa: ARG003
-    ) -> Sequence[Metric]:
-        if settings["with_unanswerable"]:
-            return squad.V2_DECLARED
-        return squad.V1_DECLARED
-
-    def logits(self, batch: Batch) -> Tensor:
-        """[T, 2]: start and end."""
-        return in_fp32(self.qa_outputs, self.encode(batch))
+    # The model
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Of logits [T, 2]: start and end."""
         targets = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)  # [B, 2]
         padded = pad_tokens(logits, batch)  # [B, S, 2]
         # Both are classes of S: the loss is the mean of the start's and the end's.
         return F.cross_entropy(padded, targets, reduction="sum") / 2
 
-    def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
-        """As the official scorer reads them: question id -> answer, n-best list and null odds."""
-        files: dict[str, Iterable[str]] = {}
-        keys = {
-            "predictions": "prediction",
-            "nbest_predictions": "nbest",
-            "null_odds": "null_odds",
-        }
-        for name, key in keys.items():
-            values = {}
-            for record in best.predictions:
-                if key in record:
-                    values[record["id"]] = record[key]
-            if values:
-                files[f"{name}.json"] = _json_lines(values)
-        return files
+    # Scores, and what is written down
 
-    def prediction_files(
-        self, name: str, split: Any, outputs: Sequence[BatchValues]
-    ) -> dict[str, Iterable[str]]:
-        """As the official scorer reads them: answers, and of 2.0 null odds.
-
-        Of 2.0 the validation's threshold decides which answers are empty.
-        """
-        answers = self._answers(split, outputs)
-        if not self.settings.with_unanswerable:
-            return {f"{name}.json": _json_lines(answers.texts)}
-        texts = with_threshold(answers, self.require_best().scores["validation/threshold"])
-        return {
-            f"{name}.json": _json_lines(texts),
-            f"{name}_null_odds.json": _json_lines(answers.null_odds),
-        }
-
-    def _answers(self, split: SquadSplit, outputs: Sequence[BatchValues]) -> Answers:
-        start_logits, end_logits = token_logits(split.features, outputs)
-        return predict_answers(
-            split.features, split.examples, start_logits, end_logits, self.settings
-        )
-
-    def evaluate(self, outputs: Sequence[BatchValues]) -> Evaluation:
-        answers = self._answers(self.validation, outputs)
-        golds = {question.id: question.answers for question in self.validation.examples.questions}
+    def evaluate(self, outputs: np.ndarray, split: PassageSplit) -> Outcome:
+        """Of start and end logits [2, T] of all windows."""
+        answers = self._answers(outputs, split)
+        golds = {question.id: question.answers for question in split.examples.questions}
         if self.settings.with_unanswerable:
             threshold, scores = self._at_threshold(golds, answers)
-            scores |= self._v2_extras(golds, answers, threshold)
+            scores |= _v2_extras(golds, answers, threshold)
             texts = with_threshold(answers, threshold)
         else:
             texts = answers.texts
             scores = squad.score_v1(golds, texts)
         names = [metric.name for metric in self.metrics]
         scores = {name: scores[name] for name in names if name in scores}
-        predictions = []
+        records = []
         for key, text in texts.items():
             nbest = _nbest_records(answers.nbest[key])
             record: JsonObject = {"id": key, "prediction": text, "nbest": nbest}
             if answers.null_odds:
                 record["null_odds"] = answers.null_odds[key]
-            predictions.append(record)
-        return Evaluation(
-            step=self.trainer.global_step,
-            scores=scores,
-            predictions=predictions,
-            is_collapsed=len(set(texts.values())) <= 1,
+            records.append(record)
+        return Outcome(scores, records, is_collapsed=len(set(texts.values())) <= 1)
+
+    def _answers(self, outputs: np.ndarray, split: PassageSplit) -> Answers:
+        start_logits, end_logits = outputs
+        return predict_answers(
+            split.features, split.examples, start_logits, end_logits, self.settings
         )
 
-    def _v2_extras(
-        self, golds: squad.Answers, answers: Answers, threshold: float
-    ) -> dict[str, float]:
-        """Scores of 2.0 that depend on no threshold, or on 0; and the threshold itself."""
-        untuned = squad.score_v2(golds, answers.texts, answers.null_odds, 0.0)
-        extras = squad.average_precisions(golds, answers.texts, answers.null_odds)
-        return extras | {
-            "threshold": threshold,
-            "exact_untuned": untuned["exact"],
-            "f1_untuned": untuned["f1"],
-        }
-
     def _at_threshold(
-        self,
-        golds: squad.Answers,
-        answers: Answers,
+        self, golds: squad.Answers, answers: Answers
     ) -> tuple[float, dict[str, float]]:
         """The threshold of the null odds, and the scores at it."""
         if self.fixed_threshold is None:
             return squad.tuned_threshold(golds, answers.texts, answers.null_odds)
         threshold = self.fixed_threshold
         return threshold, squad.score_v2(golds, answers.texts, answers.null_odds, threshold)
+
+    def majority_score(self, name: str, split: PassageSplit) -> float | None:
+        """What "no answer" everywhere scores; None for 1.1, where it is not the most frequent."""
+        if not self.settings.with_unanswerable:
+            return None
+        questions = split.examples.questions
+        num_unanswerable = sum(not question.answers for question in questions)
+        return 100.0 * num_unanswerable / len(questions)
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """Longest overlap.
+
+        A question for which no phrase is known gets no answer, in 2.0 as well.
+        """
+        guesser = PhraseGuesser(
+            [question.text for question in train.questions],
+            [question.answers for question in train.questions],
+        )
+        examples = validation[""]
+        guesses = {}
+        golds = {}
+        for question in examples.questions:
+            passage = examples.passages[question.passage]
+            guesses[question.id] = guesser.guess(passage, question.text)
+            golds[question.id] = question.answers
+        score = squad.score_v1
+        if self.settings.with_unanswerable:
+            score = squad.score_v2
+        scores = score(golds, guesses)
+        reported = [name for name in ("exact", "exact_match", "f1") if name in scores]
+        return {OVERLAP: {name: scores[name] for name in reported}}
+
+    def result_files(
+        self, records: Sequence[JsonObject], split: PassageSplit, suffix: str
+    ) -> Files:
+        """As the official scorer reads them: question id -> answer, n-best list and null odds."""
+        files: Files = {}
+        keys = {
+            "predictions": "prediction",
+            "nbest_predictions": "nbest",
+            "null_odds": "null_odds",
+        }
+        for name, key in keys.items():
+            values = {record["id"]: record[key] for record in records if key in record}
+            if values:
+                files[f"{name}{suffix}.json"] = _json_file(values)
+        return files
+
+    def prediction_files(
+        self, name: str, split: PassageSplit, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        """As the official scorer reads them: answers, and of 2.0 null odds.
+
+        Of 2.0 the validation's threshold decides which answers are empty.
+        """
+        answers = self._answers(outputs, split)
+        if not self.settings.with_unanswerable:
+            return {f"{name}.json": _json_file(answers.texts)}
+        texts = with_threshold(answers, scores["threshold"])
+        return {
+            f"{name}.json": _json_file(texts),
+            f"{name}_null_odds.json": _json_file(answers.null_odds),
+        }
 
     def recall(self, remembered: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
@@ -358,21 +329,23 @@ class SpanExtraction(FineTuning):
             self.fixed_threshold = float(threshold)
         return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
-    def remembered(self) -> JsonObject:
+    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""
-        threshold = self.require_best().scores.get("validation/threshold")
-        return {"answers": asdict(self.settings) | {"threshold": threshold}}
-
-    def baseline(self) -> float | None:
-        """What "no answer" everywhere scores; None for 1.1, where it is not the most frequent."""
-        if not self.settings.with_unanswerable:
-            return None
-        questions = self.validation.examples.questions
-        num_unanswerable = sum(not question.answers for question in questions)
-        return 100.0 * num_unanswerable / len(questions)
+        return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
 
 
-def _json_lines(content: object) -> list[str]:
+def _v2_extras(golds: squad.Answers, answers: Answers, threshold: float) -> dict[str, float]:
+    """Scores of 2.0 that depend on no threshold, or on 0; and the threshold itself."""
+    untuned = squad.score_v2(golds, answers.texts, answers.null_odds, 0.0)
+    extras = squad.average_precisions(golds, answers.texts, answers.null_odds)
+    return extras | {
+        "threshold": threshold,
+        "exact_untuned": untuned["exact"],
+        "f1_untuned": untuned["f1"],
+    }
+
+
+def _json_file(content: object) -> list[str]:
     return [json.dumps(content, indent=1, ensure_ascii=False)]
 
 

@@ -38,6 +38,7 @@ DECAY = 1e-4
 RIDGE = 10.0**0.5
 LEAST_COUNT = 2  # a feature of a single training example says nothing of others
 
+Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
 Texts = Sequence[tuple[str, str]]
 Choices = Sequence[tuple[str, Sequence[str]]]  # (context, endings)
 # (bare word, where it begins, where it ends) of every word that counts
@@ -81,6 +82,15 @@ def _ending_pairs(choices: Choices) -> list[tuple[str, str]]:
     pairs = []
     for context, endings in choices:
         pairs += [(context, ending) for ending in endings]
+    return pairs
+
+
+def text_pairs(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """The texts of each example as a pair, whose second side is empty for single texts."""
+    pairs = []
+    for texts in rows:
+        second = texts[1] if len(texts) == 2 else ""
+        pairs.append((texts[0], second))
     return pairs
 
 

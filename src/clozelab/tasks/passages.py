@@ -1,31 +1,34 @@
-"""Span extraction data: SQuAD 1.1 and 2.0.
+"""A question with its passage as a unit: windows over the passage, outputs for every token.
 
-Files are those of readers/squad.py. A training example is one window of a passage.
+A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride. A
+training example is one window. Follows the released run_squad.py (windows, max-context, answers
+outside a window point at [CLS]) with one difference: tokens carry their place in the original
+characters, so no text has to be re-aligned. Where `get_final_text` gives up and returns whole
+words, offsets still give the exact characters.
 
-A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride.
-Follows the released run_squad.py (windows, max-context, answers outside a window point at [CLS])
-with one difference: tokens carry their place in the original characters, so no text has to be
-re-aligned. Where `get_final_text` gives up and returns whole words, offsets still give the exact
-characters.
-
-Letters: Q questions, W windows, T tokens of all windows, S tokens of all passages.
+Letters: Q questions, W windows, T tokens of all windows, S tokens of all passages, H hidden size.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Unpack
+from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
-from clozelab.datamodules.examples import (
+from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
+from clozelab.tasks.batches import Batch, BatchValues
+from clozelab.tasks.cache import Arrays, Facts
+from clozelab.tasks.sequences import (
     Int32s,
     Ints,
     Sequences,
@@ -33,18 +36,15 @@ from clozelab.datamodules.examples import (
     assemble,
     join_sequences,
     offsets_of,
-    subset,
+    ragged_positions,
     window_ranges,
 )
-from clozelab.datamodules.files import Arrays, Facts, Preview, Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskArguments
-from clozelab.datamodules.splitting import text_hashes
-from clozelab.files.digests import file_sha256
-from clozelab.metrics.squad import score_v1, score_v2
-from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
+from clozelab.tasks.target import Target
+from clozelab.tasks.unit import Model, Source, Split, Unit, Workshop
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
+Floats = NDArray[np.float32]
 
 # more questions without a usable answer than this: another data set (2.0, say), not dirt
 MAX_UNUSABLE_FRACTION = 0.1
@@ -238,192 +238,194 @@ def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[ND
     return [best[start : start + length] == window for window, (start, length) in enumerate(ranges)]
 
 
-@dataclass(frozen=True)
-class SquadSplit:
+def token_logits(features: SquadFeatures, outputs: Sequence[BatchValues]) -> tuple[Floats, Floats]:
+    """Start and end logits [T] of all windows.
+
+    `outputs`: (numbers of windows, logits of their tokens [.., 2]) of each batch.
+    """
+    scored = torch.cat([index for index, _ in outputs]).numpy()
+    assert len(np.unique(scored)) == len(scored) == len(features.question), (
+        "each window is scored exactly once"
+    )
+    sequences = features.sequences
+    # Starts and ends of all windows one after the other: a window's tokens stand together.
+    logits = np.full((2, len(sequences.input_ids)), -np.inf, dtype=np.float32)
+    for index, values in outputs:
+        windows = index.numpy()
+        _, tokens = ragged_positions(sequences.offsets[windows], sequences.lengths[windows])
+        logits[:, tokens] = values.detach().numpy().T
+    return logits[0], logits[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassageSplit(Split):
     """`examples` is empty for training, where no text is needed any more."""
 
     features: SquadFeatures
     examples: SquadExamples
-    num_questions: int
-    num_available: int
-    counts: dict[str, int]
-    num_bad_rows: int = 0
-
-    def __len__(self) -> int:
-        return self.num_questions
 
     @property
-    def sequences(self) -> TokenSequences:
-        return self.features.sequences
+    def targets(self) -> dict[str, np.ndarray]:
+        return {
+            "start_positions": self.features.start_positions.astype("int64"),
+            "end_positions": self.features.end_positions.astype("int64"),
+        }
 
 
-class SquadDataModule(FinetuningDataModule):
+class Passages(Unit):
     """Questions and passages, as conf/task/squad_v1.yaml says.
 
     `max_train_examples` counts questions, a batch counts windows. A question without an answer is
-    learned as the span [CLS]..[CLS]. The schedule of rates covers `train_extra` too.
+    learned as the span [CLS]..[CLS].
     """
 
-    validation: SquadSplit
     row_noun = "question"
     grouping = "questions of one passage stay together"
+    settings: WindowSettings  # once `fitted`
 
-    def __init__(
-        self,
-        *,
-        train_extra: list[str],
-        with_unanswerable: bool,
-        doc_stride: int,
-        max_query_length: int,
-        **common: Unpack[TaskArguments],
-    ) -> None:
-        super().__init__(**common)
-        self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
+    def __init__(self, *, with_unanswerable: bool, doc_stride: int, max_query_length: int) -> None:
+        self.with_unanswerable = with_unanswerable
+        self.expects_unanswerable = with_unanswerable
+        self.doc_stride = doc_stride
+        self.max_query_length = max_query_length
+
+    def fitted(self, max_seq_length: int, task_name: str) -> Self:
+        fitted = copy.copy(self)
+        fitted.max_seq_length = max_seq_length
+        fitted.settings = WindowSettings.fitted(
+            max_seq_length, self.doc_stride, self.max_query_length
+        )
         # A short encoder reads shorter questions than the configuration says: not in silence.
-        if self.settings != WindowSettings(self.max_seq_length, doc_stride, max_query_length):
+        asked = WindowSettings(max_seq_length, self.doc_stride, self.max_query_length)
+        if fitted.settings != asked:
             log.warning(
                 "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step"
                 " by %d (not %d)",
-                self.inputs.name,
-                self.max_seq_length,
-                self.settings.max_query_length,
-                max_query_length,
-                self.settings.doc_stride,
-                doc_stride,
+                task_name,
+                max_seq_length,
+                fitted.settings.max_query_length,
+                self.max_query_length,
+                fitted.settings.doc_stride,
+                self.doc_stride,
             )
-        self.extra_paths = [self.require(file) for file in train_extra]
-        self.with_unanswerable = with_unanswerable
+        return fitted
+
+    def reading(self, target: Target) -> JsonObject:
+        return {"with_unanswerable": self.with_unanswerable}
+
+    def tokenization(self) -> JsonObject:
+        return {"settings": asdict(self.settings)}
 
     def remembered(self) -> JsonObject:
         return asdict(self.settings)
 
     @property
-    def reading(self) -> JsonObject:
-        extra = [file_sha256(path) for path in self.extra_paths]
-        return {"train_extra": extra, "with_unanswerable": self.with_unanswerable}
+    def facts(self) -> JsonObject:
+        return asdict(self.settings)
 
-    @property
-    def tokenization(self) -> JsonObject:
-        return super().tokenization | {"settings": asdict(self.settings)}
+    # Files
 
-    def read_splits(self) -> None:
-        self.train = self._load(self.train_path, "training")
-        self.validation = self._load(self.validation_path, "validation")
-        self.extra = [self._load(path, "training") for path in self.extra_paths]
-        # The windows of `train_extra` come first: see `num_first_sequences`.
-        features = [split.features for split in (*self.extra, self.train)]
-        self.train_sequences = join_sequences([windows.sequences for windows in features])
-        starts = np.concatenate([windows.start_positions for windows in features])
-        ends = np.concatenate([windows.end_positions for windows in features])
-        self.train_targets = {
-            "start_positions": starts.astype("int64"),
-            "end_positions": ends.astype("int64"),
-        }
-        self.validation_sequences = self.validation.features.sequences
-
-    @property
-    def num_first_sequences(self) -> int:
-        """Windows of `train_extra`."""
-        return sum(len(split.features.sequences) for split in self.extra)
-
-    def read_test(self, path: Path) -> tuple[Sequences, SquadSplit]:
-        split = self._load(path, "test")
-        return split.features.sequences, split
-
-    def _load(self, path: Path, role: str) -> SquadSplit:
-        """One split; its texts only where they are scored or predicted.
-
-        A test file may come without answers.
-        """
-        # The file is read at most once: for what is not in the cache, and for its texts.
-        read = cache(self._read)
-        arrays, facts, _ = self.cached(
-            path, role, lambda file, role: self._encode(*read(file, role))
-        )
-        examples = SquadExamples()
-        if role != "training":
-            _, examples = read(path, role)
-        return SquadSplit(SquadFeatures.from_arrays(arrays), examples, **facts)
-
-    def _read(self, path: Path, role: str) -> tuple[SquadExamples, SquadExamples]:
-        """The examples of a file that are for a role, and those of them that are used.
+    def read(
+        self,
+        path: Path,
+        role: str,
+        target: Target,
+        *,
+        strict: bool = True,
+    ) -> SquadExamples:
+        """The questions of a file; a test file may come without answers.
 
         ValueError where so many questions cannot be used that it is another data set.
         """
         examples = read_squad(
             path,
-            for_training=role == "training",
+            for_training=strict and role == "training",
             with_unanswerable=self.with_unanswerable,
             needs_answers=role != "test",
         )
+        if strict and role != "test":
+            self._refuse_unusable(path, examples)
+        return examples
+
+    def _refuse_unusable(self, path: Path, examples: SquadExamples) -> None:
         # 1.1 has an answer to every question; in 2.0 those without are meant.
         unusable = examples.counts["answer_not_in_passage"]
         advice = "another data set?"
         if not self.with_unanswerable:
             unusable += examples.counts["question_without_answer"]
             advice = "this task needs SQuAD 1.1, where every question has one"
-        if role != "test" and unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
+        if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
             raise ValueError(
                 f"{path}: {unusable} questions have no answer inside their passage"
                 f" ({dict(examples.counts)}); {advice}"
             )
-        examples = self._for_role(path, role, examples)
-        return examples, examples.select(subset(len(examples), self.limit(role)))
 
-    def _for_role(self, path: Path, role: str, examples: SquadExamples) -> SquadExamples:
-        """Those for a role, where validation is held out: questions of one passage together."""
-        passages = [passage for _, passage in examples.texts()]
-        return examples.select(self.rows_of(role, path, passages))
+    def rows(self, examples: SquadExamples) -> Sequence[tuple[str, str]]:
+        return examples.texts()
 
-    def _encode(self, every: SquadExamples, examples: SquadExamples) -> tuple[Arrays, Facts]:
-        """What the cache holds of one split: of `every` question the hashes, of `examples` all."""
-        features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
-        facts: Facts = {
-            "num_questions": len(examples),
-            "num_available": len(every),
-            "counts": dict(Counter(examples.counts) + counts),
-        }
-        arrays = features.to_arrays()
-        arrays["row_hashes"] = text_hashes(every.texts())
-        arrays["row_lines"] = np.arange(1, len(every) + 1)
-        return arrays, facts
+    def ids(self, examples: SquadExamples) -> Sequence[str]:
+        return [question.id for question in examples.questions]
 
-    def compute_baselines(self) -> Scores:
-        """Longest overlap.
+    def lines(self, examples: SquadExamples) -> Sequence[int]:
+        """The questions' numbers, from 1."""
+        return range(1, len(examples) + 1)
 
-        A question for which no phrase is known gets no answer, in 2.0 as well.
-        """
-        train = []
-        for path in (*self.extra_paths, self.train_path):
-            _, examples = self._read(path, "training")
-            train += examples.questions
-        guesser = PhraseGuesser(
-            [question.text for question in train], [question.answers for question in train]
+    def num_bad_rows(self, examples: SquadExamples) -> int:
+        """None: a question that cannot be used is counted under its reason."""
+        return 0
+
+    def has_labels(self, examples: SquadExamples) -> bool:
+        """No: answers are none."""
+        return False
+
+    def label_pool(self, examples: SquadExamples) -> Sequence[str]:
+        return ()
+
+    def groups(self, examples: SquadExamples) -> Sequence[str]:
+        return [passage for _, passage in examples.texts()]
+
+    def preview_texts(self, examples: SquadExamples) -> Mapping[str, Sequence[str]]:
+        questions = [question.text for question in examples.questions]
+        return {"question": questions, "passage": examples.passages}
+
+    def joined(self, parts: Sequence[SquadExamples]) -> SquadExamples:
+        """The questions alone: their passages are numbered anew in each file."""
+        joined = SquadExamples()
+        for examples in parts:
+            joined.questions += examples.questions
+        return joined
+
+    # Sequences
+
+    def encode(self, examples: SquadExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+        features, counts = build_features(examples, tokenizer, self.settings)
+        return features.to_arrays(), dict(Counter(examples.counts) + counts)
+
+    def split(self, arrays: Arrays, facts: Facts, source: Source) -> PassageSplit:
+        examples = SquadExamples()
+        if source.role != "training":
+            examples = source.examples()
+        return PassageSplit(
+            sequences=TokenSequences.of(arrays),
+            ids=arrays["ids"],
+            labels=arrays["labels"],
+            features=SquadFeatures.from_arrays(arrays),
+            examples=examples,
+            **facts,
         )
-        validation = self.validation.examples
-        guesses = {}
-        golds = {}
-        for question in validation.questions:
-            passage = validation.passages[question.passage]
-            guesses[question.id] = guesser.guess(passage, question.text)
-            golds[question.id] = question.answers
-        score = score_v2 if self.with_unanswerable else score_v1
-        scores = score(golds, guesses)
-        reported = [name for name in ("exact", "exact_match", "f1") if name in scores]
-        return {OVERLAP: {name: scores[name] for name in reported}}
 
-    def preview_facts(self, train: Preview) -> JsonObject:  # noqa: ARG002
-        return {"kind": None, "expects_unanswerable": self.with_unanswerable}
+    def batched(self, splits: Sequence[PassageSplit], role: str, workshop: Workshop) -> Sequences:
+        return join_sequences([split.features.sequences for split in splits])
 
-    def preview_of(self, path: Path, role: str) -> Preview:
-        examples = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
-        examples = self._for_role(path, role, examples)
-        texts = {
-            "question": [question.text for question in examples.questions],
-            "passage": examples.passages,
-        }
-        return Preview(texts, None, len(examples), dict(examples.counts), examples.texts())
+    # The model
 
-    @property
-    def facts(self) -> JsonObject:
-        return super().facts | asdict(self.settings)
+    def states(self, model: Model, batch: Batch) -> Tensor:
+        """[T, H]."""
+        return model.encode(batch)
+
+    def outputs(
+        self, batches: Sequence[BatchValues], splits: Sequence[PassageSplit]
+    ) -> list[np.ndarray]:
+        """Start and end logits [2, T] of all windows."""
+        (split,) = splits
+        return [np.stack(token_logits(split.features, batches))]

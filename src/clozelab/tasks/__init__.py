@@ -1,0 +1,1 @@
+"""What a labelled task is made of: units, and targets."""

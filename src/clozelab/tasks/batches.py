@@ -1,0 +1,55 @@
+"""Batches of a task, and what a model says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clozelab.models.layout import Layout
+from clozelab.tasks.sequences import Ints, Sequences
+
+Batch = dict[str, Any]
+# (numbers, values) of one batch, on the host: which examples (or words) they are, and what the
+# model says of each.
+BatchValues = tuple[Tensor, Tensor]
+
+
+def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
+    """The sequences at `index` as a torch batch, with their part of each target [N]."""
+    arrays = sequences.gather(index)
+    # The lengths become the layout, which attention asks for; all else is a tensor.
+    layout = Layout.ragged(arrays.pop("lengths"))
+    arrays |= {name: values[index] for name, values in targets.items()}
+    arrays["example_index"] = index
+    batch: Batch = {}
+    for name, array in arrays.items():
+        batch[name] = torch.from_numpy(np.ascontiguousarray(array))
+    batch["layout"] = layout
+    return batch
+
+
+def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
+    """The output layer outside autocast, and a cross-encoder's activation.
+
+    In bf16 neighbouring tokens would often have the very same logit.
+    """
+    activation = getattr(head, "output_activation", nn.Identity())
+    with torch.autocast(hidden.device.type, enabled=False):
+        return activation(head(hidden.float()))
+
+
+def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:
+    """[number, ...]: the values of all batches by their numbers, each of which occurs once."""
+    if not number:
+        return np.zeros(0, dtype=np.float32)
+    index = torch.cat([numbers for numbers, _ in outputs]).numpy()
+    values = torch.cat([values for _, values in outputs]).detach().numpy()
+    assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
+    # values[i] is of example index[i].
+    ordered = np.empty_like(values)
+    ordered[index] = values
+    return ordered

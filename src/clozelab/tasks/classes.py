@@ -1,0 +1,270 @@
+"""One of some classes for each text or pair: cross-entropy, GLUE's scores, a bag of words.
+
+Letters: N examples, B of a batch, K classes.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.metrics import glue
+from clozelab.metrics.metric import Metric
+from clozelab.readers.cells import cell_text
+from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.class_report import ClassReport, error_lines
+from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
+from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.tables import TextExamples
+from clozelab.tasks.target import Files, Outcome, Target
+from clozelab.tasks.texts import TextSplit
+from clozelab.tasks.unit import Split
+from clozelab.text.plain import JsonObject
+
+log = logging.getLogger(__name__)
+SHOWN_LABELS = 10
+USUAL_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
+
+
+def class_or_number(
+    *,
+    numeric_labels: bool,
+    labels: Sequence[object] | None,
+    positive_label: object,
+    metrics: Sequence[str],
+    number_range: Sequence[float] | None,
+) -> Target:
+    """The target of a table's label column: a class, or with `numeric_labels` a number.
+
+    Args: as conf/task/format/labelled.yaml says of each.
+    """
+    if not numeric_labels:
+        return Classes(labels=labels, positive_label=positive_label, metrics=metrics)
+    refuse_class_of_numbers(positive_label)
+    numbers = Numbers(metrics=metrics, number_range=number_range)
+    numbers.configured_names = configured_labels(labels)
+    return numbers
+
+
+def refuse_class_of_numbers(positive_label: object) -> None:
+    """ValueError for a positive label of a task without classes."""
+    if positive_label is not None:
+        raise ValueError(
+            f"task.data.positive_label={positive_label}: this task predicts a number, which has no"
+            " classes; leave it out"
+        )
+
+
+def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
+    """The labels that a configuration lists; ValueError where one stands there twice."""
+    if labels is None:
+        return None
+    names = [str(label) for label in labels]
+    if len(set(names)) < len(names):
+        raise ValueError(f"task.data.labels names a label twice: {names}")
+    return names
+
+
+class Classes(Target):
+    """One of some classes; encoded it is an index [N].
+
+    F1 is of the positive label. Where none is given, that is the latter of the classes 0 and 1, or
+    false and true, as in GLUE and scikit-learn; other classes have none.
+
+    Args:
+        labels: the classes in the order of their indices; None: the sorted labels of the training
+            file.
+        positive_label: the class that F1 is of.
+        metrics: names of glue.OF_CLASSES.
+    """
+
+    def __init__(
+        self,
+        *,
+        labels: Sequence[object] | None = None,
+        positive_label: object = None,
+        metrics: Sequence[str] = ("accuracy",),
+    ) -> None:
+        glue.check_fit(metrics, glue.OF_CLASSES, "a class")
+        self.metrics = [glue.SCORERS[name].metric for name in metrics]
+        self.configured_names = configured_labels(labels)
+        self.given_positive_label: str | None = None
+        if positive_label is not None:
+            self.given_positive_label = cell_text(positive_label)
+        self.is_of_model = False
+        self._know(self.configured_names or ())
+
+    @property
+    def listed(self) -> Sequence[str]:  # type: ignore[override]
+        return self.configured_names or ()
+
+    def remembered(self) -> JsonObject:
+        if self.given_positive_label is None:
+            return {}
+        return {"positive_label": self.given_positive_label}
+
+    # Labels
+
+    def of_model(self, names: Sequence[str]) -> Self:
+        target = self.named(names)
+        target.configured_names = list(names)
+        target.is_of_model = True
+        return target
+
+    def named(self, names: Sequence[str]) -> Self:
+        named = super().named(names)
+        named._know(names)
+        return named
+
+    def renamed(self, names: Sequence[str]) -> Self:
+        renamed = copy.copy(self)
+        renamed.names = list(names)
+        return renamed
+
+    def _know(self, names: Sequence[str]) -> None:
+        """Take these classes; ValueError where the positive label is none of them."""
+        self.names = list(names)
+        self._index = {name: number for number, name in enumerate(self.names)}
+        self.positive_label = self.given_positive_label
+        if self.positive_label is None:
+            self.positive_label = USUAL_POSITIVE_LABELS.get(frozenset(self.names))
+        elif self.names and self.positive_label not in self._index:
+            raise ValueError(
+                f"task.data.positive_label={self.positive_label} is not one of the labels"
+                f" {', '.join(self.names[:SHOWN_LABELS])}"
+            )
+
+    def preview_names(self, labels: Sequence[str]) -> Sequence[str]:
+        return self.names_of(labels)
+
+    def names_of(self, labels: Sequence[str]) -> Sequence[str]:
+        return self.names or sorted(set(labels))
+
+    def encode(self, labels: Sequence[str]) -> np.ndarray:
+        return np.array([self._index[label] for label in labels], dtype=np.int64)
+
+    def strata(self, labels: Sequence[str]) -> NDArray[np.int64]:
+        _, strata = np.unique(labels, return_inverse=True)
+        return strata
+
+    def check_training(self, path: Path, split: Split, column_key: str) -> None:
+        refuse_one_class(path, self.names, column_key)
+        # A fine-tuned model brings its classes, and the file may lack some of those.
+        if not self.is_of_model:
+            warn_of_lacking_classes(path, split.labels, self.names)
+
+    def check_scores(self) -> None:
+        names = [metric.name for metric in self.metrics if metric.is_of_one_class]
+        if names and self.positive_label is None:
+            listed = ", ".join(self.names[:SHOWN_LABELS])
+            raise ValueError(
+                f"module.metrics: f1 is of one class, and the labels are {listed}: name it by"
+                f" task.data.positive_label={self.names[0]} (or another), or take macro_f1, the"
+                " mean over the classes"
+            )
+
+    # The model
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+
+    # Scores, and what is written down
+
+    def score(
+        self, metrics: Sequence[Metric], predictions: np.ndarray, labels: np.ndarray
+    ) -> dict[str, float]:
+        """Scores of classes [N] against labels [N], shares of one."""
+        scores = {}
+        for metric in metrics:
+            scores[metric.name] = glue.SCORERS[metric.name](predictions, labels)
+        if "f1" in scores and self.positive_label is not None:
+            positive = self._index[self.positive_label]
+            scores["f1"] = glue.f1_binary(predictions == positive, labels == positive)
+        return scores
+
+    def evaluate(self, outputs: np.ndarray, split: Split) -> Outcome:
+        predicted = outputs.argmax(axis=1)
+        records = []
+        for number, example_id in enumerate(split.ids):
+            records.append(
+                {
+                    "id": str(example_id),
+                    "prediction": self.names[predicted[number]],
+                    "label": self.names[split.labels[number]],
+                    "logits": [round(float(logit), 5) for logit in outputs[number]],
+                }
+            )
+        return Outcome(
+            self.score(self.metrics, predicted, split.labels),
+            records,
+            is_collapsed=glue.is_collapsed(predicted, split.labels),
+        )
+
+    def majority_score(self, name: str, split: Split) -> float | None:
+        # Labels [1, 0, 1]: answers [0, 1] with counts [1, 2], so 1 for every example.
+        answers, counts = np.unique(split.labels, return_counts=True)
+        majority = np.broadcast_to(answers[counts.argmax()], split.labels.shape)
+        return self.score([glue.SCORERS[name].metric], majority, split.labels)[name]
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """Bag of words."""
+        guesses = guess_classes(
+            text_pairs(train.texts),
+            self.encode(train.labels),
+            # All sets are guessed at once, behind each other: the words are learnt once.
+            [pair for examples in validation.values() for pair in text_pairs(examples.texts)],
+            len(self.names),
+        )
+        metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]
+        if self.positive_label is None:
+            metrics = [metric for metric in metrics if not metric.is_of_one_class]
+        return {BAG: self.score_each(metrics, guesses, validation)}
+
+    def score_each(
+        self, metrics: Sequence[Metric], guesses: np.ndarray, validation: Mapping[str, TextExamples]
+    ) -> dict[str, float]:
+        """The scores of guesses for several sets behind each other; "NAME_accuracy" of a named."""
+        scores = {}
+        ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
+        for (name, examples), part in zip(validation.items(), np.split(guesses, ends), strict=True):
+            prefix = f"{name}_" if name else ""
+            labels = self.encode(examples.labels or [])
+            for metric, value in self.score(metrics, part, labels).items():
+                scores[prefix + metric] = value
+        return scores
+
+    def prediction_files(
+        self,
+        name: str,
+        split: Split,
+        outputs: np.ndarray,
+        scores: Mapping[str, float],
+    ) -> Files:
+        """A file of a GLUE submission."""
+        answers = [self.names[index] for index in outputs.argmax(axis=1)]
+        return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
+
+    def result_files(self, records: Sequence[JsonObject], split: Split, suffix: str) -> Files:
+        files = super().result_files(records, split, suffix)
+        if not isinstance(split, TextSplit) or split.read_texts is None:
+            return files
+        file = f"errors{suffix}.csv"
+        # The file is read anew; a training of hours is not lost with it.
+        try:
+            files[file] = error_lines(records, split.read_texts())
+        except (OSError, ValueError) as problem:
+            log.warning("%s is not written, since its texts changed: %s", file, problem)
+        return files
+
+    def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
+        pairs = [(record["label"], record["prediction"]) for record in records]
+        return ClassReport.of(self.names, pairs)

@@ -1,0 +1,146 @@
+"""Texts that belong together, without labels; pairs with a score to validate.
+
+Each is told from all other texts of its batch (van den Oord et al. 2018): every other example's
+text is a negative, as in Sentence-BERT's multiple negatives ranking loss (Henderson et al. 2017),
+and so are all texts of a third column; copies are not (`copies`). Where a text belongs to itself,
+dropout makes two vectors of it (SimCSE, Gao et al. 2021). With several devices the negatives are
+those of one's own part of the batch.
+
+Letters: B examples of a batch, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clozelab.metrics import glue
+from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import Encoder
+from clozelab.tasks.baselines import Scores, words_of
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.classes import configured_labels
+from clozelab.tasks.similarity import Cosine
+from clozelab.tasks.texts import TextVectors
+from clozelab.tasks.unit import Split, Unit
+
+COMMON = "share of common words"
+
+
+class Contrast(Cosine):
+    """Cross-entropy of which text of the batch belongs to each; validation is of cosines.
+
+    Args:
+        temperature: cosines are divided by it.
+        dropout: of the encoder while it trains; None: its own.
+        numeric_labels, labels: of the validation file; they have to be numbers.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        dropout: float | None,
+        numeric_labels: bool,
+        metrics: Sequence[str],
+        number_range: Sequence[float] | None,
+        labels: Sequence[object] | None,
+        positive_label: object,
+    ) -> None:
+        super().__init__(metrics=metrics, number_range=number_range)
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature}: give a number above 0")
+        if not 0 <= (dropout or 0.0) < 1:
+            raise ValueError(f"dropout={dropout}: give a number from 0 to below 1")
+        if not numeric_labels:
+            raise ValueError(
+                "texts that belong together are validated by numbers: take a task with"
+                " numeric_labels"
+            )
+        self.configured_names = configured_labels(labels)
+        self.temperature = temperature
+        self.dropout = dropout
+
+    def check_encoder(self, config: EncoderConfig, unit: Unit) -> None:
+        """ValueError where a text belongs to itself, and nothing makes two vectors of it."""
+        assert isinstance(unit, TextVectors) and unit.train_layout is not None
+        first, second = unit.train_layout.text_columns[:2]
+        dropout = self.dropout
+        if dropout is None:
+            dropout = max(config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+        if first == second and dropout == 0.0:
+            raise ValueError(
+                f"train_columns names {first} twice, and the encoder trains without dropout: a"
+                " text's two vectors would be one and the same; say task.module.dropout=0.1"
+            )
+
+    def check_training(self, path: Path, split: Split, column_key: str) -> None:
+        """Nothing: training has no numbers."""
+
+    def outside(self, labels: np.ndarray) -> None:
+        """None: training has no numbers, and `check_validation` looks at the others."""
+        return
+
+    def prepare_encoder(self, encoder: Encoder) -> None:
+        if self.dropout is not None:
+            encoder.set_dropout(self.dropout)
+
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
+        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1].
+
+        Of texts that are no negatives they are -inf.
+        """
+        if not training:
+            return super().logits(head, states, batch, training=training)
+        vectors = F.normalize(states, dim=2)
+        # All texts that belong to one, then all that do not.
+        candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
+        logits = vectors[:, 0] @ candidates.T / self.temperature
+        return logits.masked_fill(copies(batch["text_numbers"]), -torch.inf)
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        own = torch.arange(len(logits), device=logits.device)
+        return F.cross_entropy(logits, own, reduction="sum")
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """The share of a pair's words that both texts have, as a score.
+
+        No rule can be learnt from the training file, which has no scores.
+        """
+        examples = validation[""]
+        shares = []
+        for texts in examples.texts:
+            first, second = (set(words_of(text)) for text in texts)
+            shares.append(len(first & second) / max(1, len(first | second)))
+        labels = np.array([float(label) for label in examples.labels])
+        scores = {}
+        for metric in ("spearman", "pearson"):
+            scores[metric] = glue.SCORERS[metric](np.array(shares), labels)
+        return {COMMON: scores}
+
+
+def copies(texts: Tensor) -> Tensor:
+    """Which candidates are no negatives of a text, as they stand for what belongs to it.
+
+    They are the same text as the anchor or as its positive, or the positive of the same anchor. A
+    hard negative of the same anchor remains one.
+
+    Args:
+        texts: int64 [B, 2 or 3], numbers of the anchors, the positives and perhaps the hard
+            negatives; the same number is the same text.
+
+    Returns:
+        bool [B, B or 2 B], False for each anchor's own positive.
+    """
+    anchors = texts[:, :1]
+    positives = texts[:, 1:2]
+    candidates = texts[:, 1:].T.flatten()
+    is_copy = (candidates == anchors) | (candidates == positives)
+    is_copy[:, : len(texts)] |= anchors == anchors.T
+    return is_copy.fill_diagonal_(False)

@@ -1,0 +1,139 @@
+"""A number for each text or pair: squared error, correlations, a bag of words.
+
+Letters: N examples, B of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.metrics import glue
+from clozelab.tasks.baselines import BAG, Scores, guess_numbers, text_pairs
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.labels import NUMBERS
+from clozelab.tasks.splitting import quantiles_of
+from clozelab.tasks.target import Files, Outcome, Target
+from clozelab.tasks.unit import Split
+
+log = logging.getLogger(__name__)
+BASELINE_METRICS = ("spearman", "pearson")
+CONSTANT_RANGE = 1e-3  # of the labels' range: predicted numbers that differ by less are one answer
+
+
+class Numbers(Target):
+    """A number, which a model's one output is.
+
+    Args:
+        metrics: names of glue.OF_NUMBERS.
+        number_range: the least and the largest number that there can be; what a submission's
+            predictions are cut to.
+    """
+
+    problem_type = "regression"
+    predicts_numbers = True
+    expects = NUMBERS
+
+    def __init__(
+        self, *, metrics: Sequence[str] = ("spearman",), number_range: Sequence[float] | None = None
+    ) -> None:
+        glue.check_fit(metrics, glue.OF_NUMBERS, "a number")
+        self.metrics = [glue.SCORERS[name].metric for name in metrics]
+        self.number_range = number_range
+
+    # Labels
+
+    def names_of(self, labels: Sequence[str]) -> Sequence[str]:
+        return ()
+
+    def encode(self, labels: Sequence[str]) -> np.ndarray:
+        # in the precision of the model's outputs
+        return np.array([float(label) for label in labels], dtype=np.float32)
+
+    def strata(self, labels: Sequence[str]) -> NDArray[np.int64]:
+        return quantiles_of(np.array(labels, dtype=np.float64))
+
+    def check_training(self, path: Path, split: Split, column_key: str) -> None:
+        if len(split) > 1 and np.ptp(split.labels) == 0:
+            log.warning("%s: all rows have one label, %g", path, split.labels[0])
+
+    def outside(self, labels: np.ndarray) -> np.ndarray | None:
+        if self.number_range is None:
+            return None
+        least, largest = self.number_range
+        return (labels < least) | (labels > largest)
+
+    def refuse_outside(self, label: str) -> str:
+        least, largest = self.number_range or (-np.inf, np.inf)
+        return (
+            f"label {label} lies outside of {least:g} to {largest:g} (task.module.number_range):"
+            " mend it, or widen the range"
+        )
+
+    # The model
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.mse_loss(logits[:, 0], batch["labels"], reduction="sum")
+
+    # Scores, and what is written down
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """[N, 1] -> the numbers [N] on the scale of the labels."""
+        return outputs[:, 0]
+
+    def evaluate(self, outputs: np.ndarray, split: Split) -> Outcome:
+        predicted = self.predict(outputs)
+        records = []
+        for example_id, prediction, label in zip(split.ids, predicted, split.labels, strict=True):
+            records.append(
+                {
+                    "id": str(example_id),
+                    "prediction": round(float(prediction), 5),
+                    "label": float(label),
+                }
+            )
+        scores = {}
+        for metric in self.metrics:
+            scores[metric.name] = glue.SCORERS[metric.name](predicted, split.labels)
+        return Outcome(scores, records, are_one_number(predicted, split.labels))
+
+    def majority_score(self, name: str, split: Split) -> None:
+        return None
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """Bag of words."""
+        numbers = np.array([float(label) for label in train.labels])
+        pairs = [pair for examples in validation.values() for pair in text_pairs(examples.texts)]
+        guesses = guess_numbers(text_pairs(train.texts), numbers, pairs)
+        scores = {}
+        ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
+        for (name, examples), part in zip(validation.items(), np.split(guesses, ends), strict=True):
+            labels = np.array([float(label) for label in examples.labels])
+            prefix = f"{name}_" if name else ""
+            for metric in BASELINE_METRICS:
+                scores[prefix + metric] = glue.SCORERS[metric](part, labels)
+        return {BAG: scores}
+
+    def prediction_files(
+        self,
+        name: str,
+        split: Split,
+        outputs: np.ndarray,
+        scores: Mapping[str, float],
+    ) -> Files:
+        """A file of a GLUE submission."""
+        least, largest = self.number_range or (-np.inf, np.inf)
+        answers = [f"{value:.3f}" for value in np.clip(self.predict(outputs), least, largest)]
+        return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
+
+
+def are_one_number(predictions: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether all predictions are the same, on the scale of the labels."""
+    return bool(np.ptp(predictions) <= CONSTANT_RANGE * np.ptp(labels))

@@ -1,0 +1,227 @@
+"""What a task predicts of its examples, or of their words.
+
+A target says how labels become numbers, what a model's outputs are trained on, what they predict,
+how that is scored and written down, and what simple rules reach. It knows nothing of how texts
+become sequences (unit.py), and nobody else knows a single target. A new one is a file here.
+
+A target is made of settings before any file is read. `named` gives the one that knows the classes
+of the training file.
+
+Letters: N examples (or words), B of a batch, K classes or labels.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.metrics.metric import Metric
+from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import Encoder
+from clozelab.tasks.baselines import Scores
+from clozelab.tasks.batches import Batch, in_fp32
+from clozelab.tasks.class_report import ClassReport
+from clozelab.tasks.labels import CLASSES
+from clozelab.tasks.unit import Unit
+from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+
+Files = dict[str, Iterable[str]]  # name -> lines
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a model's outputs for one split are worth.
+
+    `records`: one an example, JSON values.
+    """
+
+    scores: dict[str, float]
+    records: list[JsonObject]
+    is_collapsed: bool = False  # the same answer for (nearly) every example
+    num_entities: int | None = None  # in the labels, where the score is of entities
+
+
+class Target(ABC):
+    """Base of all targets; `names` are the classes in the order of their indices."""
+
+    # kinds of the output layer (models/families/bert.py), of which the last stays; none: no layer
+    head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
+    head_name: ClassVar[str] = "classifier"  # of the output layer among the module's parts
+    problem_type: ClassVar[str | None] = None  # in a model's config.json
+    predicts_numbers: ClassVar[bool] = False
+    expects: str = CLASSES  # what a column of labels holds (labels.py)
+    configured_names: Sequence[str] | None = None  # classes that a configuration lists
+    listed: Sequence[str] = ()  # texts that are labels whatever they look like
+    names: Sequence[str] = ()
+    positive_label: str | None = None  # the class that an F1 is of, where it is known
+    metrics: Sequence[Metric]  # what `evaluate` computes
+
+    # Settings, before a file is read
+
+    def check_head(self, head: str) -> None:
+        """ValueError for a head that this target cannot stand on."""
+
+    def check_encoder(self, config: EncoderConfig, unit: Unit) -> None:
+        """ValueError for an encoder that would learn nothing from this target."""
+
+    def reading(self) -> JsonObject:
+        """What it adds to how files are read, for fingerprints."""
+        return {}
+
+    def remembered(self) -> JsonObject:
+        """What a model's folder is told of how its labels were read, by the names of settings."""
+        return {}
+
+    # Labels
+
+    def of_model(self, names: Sequence[str]) -> Self:
+        """The target of a fine-tuned model with these classes, whatever the files have."""
+        return self
+
+    def named(self, names: Sequence[str]) -> Self:
+        """A copy that knows its classes."""
+        named = copy.copy(self)
+        named.names = list(names)
+        return named
+
+    def renamed(self, names: Sequence[str]) -> Self:
+        """A copy whose predictions call the classes so."""
+        return self.named(names)
+
+    def preview_names(self, labels: Sequence[str]) -> Sequence[str] | None:
+        """The classes of a training file with these labels; None where there are none."""
+        return None
+
+    def names_of(self, labels: Sequence[Any]) -> Sequence[str]:
+        """The classes of a training file with these labels; none of what has no classes."""
+        return self.names
+
+    def convert(self, labels: Sequence[Any], path: Path) -> tuple[Sequence[Any], JsonObject]:
+        """The labels of a whole file as they are predicted, and counts worth keeping."""
+        return labels, {}
+
+    def unknown(self, labels: Sequence[Any]) -> int | None:
+        """The place of the first label that is none of the classes."""
+        return None
+
+    def encode(self, labels: Sequence[Any]) -> np.ndarray:
+        """Labels as files spell them [N] as numbers."""
+        raise NotImplementedError(f"{type(self).__name__} has no labels: {labels[:1]}")
+
+    def strata(self, labels: Sequence[Any]) -> NDArray[np.int64] | None:
+        """[N]: of what a held-out part has the same shares; None: of nothing."""
+        return None
+
+    def shown_labels(self, labels: Sequence[Any]) -> Sequence[str]:
+        """Labels as written [N], for a preview."""
+        return labels
+
+    def check_training(self, path: Path, split: Any, column_key: str) -> None:
+        """ValueError for a training split from which nothing can be learnt; warns of odd ones."""
+
+    def check_splits(self, splits: Sequence[tuple[Path, Any]], tokenizer: Tokenizer) -> None:
+        """Warn of what makes training and validation, or the vocabulary, fit badly."""
+
+    def outside(self, labels: np.ndarray) -> np.ndarray | None:
+        """[N]: labels that cannot be; None: all may be."""
+        return None
+
+    def refuse_outside(self, label: str) -> str:
+        """What is wrong with a label that is `outside`, and what to do."""
+        raise NotImplementedError(label)
+
+    def check_scores(self) -> None:
+        """ValueError for a score that means nothing with these classes."""
+
+    def check_validation(self, split: Any) -> None:
+        """ValueError for validation labels that the outputs could never be."""
+
+    # The model
+
+    @property
+    def num_outputs(self) -> int:
+        """Of the output layer."""
+        return max(1, len(self.names))
+
+    def prepare_encoder(self, encoder: Encoder) -> None:
+        """Set the encoder up for this training."""
+
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
+        """The outputs, in fp32, from what the unit gives for a batch."""
+        return in_fp32(head, states)
+
+    @abstractmethod
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Sum of the losses of all predictions of a batch, a scalar in fp32."""
+
+    def kept(self, logits: Tensor) -> Tensor:
+        """What is kept of the outputs of an evaluation batch."""
+        return logits
+
+    # Scores, and what is written down
+
+    @abstractmethod
+    def evaluate(self, outputs: np.ndarray, split: Any) -> Outcome:
+        """Scores and records of a split's outputs."""
+
+    @abstractmethod
+    def majority_score(self, name: str, split: Any) -> float | None:
+        """What the most frequent answer alone scores; None where that means nothing."""
+
+    @abstractmethod
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """What simple rules reach, learnt from `train`.
+
+        `validation` has the main split as "", a further one by its name.
+        """
+
+    @abstractmethod
+    def prediction_files(
+        self, name: str, split: Any, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        """Predictions for the test set `name`, in the benchmark's format.
+
+        `scores` are the model's on the validation split.
+        """
+
+    def result_files(self, records: Sequence[JsonObject], split: Any, suffix: str) -> Files:
+        """What is kept of a split's records; the `suffix` is of a further split."""
+        return {f"predictions{suffix}.jsonl": json_lines(records)}
+
+    def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
+        """Where it fails, class by class; None where there are no classes."""
+        return None
+
+    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+        """What a model's folder has to say to predict as here; `scores` are its best."""
+        return {}
+
+    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+        """Predict by what a model's folder says, so that nothing is chosen on the scored file.
+
+        `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
+        """
+        return {}
+
+
+def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]:
+    """The scores of a task; the names are of further validation splits."""
+    metrics = list(target.metrics)
+    for name in extra_splits:
+        metrics += [replace(metric, name=f"{name}_{metric.name}") for metric in target.metrics]
+    return metrics
+
+
+def json_lines(records: Iterable[Json]) -> Iterator[str]:
+    for record in records:
+        yield json.dumps(record, ensure_ascii=False)

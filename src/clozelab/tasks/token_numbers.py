@@ -1,0 +1,156 @@
+"""A number for each word: squared error, the mean absolute error, a rank correlation.
+
+A word may have none: its cell holds `missing`, it is NaN here, and neither loss nor scores see it.
+
+Letters: U scored words of a batch, W words of a split.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.metrics.glue import OF_NUMBERS
+from clozelab.readers.conll import predicted_lines
+from clozelab.tasks.baselines import Scores
+from clozelab.tasks.batches import Batch
+from clozelab.tasks.labels import NUMBERS
+from clozelab.tasks.numbers import are_one_number
+from clozelab.tasks.target import Files, Outcome, Target
+from clozelab.tasks.words import WordSplit
+
+log = logging.getLogger(__name__)
+SCORES = ("mae", "spearman")
+MEAN = "mean"
+WORD_MEANS = "mean of each word"
+
+
+class TokenNumbers(Target):
+    """A number for each word; encoded it is float32 [W].
+
+    Args:
+        missing: what a cell of a word without a number holds.
+    """
+
+    head_kinds = ("tags",)
+    problem_type = "regression"
+    predicts_numbers = True
+    expects = NUMBERS
+    metrics = tuple(OF_NUMBERS[name].metric for name in SCORES)
+
+    def __init__(self, *, missing: str = "_") -> None:
+        self.missing = missing
+        self.listed = (missing,)
+
+    # Labels
+
+    def encode(self, labels: Sequence[str]) -> np.ndarray:
+        numbers = [np.nan if label == self.missing else float(label) for label in labels]
+        return np.array(numbers, dtype=np.float32)
+
+    def shown_labels(self, labels: Sequence[str]) -> Sequence[str]:
+        return [label for label in labels if label != self.missing]
+
+    def check_training(self, path: Path, split: WordSplit, column_key: str) -> None:
+        known = split.labels[~np.isnan(split.labels)]
+        if not len(known):
+            raise ValueError(
+                f"{path}: no word has a number, so there is nothing to learn; is {column_key} the"
+                " right one?"
+            )
+        if np.ptp(known) == 0:
+            log.warning("%s: all words have one number, %g", path, known[0])
+
+    def check_validation(self, split: WordSplit) -> None:
+        if np.isnan(split.labels).all():
+            raise ValueError(f"{split.path}: no word has a number, so nothing can be scored")
+
+    # The model
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Of logits [U, 1], over the words that have a number."""
+        labels = batch["labels"]
+        is_known = ~torch.isnan(labels)
+        return F.mse_loss(logits[:, 0][is_known], labels[is_known], reduction="sum")
+
+    def kept(self, logits: Tensor) -> Tensor:
+        """The numbers [U]."""
+        return logits[:, 0]
+
+    # Scores, and what is written down
+
+    def evaluate(self, outputs: np.ndarray, split: WordSplit) -> Outcome:
+        is_known = ~np.isnan(split.labels)
+        predicted = outputs[is_known]
+        labels = split.labels[is_known]
+        records = []
+        predictions = split.by_sentence([round(float(number), 5) for number in outputs])
+        golds = split.by_sentence(list(map(_shown, split.labels)))
+        words = split.by_sentence(split.words)
+        for number, sentence_id in enumerate(split.ids):
+            records.append(
+                {
+                    "id": str(sentence_id),
+                    "words": words[number],
+                    "prediction": predictions[number],
+                    "label": golds[number],
+                }
+            )
+        return Outcome(_score(predicted, labels), records, are_one_number(predicted, labels))
+
+    def majority_score(self, name: str, split: WordSplit) -> None:
+        return None
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """The mean of all training words, and each word's own mean, whatever its case.
+
+        A word that training does not have gets the mean of all.
+        """
+        by_word = defaultdict(list)
+        for word, number in self._known_words(train):
+            by_word[word].append(number)
+        mean = float(np.mean([number for numbers in by_word.values() for number in numbers]))
+        pairs = self._known_words(validation[""])
+        labels = np.array([number for _, number in pairs])
+        own = np.array([np.mean(by_word.get(word, [mean])) for word, _ in pairs])
+        return {
+            MEAN: _score(np.full(len(labels), mean), labels),
+            WORD_MEANS: _score(own, labels),
+        }
+
+    def _known_words(self, examples: Any) -> list[tuple[str, float]]:
+        """(word in lower case, number) of each word that has one."""
+        pairs = []
+        for words, labels in zip(examples.rows, examples.labels, strict=True):
+            for word, label in zip(words, labels, strict=True):
+                if label != self.missing:
+                    pairs.append((word.lower(), float(label)))
+        return pairs
+
+    def prediction_files(
+        self, name: str, split: WordSplit, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        """The test file itself with a column of numbers."""
+        assert split.path is not None and split.layout is not None, "it was read from a file"
+        numbers = [f"{number:.5g}" for number in outputs]
+        suffix = "conllu" if split.layout.is_conllu else "conll"
+        return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, numbers)}
+
+
+def _shown(label: float) -> float | None:
+    """A number as JSON has it, which knows no NaN."""
+    if np.isnan(label):
+        return None
+    return float(label)
+
+
+def _score(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    return {name: OF_NUMBERS[name](predictions, labels) for name in SCORES}

@@ -1,0 +1,302 @@
+"""What a task's examples are: how they are read, and become sequences and batches.
+
+A unit (a text or a pair, the words of a sentence, a question with its passage, a context with its
+endings) knows the files it comes from, what of a held-out part stays together, and what a head
+stands on. It knows nothing of what is predicted (target.py).
+
+Letters: N examples of a split, B of a batch, H hidden size.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import BiLSTM
+from clozelab.tasks.batches import Batch, BatchValues, in_order
+from clozelab.tasks.cache import Arrays, Facts
+from clozelab.tasks.preview import Preview
+from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.splitting import swapped_hashes, text_hashes
+from clozelab.text.plain import JsonObject
+
+if TYPE_CHECKING:
+    from clozelab.tasks.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The examples of one file for one role, encoded."""
+
+    sequences: Sequences
+    ids: NDArray[np.str_]  # [N]
+    labels: np.ndarray  # as the target encodes them, one an example or one a word
+    num_available: int = 0  # examples of the file, before it was cut
+    num_bad_rows: int = 0
+    counts: JsonObject = field(default_factory=dict)  # what is unusual about those in use
+    # further validation sets, scored beside this one
+    extra: dict[str, Split] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs a model has for it."""
+        return len(self)
+
+    @property
+    def targets(self) -> dict[str, np.ndarray]:
+        """What a training batch has of each sequence beside its tokens."""
+        return {}
+
+    def pool(self, outputs: np.ndarray) -> np.ndarray:
+        """[num_outputs, ...] -> [N, ...], where an example has several outputs."""
+        return outputs
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a split comes from."""
+
+    path: Path
+    role: str  # training | validation | test
+    key: str  # names the content: what is computed from the sequences is stored under it
+    examples: Callable[[], Any]  # those in use, read once
+    read: Callable[[], Any]  # the same, read anew
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """An encoder for a unit that computes features with it.
+
+    It is loaded only where the features are not in the cache.
+    """
+
+    fingerprint: str  # names the weights: another fingerprint, other features
+    load: Callable[[], Encoder]
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What a unit may need beside its examples, to make batches of them."""
+
+    name: str  # of the task
+    cache_dir: Path
+    evaluation_tokens: int
+    encoder: EncoderSource | None
+
+
+class Model(Protocol):
+    """What a unit asks of the module that is trained."""
+
+    encoder: Encoder
+    bilstm: BiLSTM | None
+
+    @property
+    def output_head(self) -> nn.Module: ...
+
+    def encode(self, batch: Batch) -> Tensor:
+        """[T, H]: the encoder's states, or what the BiLSTM makes of them."""
+
+
+class Unit(ABC):
+    """Base of all units."""
+
+    row_noun: ClassVar[str] = "line"  # what numbers a file's rows
+    # of the rows of which a part is held out for validation
+    grouping: str = "rows with the same text stay together"
+    column_key: ClassVar[str] = "task.data.label_column"  # of the labels
+    index_key: ClassVar[str] = "example_index"  # what of a batch numbers a model's outputs
+    aligned: bool = False  # text number i of every part, and label i, are of example i
+    expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
+    has_folds = False  # it tells training from validation itself
+    # whether a training batch holds examples of similar length
+    groups_by_length = True
+    compares_swapped = False  # whether a pair is the same in swapped order
+    max_seq_length: int  # tokens of a sequence, once `fitted`
+
+    def fitted(self, max_seq_length: int, task_name: str) -> Self:
+        """A copy for sequences of so many tokens; ValueError where that is too short."""
+        fitted = copy.copy(self)
+        fitted.max_seq_length = max_seq_length
+        return fitted
+
+    def check_head(self, head: str) -> None:
+        """ValueError for a head that cannot stand on it."""
+
+    def check_target(self, target: Target) -> None:
+        """ValueError for a target that cannot be told from it."""
+
+    # Fingerprints, and what a model's folder remembers
+
+    @abstractmethod
+    def reading(self, target: Target) -> JsonObject:
+        """How files are read, for fingerprints."""
+
+    def role_reading(self, role: str) -> JsonObject:
+        """What a file of a role is read by beside that, for the cache."""
+        return {}
+
+    def tokenization(self) -> JsonObject:
+        """The same of how texts become tokens, beside the tokenizer and the length."""
+        return {}
+
+    def remembered(self) -> JsonObject:
+        """What a model's folder is told of how texts were read, called as the settings are."""
+        return {"max_seq_length": self.max_seq_length}
+
+    def remembered_of_model(self) -> JsonObject:
+        """The same of what the head stands on."""
+        return {}
+
+    @property
+    def facts(self) -> JsonObject:
+        """What a run's record keeps of it."""
+        return {}
+
+    # Files
+
+    def rows(self, examples: Any) -> Sequence[Sequence[str]]:
+        """The texts of each example: by them files are compared."""
+        return examples.rows
+
+    def ids(self, examples: Any) -> Sequence[str]:
+        """What records and prediction files call each example."""
+        return examples.ids
+
+    def lines(self, examples: Any) -> Sequence[int]:
+        """Where each example stands in its file."""
+        return examples.lines
+
+    def num_bad_rows(self, examples: Any) -> int:
+        """Damaged rows that were left out."""
+        return examples.num_bad_rows
+
+    def row_arrays(self, examples: Any) -> Arrays:
+        """A hash of each row's texts, and its line; of pairs another one, in swapped order."""
+        rows = self.rows(examples)
+        arrays: Arrays = {
+            "row_hashes": text_hashes(rows),
+            "row_lines": np.array(self.lines(examples), dtype=np.int64),
+        }
+        if self.compares_swapped and rows and len(rows[0]) == 2:
+            arrays["swapped_hashes"] = swapped_hashes(rows)
+        return arrays
+
+    @abstractmethod
+    def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> Any:
+        """The examples of a file; without `strict` labels are taken as they are written."""
+
+    @abstractmethod
+    def groups(self, examples: Any) -> Sequence[str]:
+        """[N]: examples of one group are held out together, or not at all."""
+
+    def strata(self, examples: Any, target: Target) -> NDArray[np.int64] | None:
+        """[N]: of what the held-out part has the same shares."""
+        return None
+
+    @abstractmethod
+    def preview_texts(self, examples: Any) -> Mapping[str, Sequence[str]]:
+        """Part of an example (sentence, question, ...) -> its texts."""
+
+    def preview(self, examples: Any, target: Target) -> Preview:
+        """The examples as written."""
+        labels = None
+        if self.has_labels(examples):
+            labels = target.shown_labels(self.flat_labels(examples))
+        rows = self.rows(examples)
+        return Preview(
+            self.preview_texts(examples), labels, len(examples), self.preview_counts(examples), rows
+        )
+
+    def preview_counts(self, examples: Any) -> Mapping[str, int]:
+        return dict(examples.counts)
+
+    def joined(self, parts: Sequence[Any]) -> Any:
+        """The examples of several training files as those of one, for baselines."""
+        (examples,) = parts
+        return examples
+
+    # Sequences
+
+    def has_labels(self, examples: Any) -> bool:
+        return examples.labels is not None
+
+    def flat_labels(self, examples: Any) -> Sequence[Any]:
+        """One label for each prediction, in file order."""
+        return examples.labels
+
+    def line_of(self, examples: Any, place: int) -> int:
+        """Where the label stands that is number `place` of `flat_labels`."""
+        return self.lines(examples)[place]
+
+    def label_pool(self, examples: Any) -> Sequence[Any]:
+        """All labels of the file that the examples are of, among which its classes are."""
+        return examples.labels or ()
+
+    def labels(self, examples: Any, target: Target, path: Path) -> np.ndarray:
+        """The labels as numbers; -1 for examples without labels."""
+        if not self.has_labels(examples):
+            return np.full(len(examples), -1, dtype=np.int64)
+        return target.encode(self.flat_labels(examples))
+
+    @abstractmethod
+    def encode(self, examples: Any, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+        """Arrays of all sequences, and what was unusual about them."""
+
+    @abstractmethod
+    def split(self, arrays: Arrays, facts: Facts, source: Source) -> Split:
+        """A split of what `encode` and `labels` gave."""
+
+    def check_splits(self, splits: Sequence[tuple[Path, Any]], name: str) -> None:
+        """Warn of what is odd about training and validation of the task of this name."""
+
+    def batched(self, splits: Sequence[Any], role: str, workshop: Workshop) -> Sequences:
+        """What batches of some splits, one behind the other, are made of."""
+        (split,) = splits
+        return split.sequences
+
+    def targets(self, splits: Sequence[Any]) -> dict[str, np.ndarray]:
+        """What a training batch has of each sequence beside its tokens."""
+        targets = {}
+        for name in splits[0].targets:
+            targets[name] = np.concatenate([split.targets[name] for split in splits])
+        return targets
+
+    # The model
+
+    def parts(self, encoder: Encoder) -> dict[str, nn.Module]:
+        """What stands between the encoder and a head, by its name, beside a BiLSTM."""
+        return {}
+
+    def input_size(self, parts: Mapping[str, nn.Module]) -> int | None:
+        """Width of what `parts` give; None: the encoder's."""
+        return None
+
+    @abstractmethod
+    def states(self, model: Model, batch: Batch) -> Tensor:
+        """What an output layer stands on, one row a prediction."""
+
+    def outputs(self, batches: Sequence[BatchValues], splits: Sequence[Any]) -> list[np.ndarray]:
+        """What the model said of each split, in the order of its examples.
+
+        `batches` number the outputs of all splits one behind the other.
+        """
+        counts = [split.num_outputs for split in splits]
+        values = in_order(batches, sum(counts))
+        ends = np.cumsum(counts)[:-1]
+        parts = np.split(values, ends)
+        return [split.pool(part) for split, part in zip(splits, parts, strict=True)]

@@ -1,0 +1,161 @@
+"""Data and modules of tasks as a stage builds them: each setting goes to the part that takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.modules.finetuning import FineTuning
+from clozelab.targets import parameters_of
+from clozelab.tasks.choices import Choices
+from clozelab.tasks.classes import Classes, class_or_number
+from clozelab.tasks.contrast import Contrast
+from clozelab.tasks.features import WordFeatures
+from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.passages import Passages
+from clozelab.tasks.right_choice import RightChoice
+from clozelab.tasks.similarity import Cosine, VectorClasses, similarity
+from clozelab.tasks.spans import Spans
+from clozelab.tasks.tags import Tags
+from clozelab.tasks.texts import Texts, TextVectors
+from clozelab.tasks.words import Words
+
+TEXTS = {"text_columns": ["text"], "label_column": "label"}
+PAIRS = {"text_columns": ["first", "second"], "label_column": "label", "pairs": "apart"}
+WORDS = {"file_format": "columns", "word_column": 0, "tag_column": -1, "document_context": True}
+ENDINGS = [f"ending{number}" for number in range(4)]
+
+
+def of(part: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    """The part, with those of the settings that it takes."""
+    names = parameters_of(part)
+    return part(**{name: value for name, value in settings.items() if name in names})
+
+
+def data_of(unit: Any, target: Any, settings: Mapping[str, Any]) -> FinetuningDataModule:
+    parts = {"unit": of(unit, settings), "target": of(target, settings)}
+    data: FinetuningDataModule = of(FinetuningDataModule, {**settings, **parts})
+    taken = {**parameters_of(unit), **parameters_of(target), **parameters_of(FinetuningDataModule)}
+    assert settings.keys() <= taken.keys() | {"metrics", "number_range"}
+    return data
+
+
+def labelled_data(**settings: Any) -> FinetuningDataModule:
+    metrics = ["spearman" if settings.get("numeric_labels") else "accuracy"]
+    settings = {"metrics": metrics, "number_range": None, "pooling": "mean"} | settings
+    if settings.get("pairs") == "apart":
+        return data_of(TextVectors, similarity, settings)
+    del settings["pooling"]
+    return data_of(Texts, class_or_number, settings)
+
+
+def contrastive_data(**settings: Any) -> FinetuningDataModule:
+    defaults = {"metrics": ["spearman"], "number_range": [0, 5], "pooling": "mean"}
+    return data_of(
+        TextVectors, Contrast, {**defaults, "temperature": 0.05, "dropout": None, **settings}
+    )
+
+
+def choice_data(**settings: Any) -> FinetuningDataModule:
+    return data_of(Choices, RightChoice, {"metrics": ["accuracy"], **settings})
+
+
+def squad_data(**settings: Any) -> FinetuningDataModule:
+    return data_of(Passages, Spans, {"n_best_size": 20, "max_answer_length": 30, **settings})
+
+
+def tag_data(**settings: Any) -> FinetuningDataModule:
+    return data_of(Words, Tags, settings)
+
+
+def feature_data(**settings: Any) -> FinetuningDataModule:
+    return data_of(WordFeatures, Tags, settings)
+
+
+def module_of(unit: Any, target: Any, **training: Any) -> FineTuning:
+    return FineTuning(unit=unit, target=target, **training)
+
+
+def classification(
+    *, names: Any = (), metrics: Any, number_range: Any = None, **training: Any
+) -> FineTuning:
+    """Of texts; of numbers where there are no names."""
+    target: Any
+    if names:
+        target = Classes(labels=names, metrics=metrics)
+    else:
+        target = Numbers(metrics=metrics, number_range=number_range)
+    return module_of(Texts(**TEXTS), target, **training)
+
+
+def siamese(
+    *, names: Any = (), metrics: Any, pooling: str, number_range: Any = None, **training: Any
+) -> FineTuning:
+    target: Any
+    if names:
+        target = VectorClasses(labels=names, metrics=metrics)
+    else:
+        target = Cosine(metrics=metrics, number_range=number_range)
+    return module_of(TextVectors(pooling=pooling, **PAIRS), target, **training)
+
+
+def contrastive(
+    *,
+    metrics: Any,
+    pooling: str,
+    temperature: float,
+    dropout: float | None,
+    number_range: Any = None,
+    **training: Any,
+) -> FineTuning:
+    target = Contrast(
+        temperature=temperature,
+        dropout=dropout,
+        numeric_labels=True,
+        metrics=metrics,
+        number_range=number_range,
+        labels=None,
+        positive_label=None,
+    )
+    unit = TextVectors(pooling=pooling, train_columns=["first", "second"], **PAIRS)
+    return module_of(unit, target, **training)
+
+
+def multiple_choice(*, num_choices: int = 4, metrics: Any, **training: Any) -> FineTuning:
+    columns = [f"ending{number}" for number in range(num_choices)]
+    unit = Choices(
+        published_train_examples=None,
+        folds=None,
+        held_out_fold=None,
+        file_format="auto",
+        columns=None,
+        context_column="context",
+        start_column=None,
+        ending_columns=columns,
+        label_column="label",
+    )
+    return module_of(unit, RightChoice(ending_columns=columns, metrics=metrics), **training)
+
+
+def span_extraction(
+    *, n_best_size: int, max_answer_length: int, with_unanswerable: bool, **training: Any
+) -> FineTuning:
+    unit = Passages(with_unanswerable=with_unanswerable, doc_stride=8, max_query_length=8)
+    target = Spans(
+        n_best_size=n_best_size,
+        max_answer_length=max_answer_length,
+        with_unanswerable=with_unanswerable,
+    )
+    return module_of(unit, target, **training)
+
+
+def tagging(*, names: Any, entity_tags: bool = True, **training: Any) -> FineTuning:
+    return module_of(Words(**WORDS), Tags(entity_tags=entity_tags).named(names), **training)
+
+
+def feature_tagging(
+    *, names: Any, features: str, entity_tags: bool = False, **training: Any
+) -> FineTuning:
+    unit = WordFeatures(features=features, **WORDS)
+    return module_of(unit, Tags(entity_tags=entity_tags).named(names), **training)

@@ -1,0 +1,200 @@
+"""Numbers for words: read, trained on, scored and predicted, by one file and a YAML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.metrics import mean_absolute_error
+from tests.parts import WORDS, data_of, module_of
+
+from clozelab.cli import main
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.finetuning import (
+    FinetuningDataModule,
+    TaskInputs,
+    TrainingBatches,
+    TrainingPlan,
+)
+from clozelab.tasks.token_numbers import MEAN, WORD_MEANS, TokenNumbers
+from clozelab.tasks.words import Words
+
+SENTENCES = [
+    [("the", "0.5"), ("cat", "3"), ("sat", "_")],
+    [("a", "0.25"), ("Cat", "4")],
+    [("dog", "_"), ("the", "_")],
+]
+HELD_OUT = [[("the", "1"), ("cat", "3"), ("dog", "2")], [("sat", "_"), ("a", "0.5")]]
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, "the", "cat", "sat", "a", "dog"], lowercase=True)
+
+
+def file_of(sentences: list[list[tuple[str, str]]]) -> str:
+    return "\n\n".join("\n".join(map("\t".join, words)) for words in sentences) + "\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
+    """make(training sentences) -> the data module, read."""
+
+    def build(sentences: Any = SENTENCES, validation: Any = HELD_OUT) -> FinetuningDataModule:
+        (tmp_path / "train.tsv").write_text(file_of(sentences))
+        (tmp_path / "dev.tsv").write_text(file_of(validation))
+        settings = WORDS | {
+            "document_context": False,
+            "inputs": TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16),
+            "plan": TrainingPlan(2, 1.0, 1, None, 1, 0),
+            "train_file": "train.tsv",
+            "validation_file": "dev.tsv",
+            "validation_fraction": 0.1,
+            "validation_seed": 1,
+            "test_files": {"test": "dev.tsv"},
+            "how_to_get": "",
+            "max_seq_length": 16,
+            "evaluation_tokens": 64,
+        }
+        data = data_of(Words, TokenNumbers, settings)
+        data.setup()
+        return data
+
+    return build
+
+
+def test_numbers_come_from_the_column_and_a_word_may_have_none(make: Any) -> None:
+    data = make()
+    expected = [0.5, 3, np.nan, 0.25, 4, np.nan, np.nan]
+    np.testing.assert_array_equal(data.train.labels, np.array(expected, np.float32))
+    assert data.train.sequences.num_targets.tolist() == [2, 2, 0]
+    batches = list(TrainingBatches(data, range(data.total_steps), 0, 1))
+    assert sorted(batch["global_targets"] for batch in batches) in ([1, 4], [2, 2])
+    preview = data.preview()
+    assert preview.train.labels == ["0.5", "3", "0.25", "4"] and preview.predicts_numbers
+
+
+def test_the_loss_and_the_scores_are_those_of_the_words_with_a_number(
+    make: Any, tiny_module: Any
+) -> None:
+    data = make()
+    module = tiny_module(
+        lambda **training: module_of(data.unit, data.target, **training),
+        {"vocab_size": TOKENIZER.vocab_size},
+        validation=data.validation,
+        metric="validation/mae",
+    ).eval()
+    rows = data.train_sequences
+    index = np.arange(3)
+    from clozelab.tasks.batches import make_batch
+
+    batch = make_batch(rows, index, {})
+    logits = module.logits(batch)
+    assert logits.shape == (7, 1)
+    # One word after the other, in plain numbers.
+    expected = 0.0
+    for logit, label in zip(logits[:, 0].tolist(), batch["labels"].tolist(), strict=True):
+        if not np.isnan(label):
+            expected += (logit - label) ** 2
+    assert module.loss(logits, batch).item() == pytest.approx(expected, rel=1e-5)
+    module.loss(logits, batch).backward()
+    assert module.classifier.weight.grad.isfinite().all()
+    with torch.no_grad():
+        for evaluation in data.val_dataloader():
+            module.validation_step(evaluation, 0)
+    module.on_validation_epoch_end()
+    best = module.require_best()
+    predicted, labels = [], []
+    for record in best.predictions:
+        for number, label in zip(record["prediction"], record["label"], strict=True):
+            if label is not None:
+                predicted.append(number)
+                labels.append(label)
+    assert labels == [1, 3, 2, 0.5]
+    scores = best.scores
+    assert scores["validation/mae"] == pytest.approx(
+        mean_absolute_error(labels, predicted), abs=1e-5
+    )
+    rank = stats.spearmanr(predicted, labels).statistic
+    assert scores["validation/spearman"] == pytest.approx(rank, abs=1e-6)
+
+
+def test_the_simple_rules_are_means(make: Any) -> None:
+    """Over all of training, and over the occurrences of a word, whatever its case."""
+    data = make()
+    mean = np.mean([0.5, 3, 0.25, 4])
+    labels = [1, 3, 2, 0.5]
+    found = data.compute_baselines()
+    assert found[MEAN]["mae"] == pytest.approx(mean_absolute_error(labels, [mean] * 4))
+    # the: 0.5; cat: the mean of 3 and 4; dog has none; a: 0.25
+    own = [0.5, 3.5, mean, 0.25]
+    assert found[WORD_MEANS]["mae"] == pytest.approx(mean_absolute_error(labels, own))
+    rank = stats.spearmanr(own, labels).statistic
+    assert found[WORD_MEANS]["spearman"] == pytest.approx(rank)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        ([[("a", "high")]], r"train.tsv:1: tag 'high' is not a number; this task predicts one"),
+        ([[("a", "_")], [("the", "_")]], r"train.tsv: no word has a number"),
+    ],
+)
+def test_what_is_no_number_is_refused(make: Any, sentences: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(sentences)
+
+
+TASK = """\
+defaults:
+  - format/word_numbers@_here_
+  - _self_
+name: weights
+title: Weights of words
+data:
+  train_file: train.tsv
+  validation_file: dev.tsv
+  test_files: {dev: dev.tsv}
+"""
+
+
+def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -> None:
+    """The lowest mean error is best; a model's numbers stand beside the words of a file."""
+    (tmp_path / "conf/task").mkdir(parents=True)
+    (tmp_path / "conf/task/weights.yaml").write_text(TASK)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/train.tsv").write_text(file_of(SENTENCES * 8))
+    (tmp_path / "data/dev.tsv").write_text(file_of(HELD_OUT))
+    save_encoder(tmp_path / "encoder", TOKENIZER, num_hidden_layers=1, initializer_range=0.1)
+    settings = {
+        "data_dir": tmp_path / "data",
+        "cache_dir": tmp_path / "cache",
+        "encoder": tmp_path / "encoder",
+        "row": "mine",
+        "run_dir": tmp_path / "run",
+        "learning_rate": 3e-3,
+        "epochs": 12,
+        "global_batch_size": 8,
+        "evaluations_per_epoch": 1,
+        "predict_test": "true",
+        "trainer.precision": "32-true",
+        "trainer.progress_bar": "false",
+    }
+    words = [f"{key}={value}" for key, value in settings.items()]
+    command = ["finetune", "--config-dir", str(tmp_path / "conf"), "task=weights", *words]
+    assert main(command) in (0, None)
+    run = json.loads((tmp_path / "run/run.json").read_text())
+    mae = run["scores"]["validation/mae"]
+    assert (mae["unit"], mae["higher_is_better"]) == ("points", False)
+    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    history = [evaluation["validation/mae"] for evaluation in scores["evaluations"]]
+    assert scores["scores"]["validation/mae"] == min(history) < history[0]
+    lines = (tmp_path / "run/test_predictions/dev.conll").read_text().splitlines()
+    records = [
+        json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()
+    ]
+    numbers = [float(line.split("\t")[2]) for line in lines if line]
+    expected = [number for record in records for number in record["prediction"]]
+    np.testing.assert_allclose(numbers, expected, rtol=1e-3, atol=1e-4)
