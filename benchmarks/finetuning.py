@@ -89,7 +89,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     import numpy as np
 
     from clozelab.readers.squad import read_squad
-    from clozelab.tasks.classes import Classes
+    from clozelab.tasks.classes import ClassTarget
     from clozelab.tasks.passages import WindowSettings, build_features
     from clozelab.tasks.sequences import encode_examples, subset
     from clozelab.tasks.tables import TableFormat
@@ -109,7 +109,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     examples = read.select(subset(len(read), MAX_EXAMPLES))
     texts = [list(part) for part in zip(*examples.texts, strict=True)]
     return encode_examples(tokenizer, *texts, max_seq_length=length), {
-        "labels": examples.label_values(Classes(["0", "1"]))
+        "labels": examples.label_values(ClassTarget(["0", "1"]))
     }
 
 

@@ -8,18 +8,18 @@ from typing import Any
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.modules.finetuning import FineTuning
 from clozelab.targets import parameters_of
-from clozelab.tasks.choices import Choices
-from clozelab.tasks.classes import Classes, class_or_number
-from clozelab.tasks.contrast import Contrast
-from clozelab.tasks.features import WordFeatures
-from clozelab.tasks.numbers import Numbers
-from clozelab.tasks.passages import Passages
-from clozelab.tasks.right_choice import RightChoice
-from clozelab.tasks.similarity import Cosine, VectorClasses, similarity
-from clozelab.tasks.spans import Spans
-from clozelab.tasks.tags import Tags
-from clozelab.tasks.texts import Texts, TextVectors
-from clozelab.tasks.words import Words
+from clozelab.tasks.choices import ChoiceUnit
+from clozelab.tasks.classes import ClassTarget, class_or_number
+from clozelab.tasks.contrast import ContrastTarget
+from clozelab.tasks.features import FeatureUnit
+from clozelab.tasks.numbers import NumberTarget
+from clozelab.tasks.passages import PassageUnit
+from clozelab.tasks.right_choice import ChoiceTarget
+from clozelab.tasks.similarity import CosineTarget, VectorClassTarget, similarity
+from clozelab.tasks.spans import SpanTarget
+from clozelab.tasks.tags import TagTarget
+from clozelab.tasks.texts import TextUnit, VectorUnit
+from clozelab.tasks.words import WordUnit
 
 TEXTS = {"text_columns": ["text"], "label_column": "label"}
 PAIRS = {"text_columns": ["first", "second"], "label_column": "label", "pairs": "apart"}
@@ -45,32 +45,34 @@ def labelled_data(**settings: Any) -> FinetuningDataModule:
     metrics = ["spearman" if settings.get("numeric_labels") else "accuracy"]
     settings = {"metrics": metrics, "number_range": None, "pooling": "mean"} | settings
     if settings.get("pairs") == "apart":
-        return data_of(TextVectors, similarity, settings)
+        return data_of(VectorUnit, similarity, settings)
     del settings["pooling"]
-    return data_of(Texts, class_or_number, settings)
+    return data_of(TextUnit, class_or_number, settings)
 
 
 def contrastive_data(**settings: Any) -> FinetuningDataModule:
     defaults = {"metrics": ["spearman"], "number_range": [0, 5], "pooling": "mean"}
     return data_of(
-        TextVectors, Contrast, {**defaults, "temperature": 0.05, "dropout": None, **settings}
+        VectorUnit, ContrastTarget, {**defaults, "temperature": 0.05, "dropout": None, **settings}
     )
 
 
 def choice_data(**settings: Any) -> FinetuningDataModule:
-    return data_of(Choices, RightChoice, {"metrics": ["accuracy"], **settings})
+    return data_of(ChoiceUnit, ChoiceTarget, {"metrics": ["accuracy"], **settings})
 
 
 def squad_data(**settings: Any) -> FinetuningDataModule:
-    return data_of(Passages, Spans, {"n_best_size": 20, "max_answer_length": 30, **settings})
+    return data_of(
+        PassageUnit, SpanTarget, {"n_best_size": 20, "max_answer_length": 30, **settings}
+    )
 
 
 def tag_data(**settings: Any) -> FinetuningDataModule:
-    return data_of(Words, Tags, settings)
+    return data_of(WordUnit, TagTarget, settings)
 
 
 def feature_data(**settings: Any) -> FinetuningDataModule:
-    return data_of(WordFeatures, Tags, settings)
+    return data_of(FeatureUnit, TagTarget, settings)
 
 
 def module_of(unit: Any, target: Any, **training: Any) -> FineTuning:
@@ -83,10 +85,10 @@ def classification(
     """Of texts; of numbers where there are no names."""
     target: Any
     if names:
-        target = Classes(labels=names, metrics=metrics)
+        target = ClassTarget(labels=names, metrics=metrics)
     else:
-        target = Numbers(metrics=metrics, number_range=number_range)
-    return module_of(Texts(**TEXTS), target, **training)
+        target = NumberTarget(metrics=metrics, number_range=number_range)
+    return module_of(TextUnit(**TEXTS), target, **training)
 
 
 def siamese(
@@ -94,10 +96,10 @@ def siamese(
 ) -> FineTuning:
     target: Any
     if names:
-        target = VectorClasses(labels=names, metrics=metrics)
+        target = VectorClassTarget(labels=names, metrics=metrics)
     else:
-        target = Cosine(metrics=metrics, number_range=number_range)
-    return module_of(TextVectors(pooling=pooling, **PAIRS), target, **training)
+        target = CosineTarget(metrics=metrics, number_range=number_range)
+    return module_of(VectorUnit(pooling=pooling, **PAIRS), target, **training)
 
 
 def contrastive(
@@ -109,7 +111,7 @@ def contrastive(
     number_range: Any = None,
     **training: Any,
 ) -> FineTuning:
-    target = Contrast(
+    target = ContrastTarget(
         temperature=temperature,
         dropout=dropout,
         numeric_labels=True,
@@ -118,13 +120,13 @@ def contrastive(
         labels=None,
         positive_label=None,
     )
-    unit = TextVectors(pooling=pooling, train_columns=["first", "second"], **PAIRS)
+    unit = VectorUnit(pooling=pooling, train_columns=["first", "second"], **PAIRS)
     return module_of(unit, target, **training)
 
 
 def multiple_choice(*, num_choices: int = 4, metrics: Any, **training: Any) -> FineTuning:
     columns = [f"ending{number}" for number in range(num_choices)]
-    unit = Choices(
+    unit = ChoiceUnit(
         published_train_examples=None,
         folds=None,
         held_out_fold=None,
@@ -135,14 +137,14 @@ def multiple_choice(*, num_choices: int = 4, metrics: Any, **training: Any) -> F
         ending_columns=columns,
         label_column="label",
     )
-    return module_of(unit, RightChoice(ending_columns=columns, metrics=metrics), **training)
+    return module_of(unit, ChoiceTarget(ending_columns=columns, metrics=metrics), **training)
 
 
 def span_extraction(
     *, n_best_size: int, max_answer_length: int, with_unanswerable: bool, **training: Any
 ) -> FineTuning:
-    unit = Passages(with_unanswerable=with_unanswerable, doc_stride=8, max_query_length=8)
-    target = Spans(
+    unit = PassageUnit(with_unanswerable=with_unanswerable, doc_stride=8, max_query_length=8)
+    target = SpanTarget(
         n_best_size=n_best_size,
         max_answer_length=max_answer_length,
         with_unanswerable=with_unanswerable,
@@ -151,11 +153,11 @@ def span_extraction(
 
 
 def tagging(*, names: Any, entity_tags: bool = True, **training: Any) -> FineTuning:
-    return module_of(Words(**WORDS), Tags(entity_tags=entity_tags).named(names), **training)
+    return module_of(WordUnit(**WORDS), TagTarget(entity_tags=entity_tags).named(names), **training)
 
 
 def feature_tagging(
     *, names: Any, features: str, entity_tags: bool = False, **training: Any
 ) -> FineTuning:
-    unit = WordFeatures(features=features, **WORDS)
-    return module_of(unit, Tags(entity_tags=entity_tags).named(names), **training)
+    unit = FeatureUnit(features=features, **WORDS)
+    return module_of(unit, TagTarget(entity_tags=entity_tags).named(names), **training)

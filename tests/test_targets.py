@@ -170,24 +170,17 @@ def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, k
         check_targets(values)
 
 
-def test_what_a_module_fixes_is_not_taken_from_the_configuration() -> None:
-    for task, key, reason in (
-        ("swag", "number_range", "task.module.number_range: the module sets this itself; there"),
-        (
-            "ner_conll2003",
-            "input_size",
-            "task.module.input_size: the module sets this itself; there are",
-        ),
-        (
-            "ner_features_conll2003",
-            "input_size",
-            "task.module.input_size: the module sets this itself; there are",
-        ),
+def test_a_setting_is_taken_by_a_part_of_its_task() -> None:
+    """The same key is a setting of one task, and of another one a mistake."""
+    check_targets(sweep.compose("finetune", ["task=stsb", "task.module.number_range=[0,5]"]).values)
+    for words, reason in (
+        (["task=swag", "+task.module.number_range=3"], "task.module.number_range: no part of"),
+        (["task=ner_conll2003", "+task.data.pairs=joint"], "task.data.pairs: no part of this task"),
+        (["task=swag", "~task.data.context_column"], "task.data.context_column is missing"),
+        (["task=squad_v1", "task.module.n_best_size=20%"], "task.module.n_best_size is the text"),
     ):
         with refuses(reason):
-            check_targets(
-                sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"]).values
-            )
+            check_targets(sweep.compose("finetune", words).values)
 
 
 @pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))

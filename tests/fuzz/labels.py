@@ -107,6 +107,10 @@ def labels_of(run: Path) -> list[Any]:
     return [row["label"] for row in predictions(run)]
 
 
+def logits_of(run: Path) -> list[Any]:
+    return [row["logits"] for row in predictions(run)]
+
+
 def learnt_as(run: Path, twin: Path) -> None:
     check(weights(run) == weights(twin), "the weights are not those of the clean twin")
 
@@ -160,8 +164,7 @@ def is_labelled_as(run: Path, train: Sequence[Row], validation: Sequence[Row]) -
     equal(labels_of(run), [label for _, label in validation], "labels that it is scored by")
     twin = labelled_twin(tuple(train), tuple(validation))
     learnt_as(run, twin)
-    logits = [[row["logits"] for row in predictions(place)] for place in (run, twin)]
-    equal(logits[0], logits[1], "logits")
+    equal(logits_of(run), logits_of(twin), "logits")
 
 
 def table(

@@ -111,6 +111,8 @@ file_case("lines packed by gzip", EITHER, gzip.compress(LINES.encode()), ".txt.g
 line_case("an empty file", REFUSED, "", None)
 blank = LINES.replace(f"{TEXTS[1]}\n", f"{TEXTS[1]}\n\n")
 line_case("a blank one among them", READ, blank, MARKED)
+at_the_end = [*TEXTS, None, None]
+line_case("two blank ones at the end", READ, LINES + "\n\n", at_the_end)
 separators = LINES.replace(" film", "\u2028\x85\f\x0bfilm")
 line_case("U+2028, U+0085, form feeds and vertical tabs inside", READ, separators)
 without_second = [TEXTS[0], None, *TEXTS[2:]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ CHARACTERS: dict[str, tuple[str, str | None]] = {
     "line breaks and tabs inside a text": ("the cat\r\n\tsat", "the cat sat"),
 }
 for _oddity, (_text, _read) in CHARACTERS.items():
-    object_case(_oddity, READ, lambda text=_text: with_odd(text), with_odd(_read))  # type: ignore[misc]
+    object_case(_oddity, READ, partial(with_odd, _text), with_odd(_read))
 
 
 @CASES.add("predict", READ)

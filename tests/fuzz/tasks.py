@@ -304,7 +304,9 @@ def conll_odd_words(place: Path) -> None:
     word
     """
     odd = {"sat": "\u200b", "on": "a\u00a0b", ".": "😀"}
-    sentences = [([odd.get(word, word) for word in words], tags) for words, tags in TAGGED]
+    sentences = []
+    for words, tags in TAGGED:
+        sentences.append(([odd.get(word, word) for word in words], tags))
     text = columns(sentences)
     run = tag_run(place, text, ".txt", text, ["max_unknown_share=1.0"])
     equal(tagged_of(run), sentences, "words and tags")

@@ -107,8 +107,10 @@ def without(*parts: str) -> Change:
     """No tensor whose name has one of the parts."""
 
     def change(tensors: Tensors) -> Tensors:
-        names = [name for name in tensors if not any(part in name for part in parts)]
-        return {name: tensors[name] for name in names}
+        kept = dict(tensors)
+        for part in parts:
+            kept = {name: tensor for name, tensor in kept.items() if part not in name}
+        return kept
 
     return lambda folder: reweight(folder, change)
 

@@ -13,8 +13,8 @@ import pytest
 
 from clozelab.metrics import glue
 from clozelab.metrics.glue import TEST_SETS, file_problems, placeholder, write_submission
-from clozelab.tasks.classes import Classes
-from clozelab.tasks.numbers import Numbers, are_one_number
+from clozelab.tasks.classes import ClassTarget
+from clozelab.tasks.numbers import NumberTarget, are_one_number
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.unit import Split
 
@@ -69,7 +69,7 @@ def test_constant_predictions_have_no_correlation(name: str) -> None:
 
 def test_majority_baseline_and_collapse() -> None:
     labels = [1, 1, 0, 1]
-    target = Classes(labels=["no", "yes"], metrics=["accuracy", "matthews"])
+    target = ClassTarget(labels=["no", "yes"], metrics=["accuracy", "matthews"])
     no_ids = np.zeros(0, np.int32)
     nothing = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     split = Split(sequences=nothing, ids=np.arange(4).astype(str), labels=np.array(labels))
@@ -107,10 +107,10 @@ def test_several_classes_that_are_hardly_ever_given() -> None:
 
 
 def test_scores_fit_the_kind_of_task() -> None:
-    Classes(metrics=["accuracy", "f1"])
-    Numbers(metrics=["pearson", "spearman"])
+    ClassTarget(metrics=["accuracy", "f1"])
+    NumberTarget(metrics=["pearson", "spearman"])
     with pytest.raises(ValueError, match=r"\['accuracy'\] do not fit a task that predicts a"):
-        Numbers(metrics=["spearman", "accuracy"])
+        NumberTarget(metrics=["spearman", "accuracy"])
     labels = np.array([0.0, 5.0])
     assert are_one_number(np.array([2.50001, 2.50002]), labels)
     assert not are_one_number(np.array([2.5, 2.6]), labels)

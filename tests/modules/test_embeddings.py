@@ -21,7 +21,7 @@ from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import read_model, sentence_vectors, write_model
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.sequences import GroupedSequences, encode_examples
-from clozelab.tasks.texts import TextSplit, TextVectors
+from clozelab.tasks.texts import TextSplit, VectorUnit
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 PAIRS = [("a b c d", "a b"), ("q", "r s t u v"), ("x y", "x z y"), ("m n o", "m n o")]
@@ -174,4 +174,4 @@ def test_what_would_be_another_number_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
         make(True, head="bilstm")
     with pytest.raises(ValueError, match="pooling='max' is unknown; known: auto, mean, cls"):
-        TextVectors(pooling="max", **parts.PAIRS)
+        VectorUnit(pooling="max", **parts.PAIRS)

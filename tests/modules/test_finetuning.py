@@ -17,12 +17,12 @@ from torch import Tensor
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Evaluation, FineTuning
-from clozelab.tasks.numbers import Numbers
-from clozelab.tasks.texts import Texts
+from clozelab.tasks.numbers import NumberTarget
+from clozelab.tasks.texts import TextUnit
 from clozelab.training.guards import DivergedError
 
 
-class Score(Numbers):
+class Score(NumberTarget):
     """A target that has one score."""
 
     metrics = (Metric.share("score"),)
@@ -62,7 +62,7 @@ def module(tiny_config: Callable[..., Any]) -> Constant:
     nothing: Any = SimpleNamespace(extra={})
     module = Constant(
         encoder=Encoder(config),
-        unit=Texts(**TEXTS),
+        unit=TextUnit(**TEXTS),
         target=Score(),
         validation=nothing,
         head="linear",

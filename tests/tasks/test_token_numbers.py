@@ -22,8 +22,8 @@ from clozelab.datamodules.finetuning import (
     TrainingBatches,
     TrainingPlan,
 )
-from clozelab.tasks.token_numbers import MEAN, WORD_MEANS, TokenNumbers
-from clozelab.tasks.words import Words
+from clozelab.tasks.token_numbers import MEAN, WORD_MEANS, TokenNumberTarget
+from clozelab.tasks.words import WordUnit
 
 SENTENCES = [
     [("the", "0.5"), ("cat", "3"), ("sat", "_")],
@@ -58,7 +58,7 @@ def make(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
             "max_seq_length": 16,
             "evaluation_tokens": 64,
         }
-        data = data_of(Words, TokenNumbers, settings)
+        data = data_of(WordUnit, TokenNumberTarget, settings)
         data.setup()
         return data
 

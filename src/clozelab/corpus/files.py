@@ -270,11 +270,11 @@ def source_files(source: CorpusSource, data_dir: str | Path) -> tuple[dict[str, 
     paths, num_left_out = matching_files(source.path, data_dir)
     if not paths:
         location = resolve_path(source.path, data_dir).absolute()
-        others = ""
+        advice = ""
         if num_left_out:
-            others = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
+            advice = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
         raise ValueError(
-            f"source {source.name}: no text files at {location}, nor from here{others}\n"
+            f"source {source.name}: no text files at {location}, nor from here{advice}\n"
             f"{HOW_TO_GET}"
         )
     return paths, num_left_out

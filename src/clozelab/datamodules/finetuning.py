@@ -47,7 +47,7 @@ from clozelab.tasks.preview import Preview, TaskPreview
 from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
 from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import EncoderSource, Source, Split, Unit, Workshop
+from clozelab.tasks.unit import EncoderSource, Split, SplitSource, Unit, Workshop
 from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
@@ -453,7 +453,7 @@ class FinetuningDataModule(LightningDataModule):
             self.target = self.target.named(facts["names"])
         del facts["names"]
         read_anew = partial(self.examples_in_use, path, role)
-        source = Source(path, role, key, partial(self._used, read, role), read_anew)
+        source = SplitSource(path, role, key, partial(self._used, read, role), read_anew)
         return self.unit.split(arrays, facts, source)
 
     def _used(self, read: Callable[[], Any], role: str) -> Any:

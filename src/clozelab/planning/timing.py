@@ -45,9 +45,9 @@ from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
 from clozelab.tasks.batches import Batch
-from clozelab.tasks.classes import Classes
+from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.sequences import TokenSequences, offsets_of
-from clozelab.tasks.texts import Texts, TextSplit
+from clozelab.tasks.texts import TextSplit, TextUnit
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
@@ -423,12 +423,12 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     no_ids = np.zeros(0, dtype=np.int32)
     no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     nothing = TextSplit(sequences=no_sequences, ids=np.zeros(0, np.str_), labels=np.zeros(0))
-    unit = Texts(text_columns=["text"], label_column="label")
+    unit = TextUnit(text_columns=["text"], label_column="label")
     encoder = Encoder(config)
     module = FineTuning(
         encoder=encoder,
         unit=unit,
-        target=Classes(labels=["no", "yes"]),
+        target=ClassTarget(labels=["no", "yes"]),
         head=request["head"],
         validation=nothing,
         bilstm_num_layers=1,

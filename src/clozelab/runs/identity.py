@@ -25,31 +25,31 @@ SEED_KEYS = ("seed", "pretrain_seed")
 
 OF_LABELS = "clozelab.datamodules.labelled.LabelledDataModule"
 ADDRESSES_BEFORE: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("texts.Texts", "classes.class_or_number"): (
+    ("texts.TextUnit", "classes.class_or_number"): (
         OF_LABELS,
         "clozelab.modules.classification.SequenceClassification",
     ),
-    ("texts.TextVectors", "similarity.similarity"): (
+    ("texts.VectorUnit", "similarity.similarity"): (
         OF_LABELS,
         "clozelab.modules.embeddings.SiameseEncoder",
     ),
-    ("texts.TextVectors", "contrast.Contrast"): (
+    ("texts.VectorUnit", "contrast.ContrastTarget"): (
         "clozelab.datamodules.contrastive.ContrastiveDataModule",
         "clozelab.modules.embeddings.ContrastiveEncoder",
     ),
-    ("choices.Choices", "right_choice.RightChoice"): (
+    ("choices.ChoiceUnit", "right_choice.ChoiceTarget"): (
         "clozelab.datamodules.choices.ChoiceDataModule",
         "clozelab.modules.classification.MultipleChoice",
     ),
-    ("passages.Passages", "spans.Spans"): (
+    ("passages.PassageUnit", "spans.SpanTarget"): (
         "clozelab.datamodules.squad.SquadDataModule",
         "clozelab.modules.spans.SpanExtraction",
     ),
-    ("words.Words", "tags.Tags"): (
+    ("words.WordUnit", "tags.TagTarget"): (
         "clozelab.datamodules.tags.TagDataModule",
         "clozelab.modules.tags.TokenClassification",
     ),
-    ("features.WordFeatures", "tags.Tags"): (
+    ("features.FeatureUnit", "tags.TagTarget"): (
         "clozelab.datamodules.features.FeatureDataModule",
         "clozelab.modules.tags.FeatureBased",
     ),

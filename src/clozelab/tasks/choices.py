@@ -35,7 +35,7 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextSplit, sequence_states
-from clozelab.tasks.unit import Model, Source, Unit, Workshop
+from clozelab.tasks.unit import SplitSource, TaskModel, Unit, Workshop
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def fold_of(context: str, num_folds: int) -> int:
     return int.from_bytes(digest[:8]) % num_folds
 
 
-class Choices(Unit):
+class ChoiceUnit(Unit):
     """A context and its endings; the batch size counts examples.
 
     Args: as conf/task/format/swag.yaml says of each.
@@ -195,7 +195,7 @@ class Choices(Unit):
         counts["empty_texts"] = sum(not text.strip() for text in texts)
         return sequences.arrays(), counts
 
-    def split(self, arrays: Arrays, facts: Facts, source: Source) -> TextSplit:
+    def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> TextSplit:
         read = source.read  # the source holds the examples themselves, too
         return TextSplit(
             sequences=TokenSequences.of(arrays),
@@ -211,7 +211,7 @@ class Choices(Unit):
 
     # The model
 
-    def states(self, model: Model, batch: Batch) -> Tensor:
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B * K, H]."""
         hidden = model.encode(batch)
         has_bilstm = model.bilstm is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines
 from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
-from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
@@ -48,9 +49,9 @@ def class_or_number(
     Args: as conf/task/format/labelled.yaml says of each.
     """
     if not numeric_labels:
-        return Classes(labels=labels, positive_label=positive_label, metrics=metrics)
+        return ClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
     refuse_class_of_numbers(positive_label)
-    numbers = Numbers(metrics=metrics, number_range=number_range)
+    numbers = NumberTarget(metrics=metrics, number_range=number_range)
     numbers.configured_names = configured_labels(labels)
     return numbers
 
@@ -74,7 +75,7 @@ def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
     return names
 
 
-class Classes(Target):
+class ClassTarget(Target):
     """One of some classes; encoded it is an index [N].
 
     F1 is of the positive label. Where none is given, that is the latter of the classes 0 and 1, or
@@ -221,7 +222,7 @@ class Classes(Target):
             text_pairs(train.texts),
             self.encode(train.labels),
             # All sets are guessed at once, behind each other: the words are learnt once.
-            [pair for examples in validation.values() for pair in text_pairs(examples.texts)],
+            text_pairs(chain.from_iterable(examples.texts for examples in validation.values())),
             len(self.names),
         )
         metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]

@@ -26,14 +26,14 @@ from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores, words_of
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import configured_labels
-from clozelab.tasks.similarity import Cosine
-from clozelab.tasks.texts import TextVectors
+from clozelab.tasks.similarity import CosineTarget
+from clozelab.tasks.texts import VectorUnit
 from clozelab.tasks.unit import Split, Unit
 
 COMMON = "share of common words"
 
 
-class Contrast(Cosine):
+class ContrastTarget(CosineTarget):
     """Cross-entropy of which text of the batch belongs to each; validation is of cosines.
 
     Args:
@@ -69,7 +69,7 @@ class Contrast(Cosine):
 
     def check_encoder(self, config: EncoderConfig, unit: Unit) -> None:
         """ValueError where a text belongs to itself, and nothing makes two vectors of it."""
-        assert isinstance(unit, TextVectors) and unit.train_layout is not None
+        assert isinstance(unit, VectorUnit) and unit.train_layout is not None
         first, second = unit.train_layout.text_columns[:2]
         dropout = self.dropout
         if dropout is None:

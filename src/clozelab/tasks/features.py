@@ -28,7 +28,7 @@ from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
 from clozelab.tasks.unit import Workshop
-from clozelab.tasks.words import TaggedSequences, Words, WordSplit
+from clozelab.tasks.words import TaggedSequences, WordSplit, WordUnit
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class FeatureSequences(Sequences):
         }
 
 
-class WordFeatures(Words):
+class FeatureUnit(WordUnit):
     """Words, each as some layers of a frozen encoder (table 7): a BiLSTM reads a sentence of them.
 
     Unusual: the encoder is there for its shape and for saving the model; training and evaluation

@@ -40,7 +40,7 @@ from clozelab.tasks.sequences import (
     window_ranges,
 )
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Model, Source, Split, Unit, Workshop
+from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class PassageSplit(Split):
         }
 
 
-class Passages(Unit):
+class PassageUnit(Unit):
     """Questions and passages, as conf/task/squad_v1.yaml says.
 
     `max_train_examples` counts questions, a batch counts windows. A question without an answer is
@@ -401,7 +401,7 @@ class Passages(Unit):
         features, counts = build_features(examples, tokenizer, self.settings)
         return features.to_arrays(), dict(Counter(examples.counts) + counts)
 
-    def split(self, arrays: Arrays, facts: Facts, source: Source) -> PassageSplit:
+    def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> PassageSplit:
         examples = SquadExamples()
         if source.role != "training":
             examples = source.examples()
@@ -419,7 +419,7 @@ class Passages(Unit):
 
     # The model
 
-    def states(self, model: Model, batch: Batch) -> Tensor:
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[T, H]."""
         return model.encode(batch)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clozelab.metrics import glue
 from clozelab.tasks.baselines import BAG, Scores, guess_choices
 from clozelab.tasks.batches import Batch, in_fp32
-from clozelab.tasks.classes import Classes
+from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.labels import warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files
@@ -24,8 +24,8 @@ from clozelab.tasks.unit import Split
 from clozelab.text.plain import JsonObject
 
 
-class RightChoice(Classes):
-    """The number of the right one of `ending_columns`; `metrics` as Classes has them."""
+class ChoiceTarget(ClassTarget):
+    """The number of the right one of `ending_columns`; `metrics` as ClassTarget has them."""
 
     # The first is drawn and dropped: the second's weights are what results are known for.
     head_kinds = ("classification", "choices")
@@ -34,7 +34,7 @@ class RightChoice(Classes):
         endings = [str(number) for number in range(len(ending_columns))]
         super().__init__(labels=endings, metrics=metrics)
 
-    def of_model(self, names: Sequence[str]) -> RightChoice:
+    def of_model(self, names: Sequence[str]) -> ChoiceTarget:
         return self
 
     def check_training(self, path: Path, split: Split, column_key: str) -> None:

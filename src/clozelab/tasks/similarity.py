@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.tasks.batches import Batch, in_fp32
-from clozelab.tasks.classes import Classes, configured_labels, refuse_class_of_numbers
-from clozelab.tasks.numbers import Numbers
+from clozelab.tasks.classes import ClassTarget, configured_labels, refuse_class_of_numbers
+from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Split
 
@@ -37,14 +37,14 @@ def similarity(
     Args: as conf/task/format/labelled.yaml says of each.
     """
     if not numeric_labels:
-        return VectorClasses(labels=labels, positive_label=positive_label, metrics=metrics)
+        return VectorClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
     refuse_class_of_numbers(positive_label)
-    cosine = Cosine(metrics=metrics, number_range=number_range)
+    cosine = CosineTarget(metrics=metrics, number_range=number_range)
     cosine.configured_names = configured_labels(labels)
     return cosine
 
 
-class VectorClasses(Classes):
+class VectorClassTarget(ClassTarget):
     """A class, told from (u, v, |u - v|)."""
 
     head_kinds = ("siamese",)
@@ -56,7 +56,7 @@ class VectorClasses(Classes):
         return in_fp32(head, torch.cat([u, v, (u - v).abs()], dim=1))
 
 
-class Cosine(Numbers):
+class CosineTarget(NumberTarget):
     """The cosine of both vectors; numbers of `number_range` (None: 0 to 1) stand for 0 to 1."""
 
     head_kinds = ()

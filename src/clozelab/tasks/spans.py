@@ -170,7 +170,7 @@ def window_candidates(
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-class Spans(Target):
+class SpanTarget(Target):
     """One start and one end score a token, of SQuAD 1.1 and, `with_unanswerable`, 2.0.
 
     The softmax is over a window's tokens. `n_best_size` and `max_answer_length` (tokens) are of the

@@ -46,7 +46,7 @@ from clozelab.text.plain import JsonObject
 log = logging.getLogger(__name__)
 
 
-class Tags(Target):
+class TagTarget(Target):
     """One of some tags for each word; encoded it is an index [W].
 
     Args:

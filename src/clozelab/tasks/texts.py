@@ -41,7 +41,7 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.splitting import pair_groups
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Model, Source, Split, Unit, Workshop
+from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
 
@@ -78,7 +78,7 @@ class TextSplit(Split):
         return pool_windows(outputs, self.window_offsets, self.pooling)
 
 
-class Texts(Unit):
+class TextUnit(Unit):
     """Single texts, or pairs in one sequence.
 
     Args: as conf/task/format/labelled.yaml says of each.
@@ -211,7 +211,7 @@ class Texts(Unit):
         """The texts of all sequences: [(a, b), (c, d)] are the sequences "a [SEP] b", ..."""
         return [list(column) for column in zip(*examples.texts, strict=True)]
 
-    def split(self, arrays: Arrays, facts: Facts, source: Source) -> TextSplit:
+    def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> TextSplit:
         # An oversampled training file has rows twice, and no prediction carries their names.
         if source.role != "training":
             _refuse_ids_twice(source.path, arrays["ids"], self.layout_of(source.role).id_column)
@@ -231,7 +231,7 @@ class Texts(Unit):
 
     # The model
 
-    def states(self, model: Model, batch: Batch) -> Tensor:
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B, H]."""
         hidden = model.encode(batch)
         has_bilstm = model.bilstm is not None
@@ -240,7 +240,7 @@ class Texts(Unit):
         )
 
 
-class TextVectors(Texts):
+class VectorUnit(TextUnit):
     """Pairs of which each text is a sequence by itself, for sentence embeddings.
 
     Args:
@@ -334,7 +334,7 @@ class TextVectors(Texts):
             targets["text_numbers"] = sequences.content_numbers().reshape(-1, group_size)
         return targets
 
-    def states(self, model: Model, batch: Batch) -> Tensor:
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B, G, H]: the vectors of the G texts of each example."""
         hidden = model.encode(batch)
         vectors = model.encoder.sentence_states(hidden, batch["layout"], self.pooling)

@@ -67,7 +67,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Source:
+class SplitSource:
     """Where a split comes from."""
 
     path: Path
@@ -99,7 +99,7 @@ class Workshop:
     encoder: EncoderSource | None
 
 
-class Model(Protocol):
+class TaskModel(Protocol):
     """What a unit asks of the module that is trained."""
 
     encoder: Encoder
@@ -258,7 +258,7 @@ class Unit(ABC):
         """Arrays of all sequences, and what was unusual about them."""
 
     @abstractmethod
-    def split(self, arrays: Arrays, facts: Facts, source: Source) -> Split:
+    def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> Split:
         """A split of what `encode` and `labels` gave."""
 
     def check_splits(self, splits: Sequence[tuple[Path, Any]], name: str) -> None:
@@ -287,7 +287,7 @@ class Unit(ABC):
         return None
 
     @abstractmethod
-    def states(self, model: Model, batch: Batch) -> Tensor:
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """What an output layer stands on, one row a prediction."""
 
     def outputs(self, batches: Sequence[BatchValues], splits: Sequence[Any]) -> list[np.ndarray]:

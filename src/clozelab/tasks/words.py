@@ -46,7 +46,7 @@ from clozelab.tasks.sequences import (
     ragged_positions,
 )
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Model, Source, Split, Unit
+from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -297,7 +297,7 @@ class WordSplit(Split):
         return [list(values[begin:end]) for begin, end in bounds]
 
 
-class Words(Unit):
+class WordUnit(Unit):
     """Words of sentences; `max_train_examples` counts sentences.
 
     Args: as conf/task/format/conll.yaml says of each.
@@ -391,7 +391,7 @@ class Words(Unit):
         facts: JsonObject = {"has_documents": examples.file.has_documents, **examples.tag_facts}
         return arrays, facts | {name: int(count) for name, count in counts.items() if count}
 
-    def split(self, arrays: Arrays, facts: Facts, source: Source) -> WordSplit:
+    def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> WordSplit:
         sequences = TaggedSequences(
             TokenSequences.of(arrays),
             arrays["word_offsets"],
@@ -412,6 +412,6 @@ class Words(Unit):
 
     # The model
 
-    def states(self, model: Model, batch: Batch) -> Tensor:
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[U, H]."""
         return model.encode(batch).index_select(0, batch["word_slots"])
