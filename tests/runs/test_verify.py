@@ -57,14 +57,6 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
     return folder
 
 
-FIGURES = {
-    r"\d+ of \d+ figures": "N of M figures",
-    r"\d+\.\d+(e-?\d+)?": "FIGURE",
-    r"took \d+ s": "took N s",
-}
-"""Losses differ from machine to machine in their last digits."""
-
-
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` trains in a forked process."""
