@@ -182,6 +182,7 @@ def check_targets(config: PlainMapping, *, signatures: bool = True) -> None:
         signatures: without them nothing is imported, and no key looked at.
     """
     for key_path, node in _nodes(config, ""):
+        # `phases.0.objective.token` may name what `objective.token` may.
         known_targets = allowed().get(WITHOUT_PLACE.sub("", key_path), [])
         for key in NAMING:
             if key in node:
@@ -334,6 +335,7 @@ def _build_part(place: str, part: ReadOnlyJson, task: ReadOnlyJson) -> Any:
     node = dict(part)
     # Its address is checked before the module is imported for its parameters.
     _check_target(place, node["_target_"], allowed()[place])
+    # A setting of the task's `data` or `module` may be an argument of its unit or target.
     for name in parameters_of(locate(node["_target_"])):
         for settings in SETTINGS_OF_TASK:
             if name in task[settings]:

@@ -196,6 +196,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
         # Questions have answers and no classes, whatever a folder calls its two outputs.
         if {"label_column", "tag_column"} & set(task["data"]):
             label_names = label_names_of(cfg, folder)
+        # Scored on another task's files, the names of classes may agree and mean something else.
         trained_on = provenance.get("task", task["name"])
         if trained_on != task["name"]:
             log.warning(
@@ -295,6 +296,7 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
         raise ValueError(
             f"{path}: problem_type is {MULTI_LABEL}, and only one label an example can be scored",
         )
+    # In the order of the model's outputs, which need not be the task's.
     names = named_labels(config, path)
     given = cfg.measure.label_names
     if given:
@@ -319,6 +321,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     if data.target.configured_names != list(names):
         return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
+    # The preview reads texts and labels without tokenising them: this check is cheap.
     labels = sorted(set(data.preview().validation.labels or ()))
     unknown = [label for label in labels if label not in names]
     if not unknown:

@@ -55,6 +55,7 @@ def hardware_of(trainer: TrainerConfig) -> Hardware:
 
     ValueError says what this machine lacks.
     """
+    # Every field of Hardware is a key of `trainer`.
     keys = [field.name for field in fields(Hardware)]
     # These two are settings of the process rather than of a Trainer.
     keys += ["threads", "tf32"]
@@ -119,6 +120,7 @@ def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
 
 def check_trackers(cfg: StageConfig) -> None:
     """Refuse trackers and callbacks whose package is missing or whose settings are wrong."""
+    # Of no run: the constructors refuse wrong settings, and nothing is sent.
     nobody = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
     build_trackers(cfg, nobody)
     # An evaluation has no callbacks to choose.
@@ -177,6 +179,7 @@ def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Lo
     if not cfg.logger:
         return loggers
     job = tracked_job(cfg, run, arm=arm, name=name)
+    # Times of a run that goes on count from its first start.
     began = datetime.fromisoformat(run.content.started).timestamp()
     for label, tracker in build_trackers(cfg, job).items():
         logger = BackgroundLogger(tracker, label, run.dir, began)

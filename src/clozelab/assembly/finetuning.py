@@ -85,6 +85,7 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     """
     check_finetuning(cfg)
     hardware, folder = factory.require_machine_and_encoder(cfg)
+    # From the cheap checks to the slow ones: settings, machine, files, encoder, texts.
     fingerprint = encoder_fingerprint(folder)
     data = build_data(cfg, folder, fingerprint, hardware)
     inputs = {
@@ -154,6 +155,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
     )
     if not is_given(folder, cfg.scale.name):
         return
+    # The recipe of a scale was made for the encoders that are pre-trained at that scale.
     of_scale = []
     for key in ("learning_rate", "epochs", "global_batch_size"):
         value = getattr(cfg.scale.finetune, key)

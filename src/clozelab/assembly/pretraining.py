@@ -79,6 +79,7 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
 
     All that can be wrong is found here, before a run folder is taken.
     """
+    # From the cheap checks to the slow ones: settings, folders, then the corpus.
     hardware = factory.hardware_of(cfg.trainer)
     objectives = build_objectives(cfg)
     check_pretraining(cfg, hardware)
@@ -361,6 +362,7 @@ def corpus_facts(
     `known_loss` too, the best that any model can do. `text` is a digest of the files that were read
     and of how much was held out, whatever they are called and whichever tokenizer cuts them.
     """
+    # Losses that need no model: of frequencies alone and, where it is known, the best possible.
     labels = data.held_out_labels()
     facts: PlainDict = {
         "unigram_loss": unigram_loss(corpus.train, labels),

@@ -68,6 +68,7 @@ def instances_by_step(bound: BoundPhase) -> NDArray[np.int32]:
     size = bound.phase.global_batch_size
     order = np.empty((bound.phase.steps, size), np.int32)
     for step in range(bound.phase.steps):
+        # Places count through all steps of a phase: a pass over the text may end within a step.
         places = np.arange(step * size, (step + 1) * size)
         _, order[step] = instance_indices(bound.seed, len(bound.instances), places)
     return order

@@ -36,6 +36,7 @@ def send(record: Record, logger: str) -> None:
     with factory.recompose_config(record, overrides) as composed:
         cfg = composed.config
         job = job_of_record(cfg, record)
+        # Built in the folder that the run was started in: their paths may be relative to it.
         trackers = factory.build_trackers(cfg, job)
     if not trackers:
         raise ValueError(f"{folder} had no tracker to send to; say logger=mlflow or logger=wandb")

@@ -142,6 +142,8 @@ class FinetuningDataModule(LightningDataModule):
         super().__init__()
         self.inputs = inputs
         self.plan = plan
+        # Training and validation files are looked for at once: a missing one is refused before
+        # anything is read.
         self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
         self.asked_seq_length = max_seq_length
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
@@ -166,6 +168,7 @@ class FinetuningDataModule(LightningDataModule):
         if train_extra is not None:
             self.train_extra_paths = [self.require(file) for file in train_extra]
         unit.check_target(target)
+        # The encoder may take shorter sequences than the task says.
         self.unit = unit.fitted(self.max_seq_length, inputs.name)
         # The classes of a fine-tuned model go before those of the configuration.
         if inputs.label_names is not None:
@@ -237,6 +240,7 @@ class FinetuningDataModule(LightningDataModule):
         examples = self.unit.read(path, role, self.target, strict=strict)
         if self.held_out is None or role == "test" or self.unit.has_folds:
             return examples
+        # Validation is drawn from the training file: by groups of rows, with the classes' shares.
         strata = self.unit.strata(examples, self.target)
         rows = self.rows_of(role, path, self.unit.groups(examples), strata)
         return examples.select(rows)
@@ -261,6 +265,7 @@ class FinetuningDataModule(LightningDataModule):
         if self.held_out is None or role == "test" or path != self.train_path:
             return list(range(len(groups)))
         if strata is None:
+            # A group is drawn as a whole: its rows would tell each other's labels.
             is_held_out = self.held_out.drawn(groups)
         else:
             is_held_out = self.held_out.stratified(groups, strata)
@@ -418,6 +423,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
+        # Training first: it tells the target the classes that all other splits are read with.
         self.train = self._load(self.train_path, "training")
         self.target.check_training(self.train_path, self.train, self.unit.column_key)
         extra_validation = {}
@@ -463,6 +469,7 @@ class FinetuningDataModule(LightningDataModule):
     def _encode(self, read: Callable[[], Any], path: Path, role: str) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = read()
+        # The classes are those of all examples, also of those that the plan leaves out.
         used = self._used(read, role)
         names = list(self.target.names_of(self.unit.label_pool(examples)))
         arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
@@ -528,6 +535,7 @@ class FinetuningDataModule(LightningDataModule):
             "names": list(self.target.names),
             "max_examples": self.limit(role),
         }
+        # Any other value of these would give other arrays, so it has another folder of the cache.
         key = content_key(of_file | of_examples | self._holding_out | self.tokenization)
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
         arrays, facts = cached_arrays(folder, path, partial(build, path, role))
@@ -651,6 +659,7 @@ class FinetuningDataModule(LightningDataModule):
         """Share of [UNK] among the tokens that are not special, of evenly spread sequences."""
         tokenizer = self.inputs.tokenizer
         num_sampled = min(len(sequences), SAMPLED_SEQUENCES)
+        # Evenly spread, since files may be sorted by source or by label.
         sampled = np.linspace(0, len(sequences) - 1, num_sampled).astype(np.int64)
         ids = sequences.gather(sampled)["input_ids"]
         is_special = np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))
@@ -681,6 +690,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def _loader_to_next_evaluation(self) -> Iterable[Batch]:
         step, rank, world_size = loader_position(self.trainer)
+        # After the last evaluation nothing is left to train on: an empty stretch.
         later_evaluations = (mark for mark in self.evaluation_steps if mark > step)
         stop = next(later_evaluations, step)
         batches = TrainingBatches(self, range(step, stop), rank, world_size)
@@ -708,6 +718,7 @@ class TrainingBatches(IterableDataset[Batch]):
         if not data.unit.groups_by_length:
             self.sorting_lengths = np.zeros_like(self.sorting_lengths)
         self.plan = data.plan
+        # Known now, since workers get a copy of this object and not the data module.
         self.places = [data.loader_position(step) for step in steps]
         self.rank = rank
         self.world_size = world_size
@@ -738,6 +749,7 @@ class TrainingBatches(IterableDataset[Batch]):
     def _local_batch(self, epoch: int, index: Ints) -> Batch:
         """This rank's examples of the global batch at `index`."""
         lengths = self.sequences.lengths[index]
+        # One number of every example's index and length: equal runs have equal sums in every batch.
         contents = uniform_u64(self.plan.seed, epoch + 1, "contents", index, lengths)
         local_index = index[self.rank :: self.world_size]
         has_examples = len(local_index) > 0

@@ -114,6 +114,7 @@ class Predictor(ModelRunner):
 
         A mask is the tokenizer's own mask token in the text.
         """
+        # A model without the head is refused before a text is looked at; all acts do so.
         head = self.head("lm", "fill a mask")
         given = self._read(texts, "fill", columns)
         _check_top_k(top_k)
@@ -257,8 +258,10 @@ class Predictor(ModelRunner):
             vectors = self.encoder.sentence_states(hidden, batch["layout"], pooling)
             return batch["example_index"], vectors
 
+        # The states of all layers take memory, and nothing else reads them.
         needs_layers = pooling == "last4" or layer is not None
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
+        # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
         if recipe.normalized:
@@ -298,6 +301,7 @@ class Predictor(ModelRunner):
         encoded = self._encode(given, errors, reads_empty=True)
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
+            # [L + 1, T, H] of the whole stream -> one array for each text.
             states = torch.stack(batch["hidden_states"]).float()
             return states.split(batch["layout"].lengths_list, dim=1)
 
@@ -315,6 +319,7 @@ class Predictor(ModelRunner):
 
         def keep(hidden: Tensor, batch: Batch) -> BatchValues:
             numbers = batch["example_index"]
+            # A copy: a view would keep the states of the whole batch in memory.
             for number, values in zip(numbers.tolist(), by_text(hidden, batch), strict=True):
                 self.refuse_not_finite(values)
                 arrays[number] = values.cpu().numpy().copy()
@@ -351,6 +356,7 @@ class Predictor(ModelRunner):
         layers: list[Tensor] = []  # of the one text that is being read
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
+            # One text a batch (max_tokens=1), so every entry is a layer of this text.
             probabilities = torch.stack(layers)
             layers.clear()
             return [probabilities]
@@ -399,6 +405,7 @@ class Predictor(ModelRunner):
         rules = self.model.provenance.get("answers", {})
         given = self._read(questions, "answer", columns)
         _check_top_k(top_k)
+        # What the caller leaves open is as in training, which the folder says.
         if null_answer is None:
             null_answer = rules.get("with_unanswerable", False)
         settings = NBestSettings(
@@ -444,6 +451,7 @@ class Predictor(ModelRunner):
             if isinstance(item, Unreadable):
                 reasons.append(item.reason)
                 continue
+            # A list of words is joined, so that answers can name places in one text.
             text = item if isinstance(item, str) else " ".join(item)
             sentence_words = Words(text, word_spans(item))
             ids = self.tokenizer.encode_words(sentence_words.strings())[0]
@@ -545,6 +553,7 @@ class Predictor(ModelRunner):
 
     def _merged(self, reasons: Sequence[str | None], results: Sequence[object]) -> list[Any]:
         """A result for each text, `Unanswered` for those with a reason; a warning counts these."""
+        # Results are those of the readable texts alone, in their order.
         remaining = iter(results)
         merged: list[object] = []
         problems = []
@@ -583,6 +592,7 @@ class Predictor(ModelRunner):
 
     def _check_pooling(self, pooling: str, layer: int | None) -> None:
         """ValueError for a pooling or a layer that this encoder does not have."""
+        # Layers count from 0, the embeddings, to `depth`; from the end as Python counts.
         depth = self.encoder.config.num_hidden_layers
         if pooling not in POOLINGS or (pooling == "last4" and (layer is not None or depth < 4)):
             choices = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
