@@ -38,7 +38,7 @@ from clozelab.files.origin import is_given
 from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
-from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
@@ -328,7 +328,7 @@ def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusData
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     module.choose_graphs(job.hardware.cuda_graphs)
     if job.hardware.compiles_pretraining:
-        _compile_encoders(module)
+        module.model.compile_parts(whole=job.hardware.compile == "whole")
     interval_steps = cfg.validation.interval_steps
     trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
     return module, job.data, trainer
@@ -436,15 +436,13 @@ def adapt_to_machine(job: PretrainingJob, run: Run, module: PretrainingModule) -
     sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(job, module)
     phases = zip(data.phases, sizes, strict=True)
     data.phases = [replace(phase, micro_batch_size=size) for phase, size in phases]
-    is_compiled = run.facts.get("compiled", job.hardware.compiles_pretraining)
-    if is_compiled:
-        _compile_encoders(module)
-    run.record(compiled=is_compiled, cuda_graphs=module.cuda_graphs, micro_batch_sizes=sizes)
-
-
-def _compile_encoders(module: PretrainingModule) -> None:
-    for encoder in module.model.encoders:
-        compile_encoder(encoder, dynamic=False)
+    compiled: bool | str = job.hardware.compiles_pretraining
+    if job.hardware.compile == "whole":
+        compiled = "whole"
+    compiled = run.facts.get("compiled", compiled)
+    if compiled:
+        module.model.compile_parts(whole=compiled == "whole")
+    run.record(compiled=compiled, cuda_graphs=module.cuda_graphs, micro_batch_sizes=sizes)
 
 
 def _micro_batch_sizes(job: PretrainingJob, module: PretrainingModule) -> list[int]:

@@ -26,8 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.metrics.metric import NO_UNIT, Metric
 from clozelab.models.cost import parameter_count
-from clozelab.models.encoder import Encoder
+from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.models.heads import VocabularyHead
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import LateNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
@@ -80,6 +81,19 @@ class PretrainingModel(nn.Module):
     def encoders(self) -> list[Encoder]:
         """Those that are trained."""
         return [model.encoder for model in self.named_models.values() if model.is_trained]
+
+    def compile_parts(self, *, whole: bool, **options: object) -> None:
+        """Compiles what is trained: the encoders' layers, or (`whole`) each encoder and its losses.
+
+        One compilation a shape.
+        """
+        for encoder in self.encoders:
+            compile_encoder(encoder, dynamic=False, whole=whole, **options)
+        if not whole:
+            return
+        for module in self.modules():
+            if isinstance(module, VocabularyHead):
+                module.compile_loss(dynamic=False, **options)
 
     def objective_of(self, batch: TorchBatch) -> Objective:
         """The objective of the batch's phase."""
