@@ -187,29 +187,25 @@ def describe_measure(job: EvaluationJob) -> PlainDict:
 
 
 def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModule:
-    """The measure's data module, or its task's; it has looked for its files."""
+    """The data module of the measure, or of its task; its files are there, and not yet read.
+
+    A fine-tuned model is scored by its own classes, under the names that the task's file has.
+    ValueError where files, settings or labels do not fit the model.
+    """
     measure = cfg.measure
     task = measure.task
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
-    label_names = None
-    if measure.module is None and task is not None:
-        # Questions have answers and no classes, whatever a folder calls its two outputs.
-        if {"label_column", "tag_column"} & set(task["data"]):
-            label_names = label_names_of(cfg, folder)
-        # Scored on another task's files, the names of classes may agree and mean something else.
-        trained_on = provenance.get("task", task["name"])
-        if trained_on != task["name"]:
-            log.warning(
-                "%s was fine-tuned on %s: do its classes mean the same on %s?",
-                folder,
-                trained_on,
-                task["name"],
-            )
-    inputs = replace(_task_inputs(cfg, folder, encoder), label_names=label_names)
+    inputs = _task_inputs(cfg, folder, encoder)
     if task is None:
         return build("measure.data", measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
         )
+    label_names = None
+    if measure.module is None:
+        warn_of_other_task(task, folder)
+        # Questions have answers and no classes, whatever a folder calls its two outputs.
+        if {"label_column", "tag_column"} & set(task["data"]):
+            label_names = label_names_of(cfg, folder)
+    inputs = replace(inputs, label_names=label_names)
     if label_names is not None:
         task = with_positive_label(task, cfg, folder)
     plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
@@ -221,7 +217,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
 
 
 def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInputs:
-    """What the measure's data is made from; no labels' names yet."""
+    """What the measure's data is made from; the labels' names are not among it."""
     provenance = folders.read_config_dict(folder).get("clozelab", {})
     code = ""
     if cfg.measure.task:
@@ -246,6 +242,20 @@ def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInp
         corpus=provenance.get("corpus_fingerprint"),
         predicts_next=encoder.config.predicts_next,
     )
+
+
+def warn_of_other_task(task: ReadOnlyJson, folder: Path) -> None:
+    """Warn where a fine-tuned model is scored on a task that it was not trained on."""
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    trained_on = provenance.get("task", task["name"])
+    if trained_on != task["name"]:
+        # The names of classes may agree and mean something else.
+        log.warning(
+            "%s was fine-tuned on %s: do its classes mean the same on %s?",
+            folder,
+            trained_on,
+            task["name"],
+        )
 
 
 def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
