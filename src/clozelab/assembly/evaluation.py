@@ -72,7 +72,7 @@ TRAINING_ARGUMENTS = (
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """What an evaluation works with, once all that can be refused has been looked at."""
+    """What an evaluation works with, once every check has passed."""
 
     cfg: EvaluateConfig
     hardware: Hardware
@@ -174,7 +174,7 @@ def score_of(module: ScoringModule, key: str) -> Score:
 
 
 def describe_measure(job: EvaluationJob) -> PlainDict:
-    """What scores.json says of the measure."""
+    """What scores.json keeps about the measure."""
     measure = job.cfg.measure
     description: PlainDict = {
         "name": measure.name,

@@ -68,7 +68,7 @@ RESULTS_IN_RECORD = (
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """What a fine-tuning works with, once all that can be refused has been looked at."""
+    """What a fine-tuning works with, once every check has passed."""
 
     cfg: FinetuneConfig
     hardware: Hardware
@@ -145,7 +145,7 @@ def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
 
 
 def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
-    """Say how the encoder is trained, and why that is not the scale's recipe for a given one."""
+    """Log how the encoder is trained, and why a given encoder does not take the scale's recipe."""
     log.info(
         "learning rate %g, %d steps (epochs=%g of batches of %d)",
         cfg.learning_rate,
@@ -186,9 +186,9 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
 
 
 def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
-    """What scores.json says of the task.
+    """What scores.json keeps about the task.
 
-    A task that a command line names anew does not keep the title of the file that it began with.
+    A task that gets a new name on the command line does not keep the title of its file.
     """
     task = job.cfg.task
     title = task.title
@@ -326,12 +326,12 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 
 
 def model_facts(job: FinetuneJob) -> PlainDict:
-    """What a model's folder remembers of its fine-tuning."""
+    """What a model's config.json keeps about its fine-tuning."""
     return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
 
 
 def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
-    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    """Module, data and Trainer, for a training from Python; no run folder is claimed."""
     job = prepare(cfg)
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)

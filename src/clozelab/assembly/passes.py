@@ -9,11 +9,11 @@ MOST_PASSES = 40
 
 
 def passes(read: float, text: int) -> tuple[str, bool]:
-    """Say how often a pre-training reads its text; also return whether that is too often.
+    """A sentence about how often a pre-training reads its text, and whether that is too often.
 
     Args:
-        read: tokens that it reads in all.
-        text: tokens of its text.
+        read: tokens of the whole training.
+        text: tokens of the training text.
     """
     sentence = f"{read / text:.1f} passes over {rough(text)} tokens of text"
     if read <= MOST_PASSES * text:

@@ -1,8 +1,7 @@
 """Stage pretrain: one encoder from a prepared corpus.
 
-Micro-batch sizes and compilation are chosen for the machine when a run begins. A run that goes on
-reads them in run.json: the very same kernels and micro-batches, whatever the machine or the cache
-would say today.
+Micro-batch sizes and compilation are chosen for the machine when a run begins. A resumed run takes
+them from run.json. So it goes on with the same kernels and micro-batches.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ HEADLINE = "validation/loss"
 
 @dataclass(frozen=True)
 class PretrainingJob:
-    """What a pre-training works with, once all that can be refused has been looked at."""
+    """What a pre-training works with, once every check has passed."""
 
     cfg: PretrainConfig
     hardware: Hardware
@@ -250,7 +249,7 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
 
 
 def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
-    """Say how often the plan reads the corpus; many passes are a warning."""
+    """Log how often the plan reads the corpus; too many passes are a warning."""
     planned_tokens = 0
     for phase in data.phases:
         planned_tokens += phase.steps * phase.global_batch_size * phase.seq_length
@@ -262,7 +261,7 @@ def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
 
 
 def log_learning_rate(cfg: PretrainConfig) -> None:
-    """Say at which learning rate a given encoder is trained further."""
+    """Log the learning rate with which a given encoder is trained further."""
     encoder = Path(str(cfg.encoder))
     learning_rate = cfg.optimizer.get("learning_rate")
     of_scale = cfg.scale.pretrain.learning_rate
@@ -323,7 +322,7 @@ def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> di
 
 
 def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
-    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    """Module, data and Trainer, for a training from Python; no run folder is claimed."""
     job = prepare(cfg)
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     module.choose_graphs(job.hardware.cuda_graphs)
@@ -397,10 +396,10 @@ def corpus_facts(
 def encoder_provenance(
     cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
 ) -> PlainDict:
-    """What an encoder folder remembers of its making, without secrets, for it is given away.
+    """What an encoder's config.json keeps about its training, without secrets: models are shared.
 
-    `step` is the one after which it was kept (None: the last). It has seen no longer sequences than
-    until then.
+    `step`: the optimizer step after which it was kept (None: the last). Only sequence lengths that
+    were trained on until then are listed.
     """
     # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
     first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)

@@ -1,4 +1,4 @@
-"""The numbers of a run, sent to a tracker that was away while it trained."""
+"""Send the numbers of a run to a tracker that could not be reached while the run trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def send(record: Record, logger: str) -> None:
     """Send one run's numbers to the tracker that `logger` names, or to those that it had.
 
     Raises:
-        ValueError: there is none, or it is still away.
+        ValueError: there is no tracker to send to, or it cannot be reached.
     """
     from clozelab.assembly import factory
     from clozelab.runs.tracked import job_of_record
@@ -57,7 +57,7 @@ def send(record: Record, logger: str) -> None:
 
 
 def final_scores(record: Record) -> PlainDict:
-    """Of a complete run: the scores of a fine-tuning, the facts of a pre-training."""
+    """The scores of a fine-tuning, or the facts of a pre-training; empty until it is complete."""
     path = record.folder / "scores.json"
     if not record.is_complete:
         return {}
@@ -71,7 +71,7 @@ def final_scores(record: Record) -> PlainDict:
 
 
 def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
-    """Send all but what the tracker says it has; returns the number of values sent."""
+    """Send the values that the tracker does not have yet; returns how many were sent."""
     from clozelab.training.background import final_numbers
     from clozelab.training.catching_up import (
         MetricCall,
