@@ -83,7 +83,7 @@ class PretrainingModel(nn.Module):
         return [model.encoder for model in self.named_models.values() if model.is_trained]
 
     def compile_parts(self, *, whole: bool, **options: object) -> None:
-        """Compiles what is trained: the encoders' layers, or (`whole`) each encoder and its losses.
+        """Compiles what is trained: each layer, or (`whole`) all layers in one and the losses.
 
         One compilation a shape; a loss has one for every number of predictions.
         """
