@@ -50,13 +50,11 @@ from clozelab.runs.reuse import kept_steps
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainDict, PlainMapping
-from clozelab.training.callbacks import (
-    KeepEncoders,
-    check_position_growth,
-)
+from clozelab.training.callbacks import KeepEncoders, check_position_growth
+from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
-from clozelab.training.tracking import summarise
+from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
@@ -295,18 +293,19 @@ def train(job: PretrainingJob, run: Run) -> None:
         cfg.checkpoint_interval_steps,
         before_checkpoint=[KeepEncoders(job.steps_to_keep, save)],
     )
-    with factory.trained(
-        cfg,
-        run,
-        job.hardware,
-        module,
-        job.data,
-        job.data.total_steps,
-        validation_interval_steps=cfg.validation.interval_steps,
-        callbacks=callbacks,
-        arm=cfg.arm,
-        name=f"{cfg.arm}/seed-{cfg.seed}",
-    ) as (_, loggers):
+    loggers = factory.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")
+    with tracked(loggers):
+        trainer = factory.make_trainer(
+            cfg,
+            job.hardware,
+            job.data.total_steps,
+            validation_interval_steps=cfg.validation.interval_steps,
+            callbacks=callbacks,
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        # What comes of it is written while the trackers are still open.
         if run.is_leader:
             save()
             facts = module.facts()

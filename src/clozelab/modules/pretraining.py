@@ -108,7 +108,6 @@ class PretrainingModule(TrainingModule):
 
     Args:
         objectives: one a phase, often the same; a batch names its phase by its number.
-        log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop or skip.
         cuda_graphs: replay steps as graphs (modules/graphs.py), on one device; `choose_graphs`
@@ -120,7 +119,6 @@ class PretrainingModule(TrainingModule):
         encoder: Encoder,
         objectives: Sequence[Objective],
         *,
-        log_interval_steps: int,
         matmul_ceiling: float,
         spike: str = "off",
         cuda_graphs: bool = False,
@@ -136,7 +134,6 @@ class PretrainingModule(TrainingModule):
         # Sharded over ranks (FSDP), a rank has a part of each weight until they are gathered.
         self._is_sharded = False
         self._whole_weights: dict[str, Tensor] | None = None
-        self.log_interval_steps = log_interval_steps
         self.matmul_ceiling = matmul_ceiling
         # name -> [sum, count] on the device, since the last log point or validation
         self._train_sums: dict[str, Tensor] = {}

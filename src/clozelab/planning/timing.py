@@ -417,13 +417,19 @@ class MadeUpTask(LightningDataModule):
         all_sequences = slice(0, len(lengths))
         sequences = TokenSequences(ids, offsets_of(lengths), lengths.astype(np.int32))
         labels = np.zeros(len(lengths), dtype=np.int64)
-        # What the loader asks of a task's data module.
+        plan = TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0)
+
+        def loader_position(step: int) -> tuple[int, int, slice]:
+            epoch, batch = divmod(step, MADE_UP_BATCHES)
+            return epoch, batch, all_sequences
+
+        # What TrainingBatches reads of a task's data module.
         self.data: Any = SimpleNamespace(
             train_sequences=sequences,
             train_targets={"labels": labels},
             unit=SimpleNamespace(groups_by_length=True),
-            plan=TrainingPlan(batch_size, 1.0, 1, None, seed=1, num_workers=0),
-            loader_position=lambda step: (*divmod(step, MADE_UP_BATCHES), all_sequences),
+            plan=plan,
+            loader_position=loader_position,
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -447,15 +453,18 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     nothing = TextSplit(sequences=no_sequences, ids=np.zeros(0, np.str_), labels=np.zeros(0))
     unit = TextUnit(text_columns=["text"], label_column="label")
     encoder = Encoder(config)
+    of_head = {
+        "head": request["head"],
+        "bilstm_num_layers": 1,
+        "bilstm_hidden_size": None,
+        "bilstm_dropout_prob": 0.0,
+    }
     module = FineTuning(
         encoder=encoder,
         unit=unit,
         target=ClassTarget(labels=["no", "yes"]),
-        head=request["head"],
+        **of_head,
         validation=nothing,
-        bilstm_num_layers=1,
-        bilstm_hidden_size=None,
-        bilstm_dropout_prob=0.0,
         metric="validation/accuracy",
         keep_best_weights=False,
         **_training_options(request, MADE_UP_STEPS),
