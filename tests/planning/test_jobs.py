@@ -21,9 +21,9 @@ from clozelab.corpus.instances import FullSentences
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
+from clozelab.modules.pretraining import PretrainingModel
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
-from clozelab.planning import timing
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.jobs import (
@@ -373,12 +373,12 @@ def test_the_worker_compiles_what_a_run_compiles(
 ) -> None:
     compiled: list[bool] = []
     monkeypatch.setattr(
-        timing, "compile_encoder", lambda encoder, *, dynamic: compiled.append(dynamic)
+        PretrainingModel, "compile_parts", lambda model, *, whole: compiled.append(whole)
     )
     request = next(demo[0].requests())
     asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
     assert asked["hardware"]["compile"] == asked["hardware"]["cuda_graphs"] == "auto"
-    for choice, expected in (("auto", []), ("true", [False])):
+    for choice, expected in (("auto", []), ("true", [False]), ("whole", [False, True])):
         monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
         pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))
         assert compiled == expected, "on the CPU `auto` compiles nothing"

@@ -210,7 +210,7 @@ def measure_with_killers(folder: str) -> None:
     assert speeds == [GOOD, Speed(0.0, problem="its process was killed"), GOOD], speeds
 
 
-def kill_or_reply(request: Request) -> Speed:
+def kill_or_reply(request: Request, _: bool) -> Speed:
     if request.title == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     return GOOD

@@ -83,9 +83,9 @@ class PretrainingModel(nn.Module):
         return [model.encoder for model in self.named_models.values() if model.is_trained]
 
     def compile_parts(self, *, whole: bool, **options: object) -> None:
-        """Compiles what is trained: the encoders' layers, or (`whole`) each encoder and its losses.
+        """Compiles what is trained: each layer, or (`whole`) all layers in one and the losses.
 
-        One compilation a shape.
+        One compilation a shape; a loss has one for every number of predictions.
         """
         for encoder in self.encoders:
             compile_encoder(encoder, dynamic=False, whole=whole, **options)
@@ -93,7 +93,7 @@ class PretrainingModel(nn.Module):
             return
         for module in self.modules():
             if isinstance(module, VocabularyHead):
-                module.compile_loss(dynamic=False, **options)
+                module.compile_loss(dynamic=True, **options)
 
     def objective_of(self, batch: TorchBatch) -> Objective:
         """The objective of the batch's phase."""
