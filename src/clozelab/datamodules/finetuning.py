@@ -165,7 +165,6 @@ class FinetuningDataModule(LightningDataModule):
         self.train_extra_paths: list[Path] | None = None
         if train_extra is not None:
             self.train_extra_paths = [self.require(file) for file in train_extra]
-        unit.check_target(target)
         self.unit = unit.fitted(self.max_seq_length, inputs.name)
         # The classes of a fine-tuned model go before those of the configuration.
         if inputs.label_names is not None:

@@ -37,6 +37,7 @@ from clozelab.text.plain import JsonObject, ReadOnlyJson
 log = logging.getLogger(__name__)
 
 EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
+ERRORS = ("mark", "raise")  # what becomes of a text that cannot be read
 SHOWN_CHARACTERS = 60  # of a wrong value
 Columns = str | Sequence[str] | None
 

@@ -111,7 +111,7 @@ class FineTuning(TrainingModule):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        check_head(head, unit, target)
+        check_head(head, unit)
         target.check_scores()
         self.metrics = metrics_of(target, validation.extra)
         check_metric(metric, self.metrics)
@@ -438,12 +438,11 @@ class FineTuning(TrainingModule):
         self._loss_steps = 0
 
 
-def check_head(head: str, unit: Unit, target: Target) -> None:
+def check_head(head: str, unit: Unit) -> None:
     """ValueError for a head that does not exist, or that nothing here can stand on."""
     if head not in HEADS:
         raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
     unit.check_head(head)
-    target.check_head(head)
 
 
 def check_metric(key: str, metrics: Sequence[Metric]) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.datamodules.columns import say_on_command_line
+from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import ARRAYS, print_answers, write_answers
-from clozelab.modules.answering import ACTS, ERRORS, MODEL_KEYS, OPTION_KEYS
+from clozelab.modules.answering import ACTS, MODEL_KEYS, OPTION_KEYS
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.formatting import several

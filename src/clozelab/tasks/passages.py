@@ -31,16 +31,14 @@ from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.sequences import (
     Int32s,
     Ints,
-    Sequences,
     TokenSequences,
     assemble,
-    join_sequences,
     offsets_of,
     ragged_positions,
     window_ranges,
 )
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -413,9 +411,6 @@ class PassageUnit(Unit):
             examples=examples,
             **facts,
         )
-
-    def batched(self, splits: Sequence[PassageSplit], role: str, workshop: Workshop) -> Sequences:
-        return join_sequences([split.features.sequences for split in splits])
 
     # The model
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from clozelab.readers.bad_rows import refuse_wrong_file
@@ -59,6 +60,11 @@ class TextExamples:
     @property
     def counts(self) -> dict[str, int]:
         return {"damaged rows": self.num_bad_rows}
+
+    @property
+    def num_empty(self) -> int:
+        """Texts without a character beside blanks."""
+        return sum(not text.strip() for text in chain.from_iterable(self.texts))
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,6 @@ class Target(ABC):
 
     # Settings, before a file is read
 
-    def check_head(self, head: str) -> None:
-        """ValueError for a head that this target cannot stand on."""
-
     def check_encoder(self, config: EncoderConfig, unit: Any) -> None:
         """ValueError for an encoder that would learn nothing from this target."""
 
@@ -89,13 +86,13 @@ class Target(ABC):
 
     def named(self, names: Sequence[str]) -> Self:
         """A copy that knows its classes."""
-        named = copy.copy(self)
-        named.names = list(names)
-        return named
+        return self.renamed(names)
 
     def renamed(self, names: Sequence[str]) -> Self:
         """A copy whose predictions call the classes so."""
-        return self.named(names)
+        renamed = copy.copy(self)
+        renamed.names = list(names)
+        return renamed
 
     def preview_names(self, labels: Sequence[str]) -> Sequence[str] | None:
         """The classes of a training file with these labels; None where there are none."""
@@ -173,9 +170,9 @@ class Target(ABC):
     def evaluate(self, outputs: np.ndarray, split: Any) -> Outcome:
         """Scores and records of a split's outputs."""
 
-    @abstractmethod
     def majority_score(self, name: str, split: Any) -> float | None:
         """What the most frequent answer alone scores; None where that means nothing."""
+        return None
 
     @abstractmethod
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:

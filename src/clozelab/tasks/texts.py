@@ -78,6 +78,22 @@ class TextSplit(Split):
         return pool_windows(outputs, self.window_offsets, self.pooling)
 
 
+def text_split(
+    arrays: Arrays, facts: Facts, source: SplitSource, pooling: str = "mean"
+) -> TextSplit:
+    """A split of what `encode` and `labels` gave."""
+    read = source.read  # the source holds the examples themselves, too
+    return TextSplit(
+        sequences=TokenSequences.of(arrays),
+        ids=arrays["ids"],
+        labels=arrays["labels"],
+        window_offsets=arrays.get("window_offsets"),
+        pooling=pooling,
+        read_texts=lambda: read().texts,
+        **facts,
+    )
+
+
 class TextUnit(Unit):
     """Single texts, or pairs in one sequence.
 
@@ -195,7 +211,7 @@ class TextUnit(Unit):
     def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
         arrays: Arrays = {}
         texts = list(itertools.chain.from_iterable(examples.texts))
-        counts = {"empty_texts": sum(not text.strip() for text in texts)}
+        counts = {"empty_texts": examples.num_empty}
         if self.window_stride is not None:
             sequences, offsets = encode_windows(
                 tokenizer, texts, max_seq_length=self.max_seq_length, stride=self.window_stride
@@ -215,19 +231,7 @@ class TextUnit(Unit):
         # An oversampled training file has rows twice, and no prediction carries their names.
         if source.role != "training":
             _refuse_ids_twice(source.path, arrays["ids"], self.layout_of(source.role).id_column)
-        read = source.read  # the source holds the examples themselves, too
-        return TextSplit(
-            sequences=TokenSequences.of(arrays),
-            ids=arrays["ids"],
-            labels=arrays["labels"],
-            window_offsets=arrays.get("window_offsets"),
-            pooling=self.window_pooling,
-            read_texts=lambda: read().texts,
-            **facts,
-        )
-
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
-        return join_sequences([split.sequences for split in splits])
+        return text_split(arrays, facts, source, pooling=self.window_pooling)
 
     # The model
 

@@ -27,7 +27,7 @@ from clozelab.models.heads import BiLSTM
 from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.preview import Preview
-from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.sequences import Sequences, join_sequences
 from clozelab.tasks.splitting import swapped_hashes, text_hashes
 from clozelab.text.plain import JsonObject
 
@@ -136,9 +136,6 @@ class Unit(ABC):
 
     def check_head(self, head: str) -> None:
         """ValueError for a head that cannot stand on it."""
-
-    def check_target(self, target: Target) -> None:
-        """ValueError for a target that cannot be told from it."""
 
     # Fingerprints, and what a model's folder remembers
 
@@ -266,8 +263,7 @@ class Unit(ABC):
 
     def batched(self, splits: Sequence[Any], role: str, workshop: Workshop) -> Sequences:
         """What batches of some splits, one behind the other, are made of."""
-        (split,) = splits
-        return split.sequences
+        return join_sequences([split.sequences for split in splits])
 
     def targets(self, splits: Sequence[Any]) -> dict[str, np.ndarray]:
         """What a training batch has of each sequence beside its tokens."""

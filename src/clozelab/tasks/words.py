@@ -31,7 +31,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.readers.conll import ColumnFormat, TaggedSentences, read_conll
+from clozelab.readers.conll import (
+    ColumnFormat,
+    TaggedSentences,
+    predicted_lines,
+    read_conll,
+)
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
@@ -45,8 +50,8 @@ from clozelab.tasks.sequences import (
     offsets_of,
     ragged_positions,
 )
-from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit
+from clozelab.tasks.target import Files, Target
+from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -296,6 +301,27 @@ class WordSplit(Split):
         bounds = itertools.pairwise(self.sentence_offsets.tolist())
         return [list(values[begin:end]) for begin, end in bounds]
 
+    def records(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[JsonObject]:
+        """What is kept of each sentence; both are lists of one list a sentence."""
+        words = self.by_sentence(self.words)
+        records = []
+        for number, sentence_id in enumerate(self.ids):
+            records.append(
+                {
+                    "id": str(sentence_id),
+                    "words": words[number],
+                    "prediction": predictions[number],
+                    "label": labels[number],
+                }
+            )
+        return records
+
+    def with_column(self, name: str, cells: Sequence[str]) -> Files:
+        """The split's file with a column of predictions [W], as a file of this name."""
+        assert self.path is not None and self.layout is not None, "it was read from a file"
+        suffix = "conllu" if self.layout.is_conllu else "conll"
+        return {f"{name}.{suffix}": predicted_lines(self.path, self.layout, cells)}
+
 
 class WordUnit(Unit):
     """Words of sentences; `max_train_examples` counts sentences.
@@ -409,6 +435,10 @@ class WordUnit(Unit):
             layout=self.layout,
             **facts,
         )
+
+    def batched(self, splits: Sequence[WordSplit], role: str, workshop: Workshop) -> Sequences:
+        (split,) = splits
+        return split.sequences
 
     # The model
 
