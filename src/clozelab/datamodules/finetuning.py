@@ -242,7 +242,9 @@ class FinetuningDataModule(LightningDataModule):
 
     def examples_in_use(self, path: Path, role: str) -> Any:
         """The same, as many as the plan allows."""
-        examples = self.examples(path, role)
+        return self._in_use(self.examples(path, role), role)
+
+    def _in_use(self, examples: Any, role: str) -> Any:
         return examples.select(subset(len(examples), self.limit(role)))
 
     def rows_of(
@@ -452,17 +454,13 @@ class FinetuningDataModule(LightningDataModule):
             self.target = self.target.named(facts["names"])
         del facts["names"]
         read_anew = partial(self.examples_in_use, path, role)
-        source = SplitSource(path, role, key, partial(self._used, read, role), read_anew)
+        source = SplitSource(path, role, key, lambda: self._in_use(read(), role), read_anew)
         return self.unit.split(arrays, facts, source)
-
-    def _used(self, read: Callable[[], Any], role: str) -> Any:
-        examples = read()
-        return examples.select(subset(len(examples), self.limit(role)))
 
     def _encode(self, read: Callable[[], Any], path: Path, role: str) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = read()
-        used = self._used(read, role)
+        used = self._in_use(examples, role)
         names = list(self.target.names_of(self.unit.label_pool(examples)))
         arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
         arrays["ids"] = np.array(self.unit.ids(used), dtype=np.str_)
@@ -482,15 +480,11 @@ class FinetuningDataModule(LightningDataModule):
             if is_outside is None or not is_outside.any():
                 continue
             # An error names the line, which only reading the file again can tell.
-            examples = self.examples_in_use(path, self._role_of(split))
+            role = "training" if split is self.train else "validation"
+            examples = self.examples_in_use(path, role)
             place = int(is_outside.argmax())
             problem = self.target.refuse_outside(self.unit.flat_labels(examples)[place])
             raise ValueError(f"{path}:{self.unit.line_of(examples, place)}: {problem}")
-
-    def _role_of(self, split: Split) -> str:
-        if split is self.train:
-            return "training"
-        return "validation"
 
     def splits(self) -> list[tuple[str, Path, Split]]:
         """(name, file, split) of training and of all validation files."""

@@ -43,6 +43,7 @@ from clozelab.tasks.sequences import (
     Sequences,
     TokenSequences,
     encode_examples,
+    marked_tokens,
     offsets_of,
     ragged_positions,
 )
@@ -78,12 +79,9 @@ class Questions(Sequences):
         `prediction_index` their place among all that are asked for.
         """
         arrays = self.sequences.gather(index)
-        counts = np.diff(self.offsets)[index]
-        _, numbers = ragged_positions(self.offsets[index], counts)
-        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
-        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
+        numbers, slots = marked_tokens(self.offsets, self.positions, index, arrays["lengths"])
         return arrays | {
-            "prediction_positions": np.repeat(starts, counts) + self.positions[numbers],
+            "prediction_positions": slots,
             "prediction_labels": self.ids[numbers],
             "prediction_index": numbers,
         }

@@ -47,6 +47,7 @@ from clozelab.tasks.sequences import (
     TokenSequences,
     assemble,
     concatenate,
+    marked_tokens,
     offsets_of,
     ragged_positions,
 )
@@ -100,11 +101,9 @@ class TaggedSequences(Sequences):
         split, `labels` their target.
         """
         arrays = self.sequences.gather(index)
-        counts = self.word_offsets[index + 1] - self.word_offsets[index]
-        _, word_index = ragged_positions(self.word_offsets[index], counts)
-        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
-        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
-        word_slots = np.repeat(starts, counts) + self.word_positions[word_index]
+        word_index, word_slots = marked_tokens(
+            self.word_offsets, self.word_positions, index, arrays["lengths"]
+        )
         return arrays | {
             "word_slots": word_slots,
             "word_index": word_index,
