@@ -60,14 +60,14 @@ class TokenNumberTarget(Target):
         return [label for label in labels if label != self.missing]
 
     def check_training(self, path: Path, split: WordSplit, column_key: str) -> None:
-        known = split.labels[~np.isnan(split.labels)]
-        if not len(known):
+        numbers = split.labels[~np.isnan(split.labels)]
+        if not len(numbers):
             raise ValueError(
                 f"{path}: no word has a number, so there is nothing to learn; is {column_key} the"
                 " right one?"
             )
-        if np.ptp(known) == 0:
-            log.warning("%s: all words have one number, %g", path, known[0])
+        if np.ptp(numbers) == 0:
+            log.warning("%s: all words have one number, %g", path, numbers[0])
 
     def check_validation(self, split: WordSplit) -> None:
         if np.isnan(split.labels).all():
@@ -91,6 +91,7 @@ class TokenNumberTarget(Target):
         is_known = ~np.isnan(split.labels)
         predicted = outputs[is_known]
         labels = split.labels[is_known]
+        # The records have every word, and null where a word has no number.
         predictions = split.by_sentence([round(float(number), 5) for number in outputs])
         golds = split.by_sentence(list(map(_shown, split.labels)))
         records = split.records(predictions, golds)
