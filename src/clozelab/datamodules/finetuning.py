@@ -48,7 +48,7 @@ from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, 
 from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import EncoderSource, Split, SplitSource, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
@@ -176,12 +176,12 @@ class FinetuningDataModule(LightningDataModule):
 
     # Fingerprints
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         """What a model's folder is told of how its texts were read, called as the settings are."""
         return self.unit.remembered() | self.target.remembered()
 
     @cached_property
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         """How the two files are read, and the content of all others that are read with them."""
         reading = self.unit.reading(self.target) | self.target.reading()
         if self.extra_validation_paths is not None:
@@ -194,10 +194,10 @@ class FinetuningDataModule(LightningDataModule):
         return reading
 
     @property
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         """What the encoder adds: the other part of what the sequences are made from."""
         tokenizer = self.inputs.tokenizer
-        tokenization: JsonObject = {
+        tokenization: PlainDict = {
             "tokenizer": tokenizer.fingerprint,
             "max_seq_length": self.max_seq_length,
         }
@@ -220,7 +220,7 @@ class FinetuningDataModule(LightningDataModule):
         return fingerprint_of({"files": checksums, **self.reading, **self._holding_out})
 
     @property
-    def _holding_out(self) -> JsonObject:
+    def _holding_out(self) -> PlainDict:
         """How validation is held out; nothing where it has a file."""
         if self.held_out is None:
             return {}
@@ -357,13 +357,13 @@ class FinetuningDataModule(LightningDataModule):
         return self.target.baselines(self.unit.joined(train), validation)
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         num_token_types = 1
         if self.inputs.tokenizer.has_token_types:
             num_token_types = 2
         num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
-        facts: JsonObject = {
+        facts: PlainDict = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,

@@ -49,7 +49,7 @@ from clozelab.tasks.sequences import (
 )
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
@@ -197,7 +197,7 @@ class ScoringDataModule(MeasureDataModule):
         `credit` [P], 1 where the token is the most probable one, shared among equals.
         """
 
-    def one_answer(self) -> JsonObject:
+    def one_answer(self) -> PlainDict:
         """What the same answer to every question scores: figure -> share of one.
 
         It has no figure where that means nothing.

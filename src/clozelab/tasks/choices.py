@@ -34,7 +34,7 @@ from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextSplit, sequence_states, text_split
 from clozelab.tasks.unit import SplitSource, TaskModel, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class ChoiceUnit(Unit):
                 f"held_out_fold={held_out_fold} is not one of folds={folds} (counted from 0)"
             )
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         return {"layout": asdict(self.layout), "folds": [self.folds, self.held_out_fold]}
 
     # Files

@@ -28,7 +28,7 @@ from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
@@ -109,7 +109,7 @@ class ClassTarget(Target):
     def listed(self) -> Sequence[str]:  # type: ignore[override]
         return self.configured_names or ()
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         if self.given_positive_label is None:
             return {}
         return {"positive_label": self.given_positive_label}
@@ -240,7 +240,7 @@ class ClassTarget(Target):
         answers = [self.names[index] for index in outputs.argmax(axis=1)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
 
-    def result_files(self, records: Sequence[JsonObject], split: Split, suffix: str) -> Files:
+    def result_files(self, records: Sequence[PlainDict], split: Split, suffix: str) -> Files:
         files = super().result_files(records, split, suffix)
         if not isinstance(split, TextSplit) or split.read_texts is None:
             return files

@@ -39,7 +39,7 @@ from clozelab.tasks.sequences import (
 )
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
@@ -308,17 +308,17 @@ class PassageUnit(Unit):
             )
         return fitted
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         return {"with_unanswerable": self.with_unanswerable}
 
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         return {"settings": asdict(self.settings)}
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         return asdict(self.settings)
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         return asdict(self.settings)
 
     # Files
@@ -395,7 +395,7 @@ class PassageUnit(Unit):
 
     # Sequences
 
-    def encode(self, examples: SquadExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: SquadExamples, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         features, counts = build_features(examples, tokenizer, self.settings)
         return features.to_arrays(), dict(Counter(examples.counts) + counts)
 

@@ -20,7 +20,6 @@ from clozelab.readers.records import DamagedRow, Record, Table, check_columns
 from clozelab.readers.tables import open_table
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
-from clozelab.text.plain import Json
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +208,7 @@ class NamedClasses:
     labels: frozenset[str]  # those that are known; empty: none are
     numbers: set[int] = field(default_factory=set)  # that were read
 
-    def read(self, value: object) -> Json:
+    def read(self, value: object) -> object:
         """The name of a class's number.
 
         None for -1, by which the datasets library means that a row has no label.

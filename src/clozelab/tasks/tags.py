@@ -40,7 +40,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import ANY, CLASSES, refuse_one_class
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.words import WordSplit
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class TagTarget(Target):
         # a model whose labels are types alone is scored by those
         self.has_plain_labels = False
 
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         return {"entity_tags": self.entity_tags}
 
     # Labels
@@ -86,7 +86,7 @@ class TagTarget(Target):
 
     def convert(
         self, labels: Sequence[Sequence[str]], path: Path
-    ) -> tuple[Sequence[Sequence[str]], JsonObject]:
+    ) -> tuple[Sequence[Sequence[str]], PlainDict]:
         """The tags of each sentence, of entities in IOB2, and how those were written."""
         if not self.entity_tags:
             return labels, {"tag_scheme": None}

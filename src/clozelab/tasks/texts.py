@@ -43,7 +43,7 @@ from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,17 +150,17 @@ class TextUnit(Unit):
 
     # Fingerprints, and what a model's folder remembers
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         layout = [asdict(self.layout), target.configured_names, target.predicts_numbers]
         windows = None
         if self.window_stride is not None:
             windows = (self.window_stride, self.window_pooling)
         return {"layout": layout, "windows": windows}
 
-    def role_reading(self, role: str) -> JsonObject:
+    def role_reading(self, role: str) -> PlainDict:
         return {"id_column": self.layout_of(role).id_column}
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         return super().remembered() | {
             "long_documents": self.long_documents,
             "window_stride": self.window_stride,
@@ -283,22 +283,22 @@ class VectorUnit(TextUnit):
                 f"head={head}: sentence embeddings are the encoder's own; take head=linear"
             )
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         reading = super().reading(target)
         if self.train_layout is not None:
             reading["train_columns"] = self.train_layout.text_columns
         return reading
 
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         # Joint pairs have no key: older fingerprints knew nothing else.
         return {"pairs": self.pairs}
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         remembered = super().remembered()
         del remembered["texts_per_example"]
         return remembered
 
-    def remembered_of_model(self) -> JsonObject:
+    def remembered_of_model(self) -> PlainDict:
         return {"pooling": self.pooling}
 
     def layout_of(self, role: str) -> TableFormat:

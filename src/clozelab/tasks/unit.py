@@ -29,7 +29,7 @@ from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.preview import Preview
 from clozelab.tasks.sequences import Sequences, join_sequences
 from clozelab.tasks.splitting import swapped_hashes, text_hashes
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from clozelab.tasks.target import Target
@@ -44,7 +44,7 @@ class Split:
     labels: np.ndarray  # as the target encodes them, one an example or one a word
     num_available: int = 0  # examples of the file, before it was cut
     num_bad_rows: int = 0
-    counts: JsonObject = field(default_factory=dict)  # what is unusual about those in use
+    counts: PlainDict = field(default_factory=dict)  # what is unusual about those in use
     # further validation sets, scored beside this one
     extra: dict[str, Split] = field(default_factory=dict)
 
@@ -140,27 +140,27 @@ class Unit(ABC):
     # Fingerprints, and what a model's folder remembers
 
     @abstractmethod
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         """How files are read, for fingerprints."""
 
-    def role_reading(self, role: str) -> JsonObject:
+    def role_reading(self, role: str) -> PlainDict:
         """What a file of a role is read by beside that, for the cache."""
         return {}
 
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         """The same of how texts become tokens, beside the tokenizer and the length."""
         return {}
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         """What a model's folder is told of how texts were read, called as the settings are."""
         return {"max_seq_length": self.max_seq_length}
 
-    def remembered_of_model(self) -> JsonObject:
+    def remembered_of_model(self) -> PlainDict:
         """The same of what the head stands on."""
         return {}
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """What a run's record keeps of it."""
         return {}
 
@@ -251,7 +251,7 @@ class Unit(ABC):
         return target.encode(self.flat_labels(examples))
 
     @abstractmethod
-    def encode(self, examples: Any, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: Any, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         """Arrays of all sequences, and what was unusual about them."""
 
     @abstractmethod

@@ -53,7 +53,7 @@ from clozelab.tasks.sequences import (
 )
 from clozelab.tasks.target import Files, Target
 from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class Sentences:
     selection: Sequence[int]  # numbers of sentences
     # of all sentences of the file, as they are predicted; None: the file has none
     tags: Sequence[Sequence[Any]] | None
-    tag_facts: JsonObject = field(default_factory=dict)  # how they were written
+    tag_facts: PlainDict = field(default_factory=dict)  # how they were written
 
     def __len__(self) -> int:
         return len(self.selection)
@@ -300,7 +300,7 @@ class WordSplit(Split):
         bounds = itertools.pairwise(self.sentence_offsets.tolist())
         return [list(values[begin:end]) for begin, end in bounds]
 
-    def records(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[JsonObject]:
+    def records(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[PlainDict]:
         """What is kept of each sentence; both are lists of one list a sentence."""
         words = self.by_sentence(self.words)
         records = []
@@ -338,10 +338,10 @@ class WordUnit(Unit):
         self.layout = ColumnFormat(file_format, word_column, tag_column)
         self.document_context = document_context
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         return asdict(self.layout) | {"document_context": self.document_context}
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         return super().remembered() | {"document_context": self.document_context}
 
     # Files
@@ -356,7 +356,7 @@ class WordUnit(Unit):
             expected = ANY
         sentences = read_tags(path, self.layout, expected, target.listed)
         tags: Sequence[Sequence[Any]] = sentences.tags or []
-        facts: JsonObject = {}
+        facts: PlainDict = {}
         if strict:
             tags, facts = target.convert(tags, path)
         return Sentences(sentences, range(len(sentences)), tags, facts)
@@ -401,7 +401,7 @@ class WordUnit(Unit):
             )
         return target.encode(labels)
 
-    def encode(self, examples: Sentences, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: Sentences, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         arrays, counts = build_sequences(
             examples.file,
             examples.selection,
@@ -413,7 +413,7 @@ class WordUnit(Unit):
         words = itertools.chain.from_iterable(examples.rows)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
         counts.update(examples.counts)
-        facts: JsonObject = {"has_documents": examples.file.has_documents, **examples.tag_facts}
+        facts: PlainDict = {"has_documents": examples.file.has_documents, **examples.tag_facts}
         return arrays, facts | {name: int(count) for name, count in counts.items() if count}
 
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> WordSplit:
