@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
 from statistics import fmean
 from typing import NamedTuple
 
-from clozelab.analysis.comparability import Reason, find_incomparability, provenance
+from clozelab.analysis.comparability import Pair, Reason, find_incomparability, provenance
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import listed
 from clozelab.analysis.schema import PERCENT, ZERO, Row, SequentialDesign, negated
@@ -479,9 +479,8 @@ def _incomparability(
     reason = _other_scores([term.column for term in terms]) or _other_targets(table, terms)
     if reason is not None:
         return reason
-    for first, second in _row_pairs(terms):
-        pair = table.evidence(first.row, second.row, first.column.tasks)
-        reason = find_incomparability(pair) if pair else None
+    for pair in _evidence(table, terms):
+        reason = find_incomparability(pair)
         if reason is not None:
             return reason
     for term, cell in zip(terms, cells, strict=True):
@@ -556,9 +555,12 @@ def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Reason |
     )
 
 
-def _row_pairs(terms: Sequence[ContrastTerm]) -> list[tuple[ContrastTerm, ContrastTerm]]:
-    """The terms two by two: those whose cells stand against each other."""
-    return list(zip(terms[::2], terms[1::2], strict=True))
+def _evidence(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Iterator[Pair]:
+    """What is known of every two terms whose cells stand against each other."""
+    for first, second in zip(terms[::2], terms[1::2], strict=True):
+        pair = table.evidence(first.row, second.row, first.column.tasks)
+        if pair:
+            yield pair
 
 
 def _runs_behind(cells: Iterable[Cell]) -> list[ScoredRun]:
@@ -635,12 +637,8 @@ def _text_lengths(cells: Sequence[Cell]) -> str:
 
 
 def _provenance(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
-    for first, second in _row_pairs(terms):
-        pair = table.evidence(first.row, second.row, first.column.tasks)
-        text = provenance(pair) if pair else ""
-        if text:
-            return text
-    return ""
+    texts = map(provenance, _evidence(table, terms))
+    return next(filter(None, texts), "")
 
 
 def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:

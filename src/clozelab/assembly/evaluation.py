@@ -45,7 +45,7 @@ from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.targets import build, locate
 from clozelab.tasks.cache import used_folders
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -393,7 +393,7 @@ def build_module(
 
 def _build_task_module(
     cfg: EvaluateConfig,
-    task: ReadOnlyJson,
+    task: PlainMapping,
     folder: Path,
     encoder: Encoder,
     data: Any,

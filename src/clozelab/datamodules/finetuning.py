@@ -48,7 +48,7 @@ from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, 
 from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import EncoderSource, Split, SplitSource, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,6 @@ class FinetuningDataModule(LightningDataModule):
         self.train_extra_paths: list[Path] | None = None
         if train_extra is not None:
             self.train_extra_paths = [self.require(file) for file in train_extra]
-        unit.check_target(target)
         # The encoder may take shorter sequences than the task says.
         self.unit = unit.fitted(self.max_seq_length, inputs.name)
         # The classes of a fine-tuned model go before those of the configuration.
@@ -180,12 +179,12 @@ class FinetuningDataModule(LightningDataModule):
 
     # Fingerprints
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         """What a model's folder is told of how its texts were read, called as the settings are."""
         return self.unit.remembered() | self.target.remembered()
 
     @cached_property
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         """How the two files are read, and the content of all others that are read with them."""
         reading = self.unit.reading(self.target) | self.target.reading()
         if self.extra_validation_paths is not None:
@@ -198,10 +197,10 @@ class FinetuningDataModule(LightningDataModule):
         return reading
 
     @property
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         """What the encoder adds: the other part of what the sequences are made from."""
         tokenizer = self.inputs.tokenizer
-        tokenization: JsonObject = {
+        tokenization: PlainDict = {
             "tokenizer": tokenizer.fingerprint,
             "max_seq_length": self.max_seq_length,
         }
@@ -224,7 +223,7 @@ class FinetuningDataModule(LightningDataModule):
         return fingerprint_of({"files": checksums, **self.reading, **self._holding_out})
 
     @property
-    def _holding_out(self) -> JsonObject:
+    def _holding_out(self) -> PlainDict:
         """How validation is held out; nothing where it has a file."""
         if self.held_out is None:
             return {}
@@ -247,7 +246,9 @@ class FinetuningDataModule(LightningDataModule):
 
     def examples_in_use(self, path: Path, role: str) -> Any:
         """The same, as many as the plan allows."""
-        examples = self.examples(path, role)
+        return self._in_use(self.examples(path, role), role)
+
+    def _in_use(self, examples: Any, role: str) -> Any:
         return examples.select(subset(len(examples), self.limit(role)))
 
     def rows_of(
@@ -361,13 +362,13 @@ class FinetuningDataModule(LightningDataModule):
         return self.target.baselines(self.unit.joined(train), validation)
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         num_token_types = 1
         if self.inputs.tokenizer.has_token_types:
             num_token_types = 2
         num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
-        facts: JsonObject = {
+        facts: PlainDict = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,
@@ -459,18 +460,14 @@ class FinetuningDataModule(LightningDataModule):
             self.target = self.target.named(facts["names"])
         del facts["names"]
         read_anew = partial(self.examples_in_use, path, role)
-        source = SplitSource(path, role, key, partial(self._used, read, role), read_anew)
+        source = SplitSource(path, role, key, lambda: self._in_use(read(), role), read_anew)
         return self.unit.split(arrays, facts, source)
-
-    def _used(self, read: Callable[[], Any], role: str) -> Any:
-        examples = read()
-        return examples.select(subset(len(examples), self.limit(role)))
 
     def _encode(self, read: Callable[[], Any], path: Path, role: str) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = read()
         # The classes are those of all examples, also of those that the plan leaves out.
-        used = self._used(read, role)
+        used = self._in_use(examples, role)
         names = list(self.target.names_of(self.unit.label_pool(examples)))
         arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
         arrays["ids"] = np.array(self.unit.ids(used), dtype=np.str_)
@@ -490,15 +487,11 @@ class FinetuningDataModule(LightningDataModule):
             if is_outside is None or not is_outside.any():
                 continue
             # An error names the line, which only reading the file again can tell.
-            examples = self.examples_in_use(path, self._role_of(split))
+            role = "training" if split is self.train else "validation"
+            examples = self.examples_in_use(path, role)
             place = int(is_outside.argmax())
             problem = self.target.refuse_outside(self.unit.flat_labels(examples)[place])
             raise ValueError(f"{path}:{self.unit.line_of(examples, place)}: {problem}")
-
-    def _role_of(self, split: Split) -> str:
-        if split is self.train:
-            return "training"
-        return "validation"
 
     def splits(self) -> list[tuple[str, Path, Split]]:
         """(name, file, split) of training and of all validation files."""

@@ -42,7 +42,7 @@ from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
 from clozelab.tasks.sequences import assemble
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import JsonObject, PlainDict, read_json
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -247,7 +247,7 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
         targets = (question[order], position[order])
         return self.ask(texts, key // self.mask_parts, targets, hidden=targets)
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[JsonObject]]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[PlainDict]]:
         ids = self.questions.ids
         text = self.questions.text
         characters = piece_lengths(self.inputs.tokenizer)[ids].sum()
@@ -409,7 +409,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 word_positions.append(1 + candidates[draw])
         return sentences, word_positions
 
-    def one_answer(self) -> JsonObject:
+    def one_answer(self) -> PlainDict:
         # Each side asks for the same words.
         share = float(np.bincount(self.questions.ids).max() / len(self.questions.ids))
         return {f"validation/accuracy/{side}": share for side in self.sides}
@@ -426,7 +426,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 f" {room} tokens"
             )
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[JsonObject]]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[PlainDict]]:
         # Questions are all words from one side, then all from the next: [figures * sides, words].
         figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
         num_words = figures.shape[1]

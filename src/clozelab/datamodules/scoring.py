@@ -43,12 +43,13 @@ from clozelab.tasks.sequences import (
     Sequences,
     TokenSequences,
     encode_examples,
+    marked_tokens,
     offsets_of,
     ragged_positions,
 )
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
@@ -78,12 +79,9 @@ class Questions(Sequences):
         `prediction_index` their place among all that are asked for.
         """
         arrays = self.sequences.gather(index)
-        counts = np.diff(self.offsets)[index]
-        _, numbers = ragged_positions(self.offsets[index], counts)
-        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
-        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
+        numbers, slots = marked_tokens(self.offsets, self.positions, index, arrays["lengths"])
         return arrays | {
-            "prediction_positions": np.repeat(starts, counts) + self.positions[numbers],
+            "prediction_positions": slots,
             "prediction_labels": self.ids[numbers],
             "prediction_index": numbers,
         }
@@ -199,7 +197,7 @@ class ScoringDataModule(MeasureDataModule):
         `credit` [P], 1 where the token is the most probable one, shared among equals.
         """
 
-    def one_answer(self) -> JsonObject:
+    def one_answer(self) -> PlainDict:
         """What the same answer to every question scores: figure -> share of one.
 
         It has no figure where that means nothing.

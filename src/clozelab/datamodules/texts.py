@@ -32,11 +32,12 @@ from clozelab.datamodules.columns import (
 from clozelab.readers.cells import is_missing
 from clozelab.readers.records import check_columns
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
 EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
+ERRORS = ("mark", "raise")  # what becomes of a text that cannot be read
 SHOWN_CHARACTERS = 60  # of a wrong value
 Columns = str | Sequence[str] | None
 
@@ -134,12 +135,12 @@ def read_item(value: object, number: int, act: str) -> object:
     return str(strings[0]), str(strings[1])
 
 
-def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> object:
+def read_cells(record: PlainMapping, roles: Mapping[str, str], act: str) -> object:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
     `roles` says which column is what (datamodules/columns.py).
     """
-    cells: JsonObject = {}
+    cells: PlainDict = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
     may_lack = set()
     if set(roles) & set(LISTS):
@@ -243,7 +244,7 @@ def _of_mapping(given: Mapping[str, object], act: str, columns: Columns) -> Text
 
 
 def _of_records(
-    records: Sequence[ReadOnlyJson],
+    records: Sequence[PlainMapping],
     act: str,
     columns: Columns,
 ) -> Texts:

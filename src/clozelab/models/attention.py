@@ -622,11 +622,7 @@ class _CpuAttention(torch.autograd.Function):
         batch_size, width, num_heads, head_dim = ctx.shape
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.levels)
-        torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
-        grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
-        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_scores = score_gradient(grad_out, v, probs, mask, ctx.levels, out=gradient[2])
         grad_bias = None
         # The bias is added behind the scale, so its gradient is taken before it.
         if ctx.needs_input_grad[3]:  # a learned one, which has the shape of the scores
@@ -643,6 +639,20 @@ class _CpuAttention(torch.autograd.Function):
         by_slot = by_head.permute(1, 3, 0, 2, 4)
         grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
         return grad_qkv, None, None, grad_bias, None, None
+
+
+def score_gradient(
+    grad_out: Tensor, v: Tensor, probs: Tensor, mask: Tensor | None, levels: int, *, out: Tensor
+) -> Tensor:
+    """The gradient of the scores from that of the output [N, S, D], by softmax and dropout.
+
+    The gradient of the values is written to `out`.
+    """
+    dropped = apply_dropout_bits(probs, mask, levels)
+    torch.bmm(dropped.transpose(1, 2), grad_out, out=out)
+    grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
+    grad_probs = apply_dropout_bits(grad_probs, mask, levels)
+    return torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:

@@ -67,8 +67,6 @@ OPTIONS = {
     "embed": ("pooling", "layer", "stride"),
 }
 """Act -> the OPTION_KEYS that it takes."""
-ERRORS = ("mark", "raise")
-"""What becomes of a text that cannot be read."""
 ROWS_AT_ONCE = 2048
 Answered = Iterator[tuple[PlacedRow, object]]
 """Rows in order, each with its answer or `Unanswered`."""

@@ -39,7 +39,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.target import Files, Target, metrics_of
 from clozelab.tasks.unit import Split, Unit
 from clozelab.text.formatting import with_class
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.checkpoints import Checkpoint, seed_forward
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -68,13 +68,13 @@ class Evaluation:
 
     step: int
     scores: dict[str, float]
-    predictions: list[JsonObject]
+    predictions: list[PlainDict]
     is_collapsed: bool  # the same answer for (nearly) every example
     # in the labels, where the score is of entities
     num_entities: int | None = None
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
     # name of a further split -> its records
-    extra_predictions: dict[str, list[JsonObject]] = field(default_factory=dict, repr=False)
+    extra_predictions: dict[str, list[PlainDict]] = field(default_factory=dict, repr=False)
 
 
 class FineTuning(TrainingModule):
@@ -109,7 +109,7 @@ class FineTuning(TrainingModule):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        check_head(head, unit, target)
+        check_head(head, unit)
         target.check_scores()
         self.metrics = metrics_of(target, validation.extra)
         check_metric(metric, self.metrics)
@@ -214,7 +214,7 @@ class FineTuning(TrainingModule):
             extra_predictions={name: outcome.records for name, outcome in outcomes.items()},
         )
 
-    def records(self, best: Evaluation) -> dict[str, list[JsonObject]]:
+    def records(self, best: Evaluation) -> dict[str, list[PlainDict]]:
         """The records of an evaluation's splits by their names."""
         return {"": best.predictions, **best.extra_predictions}
 
@@ -404,12 +404,12 @@ class FineTuning(TrainingModule):
         }
         return facts | self.require_best().scores
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         """What the model's folder has to say, beside the label names, to predict as here."""
         of_target = self.target.remembered_of_model(self._best_scores())
         return self.unit.remembered_of_model() | of_target
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def recall(self, remembered: PlainMapping) -> PlainDict:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
         `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
@@ -437,12 +437,11 @@ class FineTuning(TrainingModule):
         self._loss_steps = 0
 
 
-def check_head(head: str, unit: Unit, target: Target) -> None:
+def check_head(head: str, unit: Unit) -> None:
     """ValueError for a head that does not exist, or that nothing here can stand on."""
     if head not in HEADS:
         raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
     unit.check_head(head)
-    target.check_head(head)
 
 
 def check_metric(key: str, metrics: Sequence[Metric]) -> None:
@@ -460,7 +459,7 @@ def check_metric(key: str, metrics: Sequence[Metric]) -> None:
         )
 
 
-def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) -> JsonObject:
+def write_results(folder: Path, module: FineTuning | Any, task: PlainMapping) -> JsonObject:
     """Writes scores.json and the best checkpoint's predictions; returns what scores.json holds.
 
     `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py)

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.texts import (
+    ERRORS,
     Columns,
     Texts,
     Unreadable,
@@ -62,8 +63,6 @@ from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
 from clozelab.tasks.sequences import TokenSequences, pool_windows
 from clozelab.tasks.spans import NBestSettings
 
-# What becomes of a text that cannot be read: an answer that says so, or a ValueError.
-ERRORS = ("mark", "raise")
 # Of a label's own probability, where labels do not exclude each other.
 THRESHOLD = 0.5
 # A masked model reads a text once for each of its tokens.

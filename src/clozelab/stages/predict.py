@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.datamodules.columns import say_on_command_line
+from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import check_array_file, print_answers, write_answers
-from clozelab.modules.answering import ACTS, ERRORS, MODEL_KEYS, OPTION_KEYS
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 from clozelab.text.formatting import several
@@ -61,7 +61,7 @@ the mask token is filled, and do= says what else.
   test=FILE      predict this file, laid out as the task's own; output= is a
                  folder, RUN/test_predictions by itself"""
 INPUT_KEYS = (*answering.TEXT_KEYS, "input", "format", "output", "test")
-CHOICES = {"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH}
+CHOICES = {"do": answering.ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH}
 ARRAY_ACTS = ("embed", "states", "attention")
 
 
@@ -69,7 +69,7 @@ ARRAY_ACTS = ("embed", "states", "attention")
     "predict",
     HELP,
     names=(1, 1),
-    keys=(*INPUT_KEYS, *MODEL_KEYS, *OPTION_KEYS),
+    keys=(*INPUT_KEYS, *answering.MODEL_KEYS, *answering.OPTION_KEYS),
     choices=CHOICES,
     flags=("json", "test"),
 )

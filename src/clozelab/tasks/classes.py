@@ -5,9 +5,9 @@ Letters: N examples, B of a batch, K classes.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -20,16 +20,15 @@ from torch.nn import functional as F
 from clozelab.metrics import glue
 from clozelab.metrics.metric import Metric
 from clozelab.readers.cells import cell_text
-from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
+from clozelab.tasks.baselines import BAG, Scores, guess_classes, score_sets, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines
 from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
 from clozelab.tasks.numbers import NumberTarget
-from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
@@ -50,19 +49,21 @@ def class_or_number(
     """
     if not numeric_labels:
         return ClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
-    refuse_class_of_numbers(positive_label)
     numbers = NumberTarget(metrics=metrics, number_range=number_range)
-    numbers.configured_names = configured_labels(labels)
-    return numbers
+    return without_classes(numbers, labels, positive_label)
 
 
-def refuse_class_of_numbers(positive_label: object) -> None:
-    """ValueError for a positive label of a task without classes."""
+def without_classes(
+    target: NumberTarget, labels: Sequence[object] | None, positive_label: object
+) -> NumberTarget:
+    """The target, whose file may list its `labels`; ValueError for a positive one among numbers."""
     if positive_label is not None:
         raise ValueError(
             f"task.data.positive_label={positive_label}: this task predicts a number, which has no"
             " classes; leave it out"
         )
+    target.configured_names = configured_labels(labels)
+    return target
 
 
 def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
@@ -108,7 +109,7 @@ class ClassTarget(Target):
     def listed(self) -> Sequence[str]:  # type: ignore[override]
         return self.configured_names or ()
 
-    def remembered(self) -> JsonObject:
+    def remembered(self) -> PlainDict:
         if self.given_positive_label is None:
             return {}
         return {"positive_label": self.given_positive_label}
@@ -125,11 +126,6 @@ class ClassTarget(Target):
         named = super().named(names)
         named._know(names)
         return named
-
-    def renamed(self, names: Sequence[str]) -> Self:
-        renamed = copy.copy(self)
-        renamed.names = list(names)
-        return renamed
 
     def _know(self, names: Sequence[str]) -> None:
         """Take these classes; ValueError where the positive label is none of them."""
@@ -230,20 +226,8 @@ class ClassTarget(Target):
         metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]
         if self.positive_label is None:
             metrics = [metric for metric in metrics if not metric.is_of_one_class]
-        return {BAG: self.score_each(metrics, guesses, validation)}
-
-    def score_each(
-        self, metrics: Sequence[Metric], guesses: np.ndarray, validation: Mapping[str, TextExamples]
-    ) -> dict[str, float]:
-        """The scores of guesses for several sets behind each other; "NAME_accuracy" of a named."""
-        scores = {}
-        ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
-        for (name, examples), part in zip(validation.items(), np.split(guesses, ends), strict=True):
-            prefix = f"{name}_" if name else ""
-            labels = self.encode(examples.labels or [])
-            for metric, value in self.score(metrics, part, labels).items():
-                scores[prefix + metric] = value
-        return scores
+        labels = {name: self.encode(examples.labels) for name, examples in validation.items()}
+        return {BAG: score_sets(guesses, labels, partial(self.score, metrics))}
 
     def prediction_files(
         self,
@@ -256,7 +240,7 @@ class ClassTarget(Target):
         answers = [self.names[index] for index in outputs.argmax(axis=1)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
 
-    def result_files(self, records: Sequence[JsonObject], split: Split, suffix: str) -> Files:
+    def result_files(self, records: Sequence[PlainDict], split: Split, suffix: str) -> Files:
         files = super().result_files(records, split, suffix)
         if not isinstance(split, TextSplit) or split.read_texts is None:
             return files

@@ -29,7 +29,7 @@ from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
 from clozelab.tasks.unit import Workshop
 from clozelab.tasks.words import TaggedSequences, WordSplit, WordUnit
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class FeatureUnit(WordUnit):
                 " head=bilstm"
             )
 
-    def remembered_of_model(self) -> JsonObject:
+    def remembered_of_model(self) -> PlainDict:
         return {"features": self.features}
 
     def batched(

@@ -21,7 +21,7 @@ from clozelab.tasks.labels import warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 
 class ChoiceTarget(ClassTarget):
@@ -55,7 +55,7 @@ class ChoiceTarget(ClassTarget):
             )
         }
 
-    def class_report(self, records: Sequence[JsonObject]) -> None:
+    def class_report(self, records: Sequence[PlainDict]) -> None:
         """None: an ending's place says nothing."""
         return
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.tasks.batches import Batch, in_fp32
-from clozelab.tasks.classes import ClassTarget, configured_labels, refuse_class_of_numbers
+from clozelab.tasks.classes import ClassTarget, without_classes
 from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Split
@@ -38,10 +38,8 @@ def similarity(
     """
     if not numeric_labels:
         return VectorClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
-    refuse_class_of_numbers(positive_label)
     cosine = CosineTarget(metrics=metrics, number_range=number_range)
-    cosine.configured_names = configured_labels(labels)
-    return cosine
+    return without_classes(cosine, labels, positive_label)
 
 
 class VectorClassTarget(ClassTarget):
