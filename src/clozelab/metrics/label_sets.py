@@ -7,6 +7,8 @@ precision, and is left out of the mean. Letters: N examples, K labels.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,6 +30,17 @@ def scores_of_labels(predictions: ArrayLike, labels: ArrayLike) -> ClassScores:
         num_labels=expected.sum(axis=0),
         num_predicted=predicted.sum(axis=0),
     )
+
+
+def matrix_of(sets: Iterable[Iterable[str]], names: Sequence[str]) -> Bools:
+    """Return the sets of N examples as [N, K]: whether each has each of the names."""
+    place_of = {name: place for place, name in enumerate(names)}
+    rows = []
+    for labels in sets:
+        row = np.zeros(len(names), dtype=bool)
+        row[[place_of[label] for label in labels]] = True
+        rows.append(row)
+    return np.array(rows, dtype=bool).reshape(-1, len(names))
 
 
 def micro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:

@@ -59,6 +59,19 @@ def guess_classes(
     return (x_test @ weights).argmax(axis=1)
 
 
+def guess_label_sets(train: Texts, labels: Ints, test: Texts) -> Floats:
+    """Probability of each label for each test text, one regression a label.
+
+    `labels` are 0 and 1, [training texts, labels].
+    """
+    x, x_test = _matrices(train, test)
+    columns = []
+    for of_label in labels.T:
+        weights = _logistic_regression(x, of_label, 2, False)
+        columns.append(softmax(x_test @ weights, axis=1)[:, 1])
+    return np.stack(columns, axis=1)
+
+
 def guess_numbers(train: Texts, numbers: Floats, test: Texts) -> Floats:
     """A number for each test text."""
     x, x_test = _matrices(train, test)
