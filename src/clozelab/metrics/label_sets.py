@@ -32,15 +32,14 @@ def scores_of_labels(predictions: ArrayLike, labels: ArrayLike) -> ClassScores:
     )
 
 
-def matrix_of(sets: Iterable[Iterable[str]], names: Sequence[str]) -> Bools:
+def matrix_of(sets: Sequence[Iterable[str]], names: Sequence[str]) -> Bools:
     """Return the sets of N examples as [N, K]: whether each has each of the names."""
     place_of = {name: place for place, name in enumerate(names)}
-    rows = []
-    for labels in sets:
-        row = np.zeros(len(names), dtype=bool)
-        row[[place_of[label] for label in labels]] = True
-        rows.append(row)
-    return np.array(rows, dtype=bool).reshape(-1, len(names))
+    matrix = np.zeros((len(sets), len(names)), dtype=bool)
+    for number, labels in enumerate(sets):
+        for label in labels:
+            matrix[number, place_of[label]] = True
+    return matrix
 
 
 def micro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:

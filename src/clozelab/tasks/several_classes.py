@@ -117,7 +117,10 @@ class SeveralClassesTarget(KnownClasses):
             return list(cell)
         if is_missing(cell):
             return []
-        text = cell_text(cell)
+        try:
+            text = cell_text(cell)
+        except ValueError as problem:
+            raise ValueError(f"is {problem}") from None
         shown = shortened(text, SHOWN_CHARACTERS)
         if WRITTEN_LIST.fullmatch(text):
             raise ValueError(f"is a list or an object written as text ({shown})")
