@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,12 +131,8 @@ def test_compare_measures_ranks_in_points() -> None:
     ids = [str(number) for number in range(5)]
     first = RunAnswers(ids, ["low"] * 5, list(TEXTS.values()))
     second = RunAnswers(ids, ["best"] * 5, list(TEXTS.values()))
-
-    class Run:
-        config = {"task": {"data": {"labels": RANKS}}}
-        scores: dict[str, Any] = {}
-
-    test = pair_runs(Run(), first, second, "rank_mae")  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(config={"task": {"data": {"labels": RANKS}}}, scores={})
+    test = pair_runs(run, first, second, "rank_mae")
     assert test.bootstrap.difference == pytest.approx((0 + 1 + 2 + 3 + 3) / 5 - (3 + 2 + 1) / 5)
 
 
