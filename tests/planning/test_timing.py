@@ -21,6 +21,8 @@ from tests import forked
 from clozelab.planning import timing
 from clozelab.planning.jobs import Request, Speed
 from clozelab.planning.timing import Tick, measured_speeds
+from clozelab.text.plain import PlainDict
+from clozelab.training.trainer import Hardware
 
 HARDWARE = {
     "accelerator": "cpu",
@@ -33,7 +35,7 @@ HARDWARE = {
 GOOD = Speed(1000.0)
 
 
-def reply(request: Request) -> Speed:
+def reply(request: Request, _: bool = False) -> Speed:
     """Instead of timing, each request is answered with what it says of itself."""
     if request.question["a"] == "dies":
         raise BrokenProcessPool
@@ -122,7 +124,7 @@ def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
     """A compilation that never ends, say."""
     asked = replies(fine=GOOD, slow=GOOD, too=GOOD)
 
-    def slow_reply(request: Request) -> Speed:
+    def slow_reply(request: Request, _: bool) -> Speed:
         if request.title == "slow":
             time.sleep(1.0)
         return reply(request)
@@ -137,6 +139,39 @@ def test_a_step_that_compiles_is_no_part_of_a_gpus_speed() -> None:
     ticks = [Tick(100 * number, at, at) for number, at in enumerate(seconds)]
     assert timing._rate(ticks, is_gpu=True) == 100.0
     assert timing._rate(ticks, is_gpu=False) < 20.0
+
+
+def test_a_gpus_pretraining_is_timed_as_written_unless_asked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the device notes what it is asked to compile."""
+    compiled: list[bool] = []
+
+    def ticks(_: PlainDict, hardware: Hardware) -> list[Tick]:
+        compiled.append(hardware.compiles_pretraining)
+        seconds = 0.1 if hardware.compiles_pretraining else 0.2
+        return [Tick(100 * number, number * seconds, 0.0) for number in range(10)]
+
+    monkeypatch.setattr(timing, "choose_hardware", lambda threads, **asked: Hardware(**asked))
+    monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
+    monkeypatch.setattr(timing, "TICKS_OF", {"pretrain": ticks, "finetune": ticks})
+    monkeypatch.setattr(timing, "start_workers", lambda at_once, _: ThreadPoolExecutor(at_once))
+    on_gpu = {**HARDWARE, "accelerator": "gpu", "compile": "auto", "cuda_graphs": "off"}
+    asked = [Request({"kind": "pretrain", "hardware": on_gpu}, "", 600.0, 1.0)]
+    as_written = Speed(pytest.approx(500.0), is_uncompiled=True)
+    assert ask(asked, tmp_path, at_once=1) == [as_written]
+    assert ask(asked, tmp_path, measure=False, at_once=1) == [as_written], "kept, with its mark"
+    assert ask(asked, tmp_path, anew=True, at_once=1) == [Speed(pytest.approx(1000.0))]
+    assert ask(asked, tmp_path, at_once=1) == [Speed(pytest.approx(1000.0))]
+    assert compiled == [False, True]
+    # What a run does not compile is no different.
+    plain = {**on_gpu, "compile": "false"}
+    asked = [Request({"kind": "pretrain", "hardware": plain}, "", 600.0, 1.0)]
+    asked.append(Request({"kind": "finetune", "hardware": on_gpu}, "", 600.0, 1.0))
+    assert [speed.is_uncompiled for speed in ask(asked, tmp_path, at_once=1) if speed] == [
+        False,
+        False,
+    ]
 
 
 def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

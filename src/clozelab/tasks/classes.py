@@ -221,12 +221,13 @@ class ClassTarget(KnownClasses):
         predicted = self.predict(outputs)
         records = []
         for number, example_id in enumerate(split.ids):
+            logits = [round(float(logit), 5) for logit in outputs[number]]
             records.append(
                 {
                     "id": str(example_id),
                     "prediction": self.names[predicted[number]],
                     "label": self.names[split.labels[number]],
-                    "logits": [round(float(logit), 5) for logit in outputs[number]],
+                    "logits": logits,
                 }
             )
         return Outcome(
@@ -243,11 +244,12 @@ class ClassTarget(KnownClasses):
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
+        # All sets are guessed at once, behind each other: the words are learnt once.
+        texts = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_classes(
             text_pairs(train.texts),
             self.encode(train.labels),
-            # All sets are guessed at once, behind each other: the words are learnt once.
-            text_pairs(chain.from_iterable(examples.texts for examples in validation.values())),
+            text_pairs(texts),
             len(self.names),
         )
         metrics = [scorer.metric for scorer in self.scorers.values()]
