@@ -421,7 +421,7 @@ def test_classes_of_others_are_matched_by_a_key(
         pytest.param(
             {"problem_type": "multi_label_classification"},
             [],
-            "problem_type is multi_label_classification, and only one label",
+            "its problem_type is multi_label_classification with 3 outputs, and the",
             id="several labels",
         ),
     ],

@@ -45,7 +45,8 @@ from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.targets import build, locate
 from clozelab.tasks.cache import used_folders
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
+from clozelab.tasks.target import Target
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -211,6 +212,8 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
     task = task | {"module": with_pooling(task["module"], folder)}
     data = build_task_data(task, inputs, plan)
+    if measure.module is None:
+        check_outputs(data.target, folder)
     if label_names is not None:
         check_labels(data, label_names, folder)
     return data
@@ -302,12 +305,10 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     """
     config = folders.read_config_dict(folder)
     path = config_path(folder)
-    if config.get("problem_type") == MULTI_LABEL:
-        raise ValueError(
-            f"{path}: problem_type is {MULTI_LABEL}, and only one label an example can be scored",
-        )
     # In the order of the model's outputs, which need not be the task's.
     names = named_labels(config, path)
+    # of ordered classes an output is no class by itself
+    names = config.get("clozelab", {}).get("answers", {}).get("ranks", names)
     given = cfg.measure.label_names
     if given:
         return renamed_labels(names, given, path)
@@ -321,6 +322,25 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
             folder,
         )
     return None
+
+
+def check_outputs(target: Target, folder: Path) -> None:
+    """ValueError where the outputs of a model mean something else than the task's.
+
+    A model of one class a text is not looked at: other libraries do not record that.
+    """
+    config = folders.read_config_dict(folder)
+    problem_types = (config.get("problem_type"), target.problem_type)
+    if MULTI_LABEL not in problem_types:
+        return
+    names = named_labels(config, config_path(folder))
+    has_other_number = bool(target.names) and len(names) != target.num_outputs
+    if len(set(problem_types)) > 1 or has_other_number:
+        raise ValueError(
+            f"{config_path(folder)}: its problem_type is {problem_types[0]} with {len(names)}"
+            f" outputs, and the measure's task needs {problem_types[1]}: take a task of the format"
+            " that the model was fine-tuned with"
+        )
 
 
 def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path) -> None:

@@ -215,6 +215,8 @@ def check_canary(task: Task) -> Iterator[Finding]:
     names = list(preview.label_names or ())
     if preview.predicts_numbers:
         names = ["low", "high"]
+    if not preview.one_label_each:
+        return
     if not preview.aligned or not 2 <= len(names) <= MAX_CANARY_CLASSES:
         return
     train_classes = _classes(task, names, preview.train)

@@ -552,6 +552,7 @@ class FinetuningDataModule(LightningDataModule):
             label_names=names,
             positive_label=positive_label,
             predicts_numbers=self.target.predicts_numbers,
+            one_label_each=self.target.one_label_each,
             aligned=self.unit.aligned,
             expects_unanswerable=self.unit.expects_unanswerable,
             warnings=warnings,

@@ -7,6 +7,8 @@ precision, and is left out of the mean. Letters: N examples, K labels.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,6 +30,16 @@ def scores_of_labels(predictions: ArrayLike, labels: ArrayLike) -> ClassScores:
         num_labels=expected.sum(axis=0),
         num_predicted=predicted.sum(axis=0),
     )
+
+
+def matrix_of(sets: Sequence[Iterable[str]], names: Sequence[str]) -> Bools:
+    """Return the sets of N examples as [N, K]: whether each has each of the names."""
+    place_of = {name: place for place, name in enumerate(names)}
+    matrix = np.zeros((len(sets), len(names)), dtype=bool)
+    for number, labels in enumerate(sets):
+        for label in labels:
+            matrix[number, place_of[label]] = True
+    return matrix
 
 
 def micro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:

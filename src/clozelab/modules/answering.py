@@ -39,6 +39,7 @@ ACTS = ("fill", "classify", "answer", "tag", "next", "score", "embed", "states",
 ACT_OF_TASK = {
     "classification": "classify",
     "multi_label": "classify",
+    "ordinal": "classify",
     "regression": "classify",
     "tags": "tag",
     "spans": "answer",

@@ -184,7 +184,7 @@ def _target(
         return _best_span(predictor, text[0], ids, logits)
     if gives_number:
         return "the value", [0]
-    names = predictor.labels if act == "classify" else predictor.tokenizer.vocabulary
+    names = predictor.output_names if act == "classify" else predictor.tokenizer.vocabulary
     if target is None:
         index = int(logits[: len(names)].argmax())
     elif target in names:
@@ -205,7 +205,7 @@ def _best_span(
     last = len(ids) - 1
     start_logits = logits[: len(ids)]
     end_logits = logits[len(ids) :]
-    rules = predictor.model.provenance.get("answers", {})
+    rules = predictor.model.answer_rules
     # [start, end]: the spans that do not end before they start, and are not too long
     sums = start_logits[first:last, None] + end_logits[first:last]
     is_span = torch.ones_like(sums).triu().tril(rules.get("max_answer_length", 30) - 1) > 0

@@ -49,6 +49,7 @@ HEADS = ("linear", "bilstm")
 NO_HEAD = nn.Identity()
 # what a folder remembers of its own fine-tuning alone: another on top of it has not these
 OF_ONE_TASK = (
+    "answers",
     "pooling",
     "texts_per_example",
     "features",
@@ -557,7 +558,7 @@ def save_model(
         module.encoder,
         module.heads(),
         tokenizer,
-        labels=module.target.names,
+        labels=module.target.output_names,
         problem_type=module.target.problem_type,
         max_length=max_length,
         extra_config={"clozelab": remembered},

@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
 MAX_PADDED_ENTRIES = 127
 MULTI_LABEL = "multi_label_classification"
-PROBLEM_TYPES = {"regression": "regression", "multi_label": MULTI_LABEL}  # of a model's task
+# of a model's task; of ordered classes each output is a label, "more than this class"
+PROBLEM_TYPES = {"regression": "regression", "multi_label": MULTI_LABEL, "ordinal": MULTI_LABEL}
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class Model:
     tokenizer: Tokenizer
     config: ReadOnlyJson  # config.json as it is
     architecture: str
-    # classification, multi_label, regression, tags, choices, spans or embedding; None: not
-    # fine-tuned
+    # classification, multi_label, ordinal, regression, tags, choices, spans or embedding; None:
+    # not fine-tuned
     task: str | None
-    labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
+    labels: tuple[str, ...]  # of classification and tags: names of the outputs, in their order
     max_length: int  # tokens of the longest sequence that was trained, as far as it is recorded
     # Names of the file's tensors that no head here has; the head of a task is then not read.
     foreign: tuple[str, ...]
@@ -80,6 +81,16 @@ class Model:
     def provenance(self) -> JsonObject:
         """What a training here has left in config.json; empty for a folder from elsewhere."""
         return self.config.get("clozelab", {})
+
+    @property
+    def answer_rules(self) -> JsonObject:
+        """What a fine-tuning here has left of how outputs become answers."""
+        return self.provenance.get("answers", {})
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What it predicts one or several of: its labels, or the classes whose order it learnt."""
+        return tuple(self.answer_rules.get("ranks", self.labels))
 
     @property
     def texts_per_example(self) -> int | None:
@@ -190,6 +201,8 @@ def task_of(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> st
         return "embedding"
     if kind != "classification":
         return kind
+    if "ranks" in config.get("clozelab", {}).get("answers", {}):
+        return "ordinal"
     problem_type = config.get("problem_type")
     # Labels that do not exclude each other have a probability each.
     if problem_type == MULTI_LABEL:

@@ -60,10 +60,11 @@ from clozelab.modules.token_heads import (
     word_spans,
 )
 from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.ordinal import rank_probabilities, reached_ranks
 from clozelab.tasks.sequences import TokenSequences, pool_windows
 from clozelab.tasks.spans import NBestSettings
 
-# Of a label's own probability, where labels do not exclude each other.
+# Of a label's own probability, where labels do not exclude each other and the model has none.
 THRESHOLD = 0.5
 # A masked model reads a text once for each of its tokens.
 TEXTS_PER_SCORING = 256
@@ -94,7 +95,9 @@ class Predictor(ModelRunner):
         label_names: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(model, device=device, precision=precision)
-        self.labels = tuple(renamed_labels(model.labels, label_names or {}, model.folder))
+        self.labels = tuple(renamed_labels(model.class_names, label_names or {}, model.folder))
+        # an output of ordered classes is no class by itself
+        self.output_names = model.labels if model.task == "ordinal" else self.labels
         self.trained_columns = trained_columns(model.folder.parent)
         self.warns = True
 
@@ -169,7 +172,10 @@ class Predictor(ModelRunner):
         if self.model.task == "regression":
             results = [answers.Number(float(values[0])) for values in logits]
         elif self.model.task == "multi_label":
-            results = _labelled(logits, self.labels)
+            threshold = self.model.answer_rules.get("threshold", THRESHOLD)
+            results = _labelled(logits, self.labels, threshold)
+        elif self.model.task == "ordinal":
+            results = _ranked(logits, self.labels)
         else:
             results = _classified(logits, self.labels)
         return self._returned(given, encoded.reasons, results)
@@ -401,7 +407,7 @@ class Predictor(ModelRunner):
                 best in training.
         """
         head = self.head("spans", "answer a question")
-        rules = self.model.provenance.get("answers", {})
+        rules = self.model.answer_rules
         given = self._read(questions, "answer", columns)
         _check_top_k(top_k)
         # What the caller leaves open is as in training, which the folder says.
@@ -662,11 +668,23 @@ def _classified(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answ
     return results
 
 
-def _labelled(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answers.Labelled]:
-    """The labels of each row of logits that are more probable than THRESHOLD."""
+def _ranked(logits: NDArray[np.float32], ranks: Sequence[str]) -> list[answers.Classified]:
+    """The class that each row of logits reaches, of ordered ones."""
+    results = []
+    probabilities = rank_probabilities(logits)
+    for row, rank in zip(probabilities.tolist(), reached_ranks(logits), strict=True):
+        by_name = dict(zip(ranks, row, strict=True))
+        results.append(answers.Classified(ranks[rank], row[rank], by_name))
+    return results
+
+
+def _labelled(
+    logits: NDArray[np.float32], labels: Sequence[str], threshold: float
+) -> list[answers.Labelled]:
+    """The labels of each row of logits that are more probable than the threshold."""
     results = []
     for probabilities in torch.from_numpy(logits).float().sigmoid().tolist():
         by_label = dict(zip(labels, probabilities, strict=True))
-        probable = tuple(label for label, share in by_label.items() if share > THRESHOLD)
+        probable = tuple(label for label, share in by_label.items() if share > threshold)
         results.append(answers.Labelled(probable, by_label))
     return results

@@ -21,6 +21,7 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.-])~?/")
 PIPELINES = {
     "classification": "text-classification",
     "multi_label": "text-classification",
+    "ordinal": "text-classification",
     "regression": "text-classification",
     "tags": "token-classification",
     "choices": "multiple-choice",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from clozelab.metrics import glue, squad
+from clozelab.metrics import glue, label_sets, ordinal, squad
 from clozelab.metrics.entities import entities
 from clozelab.readers.tables import open_table
 from clozelab.runs.record import Record
@@ -25,6 +26,7 @@ from clozelab.text.plain import Json, ReadOnlyJson, read_json
 RESAMPLES = 1000
 # examples of all resamples that are in memory together
 RESAMPLED_AT_ONCE = 4_000_000
+TAG_METRICS = ("f1", "precision", "recall", "accuracy")
 # points by which scores computed here may differ from scores.json's (predictions are rounded there)
 TOLERANCE = 0.05
 
@@ -170,6 +172,8 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
     if isinstance(labels[0], list):
         if metric in glue.OF_NUMBERS:
             return PairedTest(count, metric, _bootstrap_word_numbers(predictions, labels, metric))
+        if metric in label_sets.SCORERS:
+            return PairedTest(count, metric, _bootstrap_label_sets(predictions, labels, metric))
         return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
 
     *values, label_values = _as_numbers(run, *predictions, labels)
@@ -263,12 +267,12 @@ def _bootstrap_means(scores: NDArray[np.float64]) -> Bootstrap:
 def _bootstrap_scores(
     predicted: Sequence[np.ndarray], labels: np.ndarray, metric: str
 ) -> Bootstrap:
-    scorer = glue.SCORERS.get(metric)
+    scorer = (glue.SCORERS | ordinal.SCORERS).get(metric)
     if scorer is None:
         raise ValueError(f"{metric} is no score of labelled examples")
 
     def score(index: NDArray[np.int64], system: int) -> float:
-        return 100.0 * scorer(predicted[system][index], labels[index])
+        return scorer.metric.factor * scorer(predicted[system][index], labels[index])
 
     return bootstrap(score, len(labels))
 
@@ -292,10 +296,27 @@ def _bootstrap_word_numbers(
     return bootstrap(score, len(labels))
 
 
+def _bootstrap_label_sets(
+    predictions: Sequence[list[Json]], labels: list[Json], metric: str
+) -> Bootstrap:
+    """Examples are resampled, each with all of its labels."""
+    scorer = label_sets.SCORERS[metric]
+    systems = [*predictions, labels]
+    names = sorted(set(chain.from_iterable(chain.from_iterable(systems))))
+    *predicted, expected = [label_sets.matrix_of(sets, names) for sets in systems]
+
+    def score(index: NDArray[np.int64], system: int) -> float:
+        return scorer.metric.factor * scorer(predicted[system][index], expected[index])
+
+    return bootstrap(score, len(labels))
+
+
 def _bootstrap_tags(
     predictions: Sequence[list[Json]], labels: list[Json], metric: str
 ) -> Bootstrap:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
+    if metric not in TAG_METRICS:
+        raise ValueError(f"{metric} is no score of predictions alone, so it cannot be resampled")
     # of each system [sentences, 2]: numerator and denominator
     counts: list[np.ndarray] = []
     for answers in predictions:

@@ -48,7 +48,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def score_sets(
+def score_each_set(
     guesses: NDArray[Any],
     labels: Mapping[str, NDArray[Any]],
     score: Callable[[NDArray[Any], NDArray[Any]], Mapping[str, float]],
@@ -73,6 +73,19 @@ def guess_classes(
     x, x_test = _matrices(train, test)
     weights = _logistic_regression(x, labels, num_classes, balanced)
     return (x_test @ weights).argmax(axis=1)
+
+
+def guess_label_sets(train: Texts, labels: Ints, test: Texts) -> Floats:
+    """Probability of each label for each test text, one regression a label.
+
+    `labels` are 0 and 1, [training texts, labels].
+    """
+    x, x_test = _matrices(train, test)
+    columns = []
+    for of_label in labels.T:
+        weights = _logistic_regression(x, of_label, 2, False)
+        columns.append(softmax(x_test @ weights, axis=1)[:, 1])
+    return np.stack(columns, axis=1)
 
 
 def guess_numbers(train: Texts, numbers: Floats, test: Texts) -> Floats:

@@ -6,7 +6,7 @@ Letters: N examples, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,18 +105,27 @@ class ClassReport:
             yield f"{row} {_fitted(answer, NAME_WIDTH)}"
 
 
-def error_lines(records: Sequence[JsonObject], texts: Sequence[Sequence[str]]) -> list[str]:
+def largest_probability(logits: Sequence[float]) -> float:
+    """The softmax of the largest of K logits, which is the answer's."""
+    values = np.array(logits)
+    return 1.0 / float(np.exp(values - values.max()).sum())
+
+
+def error_lines(
+    records: Sequence[JsonObject],
+    texts: Sequence[Sequence[str]],
+    probability_of: Callable[[Sequence[float]], float] = largest_probability,
+) -> list[str]:
     """The lines of errors.csv: every wrong answer with its texts, the surest first.
 
     `records` [N] have id, label, prediction and logits; `texts` [N]. ValueError for other numbers.
+    `probability_of` gives an answer's probability from the logits.
     """
     errors = []
     for record, of_record in zip(records, texts, strict=True):
         if record["prediction"] == record["label"]:
             continue
-        logits = np.array(record["logits"])
-        # The answer has the largest logit.
-        probability = 1.0 / float(np.exp(logits - logits.max()).sum())
+        probability = probability_of(record["logits"])
         cells = [record["id"], *of_record, record["label"], record["prediction"]]
         errors.append([*cells, f"{probability:.4f}"])
     errors.sort(key=lambda cells: -float(cells[-1]))

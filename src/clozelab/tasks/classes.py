@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import glue
-from clozelab.metrics.metric import Metric
+from clozelab.metrics.metric import Metric, Scorer
 from clozelab.readers.cells import cell_text
-from clozelab.tasks.baselines import BAG, Scores, guess_classes, score_sets, text_pairs
+from clozelab.tasks.baselines import BAG, Scores, guess_classes, score_each_set, text_pairs
 from clozelab.tasks.batches import Batch
-from clozelab.tasks.class_report import ClassReport, error_lines
+from clozelab.tasks.class_report import ClassReport, error_lines, largest_probability
 from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
 from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Files, Outcome, Target
@@ -76,45 +76,22 @@ def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
     return names
 
 
-class ClassTarget(Target):
-    """One of some classes; encoded it is an index [N].
-
-    F1 is of the positive label. Where none is given, that is the latter of the classes 0 and 1, or
-    false and true, as in GLUE and scikit-learn; other classes have none.
+class KnownClasses(Target):
+    """Base of targets with classes that a configuration, a training file or a model names.
 
     Args:
         labels: the classes in the order of their indices; None: the sorted labels of the training
             file.
-        positive_label: the class that F1 is of.
-        metrics: names of glue.OF_CLASSES.
     """
 
-    def __init__(
-        self,
-        *,
-        labels: Sequence[object] | None = None,
-        positive_label: object = None,
-        metrics: Sequence[str] = ("accuracy",),
-    ) -> None:
-        glue.check_fit(metrics, glue.OF_CLASSES, "a class")
-        self.metrics = [glue.SCORERS[name].metric for name in metrics]
+    def __init__(self, *, labels: Sequence[object] | None = None) -> None:
         self.configured_names = configured_labels(labels)
-        self.given_positive_label: str | None = None
-        if positive_label is not None:
-            self.given_positive_label = cell_text(positive_label)
         self.is_of_model = False
         self._know(self.configured_names or ())
 
     @property
     def listed(self) -> Sequence[str]:  # type: ignore[override]
         return self.configured_names or ()
-
-    def remembered(self) -> PlainDict:
-        if self.given_positive_label is None:
-            return {}
-        return {"positive_label": self.given_positive_label}
-
-    # Labels
 
     def of_model(self, names: Sequence[str]) -> Self:
         target = self.named(names)
@@ -128,9 +105,52 @@ class ClassTarget(Target):
         return named
 
     def _know(self, names: Sequence[str]) -> None:
-        """Take these classes; ValueError where the positive label is none of them."""
+        """Take these classes; ValueError where they do not fit the settings."""
         self.names = list(names)
         self._index = {name: number for number, name in enumerate(self.names)}
+
+    def preview_names(self, labels: Sequence[str]) -> Sequence[str]:
+        return self.names or sorted(set(labels))
+
+
+class ClassTarget(KnownClasses):
+    """One of some classes; encoded it is an index [N].
+
+    F1 is of the positive label. Where none is given, that is the latter of the classes 0 and 1, or
+    false and true, as in GLUE and scikit-learn; other classes have none.
+
+    Args:
+        labels: the classes in the order of their indices; None: the sorted labels of the training
+            file.
+        positive_label: the class that F1 is of.
+        metrics: names of glue.OF_CLASSES.
+    """
+
+    scorers: Mapping[str, Scorer] = glue.OF_CLASSES
+
+    def __init__(
+        self,
+        *,
+        labels: Sequence[object] | None = None,
+        positive_label: object = None,
+        metrics: Sequence[str] = ("accuracy",),
+    ) -> None:
+        glue.check_fit(metrics, glue.OF_CLASSES, "a class")
+        self.metrics = [glue.SCORERS[name].metric for name in metrics]
+        self.given_positive_label: str | None = None
+        if positive_label is not None:
+            self.given_positive_label = cell_text(positive_label)
+        super().__init__(labels=labels)
+
+    def remembered(self) -> JsonObject:
+        if self.given_positive_label is None:
+            return {}
+        return {"positive_label": self.given_positive_label}
+
+    # Labels
+
+    def _know(self, names: Sequence[str]) -> None:
+        super()._know(names)
         self.positive_label = self.given_positive_label
         if self.positive_label is None:
             self.positive_label = USUAL_POSITIVE_LABELS.get(frozenset(self.names))
@@ -140,11 +160,8 @@ class ClassTarget(Target):
                 f" {', '.join(self.names[:SHOWN_LABELS])}"
             )
 
-    def preview_names(self, labels: Sequence[str]) -> Sequence[str]:
-        return self.names_of(labels)
-
     def names_of(self, labels: Sequence[str]) -> Sequence[str]:
-        return self.names or sorted(set(labels))
+        return self.preview_names(labels)
 
     def encode(self, labels: Sequence[str]) -> np.ndarray:
         return np.array([self._index[label] for label in labels], dtype=np.int64)
@@ -182,14 +199,22 @@ class ClassTarget(Target):
         """Scores of classes [N] against labels [N], shares of one."""
         scores = {}
         for metric in metrics:
-            scores[metric.name] = glue.SCORERS[metric.name](predictions, labels)
+            scores[metric.name] = self.scorers[metric.name](predictions, labels)
         if "f1" in scores and self.positive_label is not None:
             positive = self._index[self.positive_label]
             scores["f1"] = glue.f1_binary(predictions == positive, labels == positive)
         return scores
 
+    def predict(self, outputs: np.ndarray) -> NDArray[np.int64]:
+        """[N, num_outputs] -> the class of each example."""
+        return outputs.argmax(axis=1)
+
+    def probability_of(self, logits: Sequence[float]) -> float:
+        """What the model gives the class that it predicts by these outputs."""
+        return largest_probability(logits)
+
     def evaluate(self, outputs: np.ndarray, split: Split) -> Outcome:
-        predicted = outputs.argmax(axis=1)
+        predicted = self.predict(outputs)
         records = []
         for number, example_id in enumerate(split.ids):
             logits = [round(float(logit), 5) for logit in outputs[number]]
@@ -211,7 +236,7 @@ class ClassTarget(Target):
         # Labels [1, 0, 1]: answers [0, 1] with counts [1, 2], so 1 for every example.
         answers, counts = np.unique(split.labels, return_counts=True)
         majority = np.broadcast_to(answers[counts.argmax()], split.labels.shape)
-        return self.score([glue.SCORERS[name].metric], majority, split.labels)[name]
+        return self.score([self.scorers[name].metric], majority, split.labels)[name]
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
@@ -223,11 +248,11 @@ class ClassTarget(Target):
             text_pairs(texts),
             len(self.names),
         )
-        metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]
+        metrics = [scorer.metric for scorer in self.scorers.values()]
         if self.positive_label is None:
             metrics = [metric for metric in metrics if not metric.is_of_one_class]
         labels = {name: self.encode(examples.labels) for name, examples in validation.items()}
-        return {BAG: score_sets(guesses, labels, partial(self.score, metrics))}
+        return {BAG: score_each_set(guesses, labels, partial(self.score, metrics))}
 
     def prediction_files(
         self,
@@ -237,7 +262,7 @@ class ClassTarget(Target):
         scores: Mapping[str, float],
     ) -> Files:
         """A file of a GLUE submission."""
-        answers = [self.names[index] for index in outputs.argmax(axis=1)]
+        answers = [self.names[index] for index in self.predict(outputs)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
 
     def result_files(self, records: Sequence[PlainDict], split: Split, suffix: str) -> Files:
@@ -247,7 +272,7 @@ class ClassTarget(Target):
         file = f"errors{suffix}.csv"
         # The file is read anew; a training of hours is not lost with it.
         try:
-            files[file] = error_lines(records, split.read_texts())
+            files[file] = error_lines(records, split.read_texts(), self.probability_of)
         except (OSError, ValueError) as problem:
             log.warning("%s is not written, since its texts changed: %s", file, problem)
         return files

@@ -113,10 +113,14 @@ class LabelColumn:
             return value
         label, problem, advice = self._read(value)
         if problem:
-            self._problems.setdefault((problem, advice), Places()).add(line)
+            self.note_problem(line, problem, advice)
         else:
             self._seen.setdefault(label, Places()).add(line)
         return label
+
+    def note_problem(self, line: int, problem: str, advice: str) -> None:
+        """Something is wrong with this line's labels, which `refuse` will say."""
+        self._problems.setdefault((problem, advice), Places()).add(line)
 
     def _read(self, value: object) -> tuple[str, str, str]:
         """(label, what is wrong with it, what to do)."""
@@ -300,14 +304,15 @@ def _warn_of_composites(where: str, seen: Mapping[str, Places]) -> None:
         if composites:
             log.warning(
                 "%s: %d of %d classes seem to be several labels with %r between them, such as %r"
-                " (%s): a text has one class here, so write one label in each cell (several labels"
-                " for a text cannot be trained)",
+                " (%s): each is one class here; write one label in each cell, or take"
+                " format/several_labels with task.data.separator=%r",
                 where,
                 len(composites),
                 len(seen),
                 separator,
                 composites[0],
                 seen[composites[0]],
+                separator,
             )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import glue
-from clozelab.tasks.baselines import BAG, Scores, guess_numbers, score_sets, text_pairs
+from clozelab.tasks.baselines import BAG, Scores, guess_numbers, score_each_set, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
 from clozelab.tasks.splitting import quantiles_of
@@ -110,7 +110,7 @@ class NumberTarget(Target):
             text_pairs(train.texts), exact_numbers(train.labels), text_pairs(rows)
         )
         labels = {name: exact_numbers(examples.labels) for name, examples in validation.items()}
-        return {BAG: score_sets(guesses, labels, correlations)}
+        return {BAG: score_each_set(guesses, labels, correlations)}
 
     def prediction_files(
         self,

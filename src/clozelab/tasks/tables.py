@@ -9,10 +9,11 @@ skipped: it means that the list or the column is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from clozelab.readers.bad_rows import refuse_wrong_file
 from clozelab.readers.cells import cell_text, is_missing
@@ -33,7 +34,7 @@ class TextExamples:
 
     ids: list[str] = field(default_factory=list)
     texts: list[tuple[str, ...]] = field(default_factory=list)
-    labels: list[str] | None = None  # None: the file has none
+    labels: list[Any] | None = None  # as a target reads cells; None: the file has none
     num_bad_rows: int = 0
     lines: list[int] = field(default_factory=list)
 
@@ -92,13 +93,14 @@ class TableFormat:
         names: Sequence[str] | None = None,
         expected: str = ANY,
         listed: Sequence[str] = (),
+        read_cell: Callable[[LabelColumn, int, object], Any] = LabelColumn.add,
     ) -> TextExamples:
         """Read one file, with its labels where `has_labels`: a test file may lack them.
 
         The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there
-        are; `listed`: some that are labels beside others. A wrong label is never skipped. The
-        numbers of a column to which the datasets library gave names (ClassLabel) are read as these
-        names.
+        are; `listed`: some that are labels beside others. A wrong label is never skipped;
+        `read_cell` gives what stands for a row's label. The numbers of a column to which the
+        datasets library gave names (ClassLabel) are read as these names.
 
         ValueError names the file (and line) of a missing column, a wrong label, or more than 1 %
         damaged rows.
@@ -121,7 +123,7 @@ class TableFormat:
                 label = record.get(self.label_column)
                 if named_classes is not None:
                     label = named_classes.read(label)
-                labels.append(label_column.add(line, label))
+                labels.append(read_cell(label_column, line, label))
             name, texts = cells
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)

@@ -31,7 +31,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch, in_fp32
 from clozelab.tasks.class_report import ClassReport
-from clozelab.tasks.labels import CLASSES
+from clozelab.tasks.labels import CLASSES, LabelColumn
 from clozelab.text.plain import PlainDict, PlainMapping
 
 Files = dict[str, Iterable[str]]  # name -> lines
@@ -58,6 +58,7 @@ class Target(ABC):
     head_name: ClassVar[str] = "classifier"  # of the output layer among the module's parts
     problem_type: ClassVar[str | None] = None  # in a model's config.json
     predicts_numbers: ClassVar[bool] = False
+    one_label_each: ClassVar[bool] = True  # an example has one label, neither none nor several
     expects: str = CLASSES  # what a column of labels holds (labels.py)
     configured_names: Sequence[str] | None = None  # classes that a configuration lists
     listed: Sequence[str] = ()  # texts that are labels whatever they look like
@@ -97,6 +98,13 @@ class Target(ABC):
     def preview_names(self, labels: Sequence[str]) -> Sequence[str] | None:
         """The classes of a training file with these labels; None where there are none."""
         return None
+
+    def read_cell(self, column: LabelColumn, line: int, cell: object) -> Any:
+        """The label of a table's row as text, whatever the cell holds; `column` refuses wrong ones.
+
+        A target whose examples have several labels gives all of them.
+        """
+        return column.add(line, cell)
 
     def names_of(self, labels: Sequence[Any]) -> Sequence[str]:
         """The classes of a training file with these labels; none of what has no classes."""
@@ -149,6 +157,11 @@ class Target(ABC):
         """Of the output layer."""
         return max(1, len(self.names))
 
+    @property
+    def output_names(self) -> Sequence[str]:
+        """What a model's folder calls the outputs: the classes, where each has one."""
+        return self.names
+
     def prepare_encoder(self, encoder: Encoder) -> None:
         """Set the encoder up for this training."""
 
@@ -199,7 +212,10 @@ class Target(ABC):
         return None
 
     def remembered_of_model(self, scores: Mapping[str, float]) -> PlainDict:
-        """What a model's folder has to say to predict as here; `scores` are its best."""
+        """What a model's folder has to say to predict as here; `scores` are its best.
+
+        It stands under `answers`, which another fine-tuning on top replaces.
+        """
         return {}
 
     def recall(self, remembered: PlainMapping) -> PlainDict:

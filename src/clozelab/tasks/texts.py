@@ -189,7 +189,12 @@ class TextUnit(Unit):
         if expected == CLASSES and names is None and target.listed:
             expected = ANY
         examples = self.layout_of(role).read(
-            path, role != "test", names=names, expected=expected, listed=target.listed
+            path,
+            role != "test",
+            names=names,
+            expected=expected,
+            listed=target.listed,
+            read_cell=target.read_cell,
         )
         if strict and examples.labels is not None:
             labels, _ = target.convert(examples.labels, path)
