@@ -266,7 +266,7 @@ def make_trainer(
     )
 
 
-def own_trainer(
+def standalone_trainer(
     cfg: TrainingConfig,
     hardware: Hardware,
     total_steps: int,

@@ -42,7 +42,7 @@ from clozelab.tasks.target import metrics_of
 from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
-from clozelab.training.checkpoints import newest_whole, seed_initialisation
+from clozelab.training.checkpoints import newest_intact, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
@@ -267,7 +267,7 @@ def train(
             loggers=loggers,
             folder=run.dir,
         )
-        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        trainer.fit(module, datamodule=data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         results: JsonObject = {}
         if run.is_leader:
@@ -327,7 +327,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 
 def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's config.json keeps about its fine-tuning."""
-    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
+    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
 
 
 def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
@@ -335,7 +335,7 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
     job = prepare(cfg)
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, None)
+    trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, None)
     return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
@@ -353,7 +353,7 @@ def build_data(
     cache_dir = Path(cfg.cache_dir)
     data_dir = Path(cfg.data_dir)
     if cfg.hub:
-        data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
+        data_dir = hub_files(HubSource.from_task(vars(cfg.task)), cache_dir)
     source = EncoderSource(weights_name, load, hardware.device)
     task = vars(cfg.task)
     code = task_data.task_code(task)

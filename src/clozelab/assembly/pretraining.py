@@ -50,7 +50,7 @@ from clozelab.runs.store import Run, share_equal_run
 from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.callbacks import KeepEncoders, check_position_growth
-from clozelab.training.checkpoints import newest_whole
+from clozelab.training.checkpoints import newest_intact
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
@@ -304,7 +304,7 @@ def train(job: PretrainingJob, run: Run) -> None:
             loggers=loggers,
             folder=run.dir,
         )
-        trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
             save()
@@ -329,7 +329,7 @@ def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusData
     if job.hardware.compiles_pretraining:
         module.model.compile_parts(whole=job.hardware.compile == "whole")
     interval_steps = cfg.validation.interval_steps
-    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
+    trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
     return module, job.data, trainer
 
 

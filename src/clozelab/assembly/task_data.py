@@ -5,7 +5,7 @@ from __future__ import annotations
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.modules.finetuning import FineTuning
-from clozelab.runs.code import code_behind
+from clozelab.runs.code import code_version
 from clozelab.targets import build_parts, parameters_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -72,4 +72,4 @@ def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> Jso
 def task_code(task: ReadOnlyJson) -> str:
     """Hash of the code that reads a task's files: examples that other code cached are not used."""
     parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_behind([*parts, "datamodules.finetuning"]))
+    return digest(code_version([*parts, "datamodules.finetuning"]))

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from clozelab.datamodules.columns import say_on_command_line
+from clozelab.datamodules.columns import describe_for_command_line
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import check_array_file, print_answers, write_answers
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]
@@ -125,7 +125,7 @@ def predict_texts(args: ParsedArgs) -> None:
     array_name = {"embed": "embedding"}.get(act, act)
     if out is not None:
         write_answers(out, file, counted, array_name)
-        print(f"{several(counts['row'], 'row')}: {out}")
+        print(f"{count_noun(counts['row'], 'row')}: {out}")
     else:
         is_json = "json" in args.flags or act in ARRAY_ACTS
         print_answers(file, counted, array_name, is_json=is_json)
@@ -147,4 +147,4 @@ def _say_columns(file_name: str, roles: Mapping[str, str], values: Mapping[str, 
     Columns that are called as their roles, or that the user names, go without saying.
     """
     if "text" not in values and set(roles) != set(roles.values()):
-        print(f"{file_name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
+        print(f"{file_name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr)

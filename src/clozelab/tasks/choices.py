@@ -33,7 +33,7 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextSplit, sequence_states, text_split
-from clozelab.tasks.unit import SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, SplitSource, TaskModel, Unit
 from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,9 @@ class ChoiceUnit(Unit):
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> TextSplit:
         return text_split(arrays, facts, source)
 
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         sequences = join_sequences([split.sequences for split in splits])
         return GroupedSequences(sequences, len(self.layout.ending_columns))
 

@@ -67,7 +67,7 @@ class OrdinalTarget(ClassTarget):
     def output_names(self) -> Sequence[str]:
         return [f"above {name}" for name in self.names[:-1]]
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
         return {"answers": {"ranks": list(self.names)}}
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -114,7 +114,7 @@ class SquadFeatures:
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
         columns = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
-        return cls(sequences=TokenSequences.of(arrays), **columns)
+        return cls(sequences=TokenSequences.from_arrays(arrays), **columns)
 
 
 # A passage's tokens, and each one's range of characters [tokens, 2].
@@ -314,7 +314,7 @@ class PassageUnit(Unit):
     def tokenization(self) -> PlainDict:
         return {"settings": asdict(self.settings)}
 
-    def remembered(self) -> PlainDict:
+    def config_to_save(self) -> PlainDict:
         return asdict(self.settings)
 
     @property
@@ -404,7 +404,7 @@ class PassageUnit(Unit):
         if source.role != "training":
             examples = source.examples()
         return PassageSplit(
-            sequences=TokenSequences.of(arrays),
+            sequences=TokenSequences.from_arrays(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             features=SquadFeatures.from_arrays(arrays),

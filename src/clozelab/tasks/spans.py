@@ -178,7 +178,7 @@ class SpanTarget(Target):
 
     Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the
     validation split, as in the paper; f1_untuned: that at 0. A model that is only measured keeps
-    its own threshold (`recall`); best_f1 is the highest one then, too.
+    its own threshold (`restore_config`); best_f1 is the highest one then, too.
     """
 
     head_kinds = ("spans",)
@@ -300,9 +300,9 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def recall(self, remembered: ReadOnlyJson) -> PlainDict:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> PlainDict:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
-        rules = remembered.get("answers") or {}
+        rules = config_to_save.get("answers") or {}
         for name, value in asdict(self.settings).items():
             if rules.get(name, value) != value:
                 log.warning(
@@ -327,7 +327,7 @@ class SpanTarget(Target):
             self.fixed_threshold = float(threshold)
         return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> PlainDict:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""
         return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
 

@@ -90,7 +90,7 @@ class EncoderSource:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class BatchContext:
     """What a unit may need beside its examples, to make batches of them."""
 
     name: str  # of the task
@@ -151,11 +151,11 @@ class Unit(ABC):
         """The same of how texts become tokens, beside the tokenizer and the length."""
         return {}
 
-    def remembered(self) -> PlainDict:
+    def config_to_save(self) -> PlainDict:
         """What a model's folder is told of how texts were read, called as the settings are."""
         return {"max_seq_length": self.max_seq_length}
 
-    def remembered_of_model(self) -> PlainDict:
+    def model_config_to_save(self) -> PlainDict:
         """The same of what the head stands on."""
         return {}
 
@@ -261,7 +261,7 @@ class Unit(ABC):
     def check_splits(self, splits: Sequence[tuple[Path, Any]], name: str) -> None:
         """Warn of what is odd about training and validation of the task of this name."""
 
-    def batched(self, splits: Sequence[Any], role: str, workshop: Workshop) -> Sequences:
+    def batched(self, splits: Sequence[Any], role: str, batch_context: BatchContext) -> Sequences:
         """What batches of some splits, one behind the other, are made of."""
         return join_sequences([split.sequences for split in splits])
 

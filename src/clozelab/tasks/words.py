@@ -52,7 +52,7 @@ from clozelab.tasks.sequences import (
     ragged_positions,
 )
 from clozelab.tasks.target import Files, Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
 from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
@@ -225,12 +225,12 @@ def _window(
     document_begin, document_end = document
     spare = budget - int(starts[end] - starts[begin])
     before = int(starts[begin] - starts[document_begin])
-    behind = int(starts[document_end] - starts[end])
+    tokens_after = int(starts[document_end] - starts[end])
     # Half of the room for the left side, and what the right side cannot fill. Whole words fit:
     # `first` is the first word that begins within it, and the right side gets what is left then.
-    left = min(before, max(spare // 2, spare - behind))
+    left = min(before, max(spare // 2, spare - tokens_after))
     first = int(np.searchsorted(starts, starts[begin] - left, side="left"))
-    right = min(behind, spare - int(starts[begin] - starts[first]))
+    right = min(tokens_after, spare - int(starts[begin] - starts[first]))
     last = int(np.searchsorted(starts, starts[end] + right, side="right")) - 1
     return first, last
 
@@ -341,8 +341,8 @@ class WordUnit(Unit):
     def reading(self, target: Target) -> PlainDict:
         return asdict(self.layout) | {"document_context": self.document_context}
 
-    def remembered(self) -> PlainDict:
-        return super().remembered() | {"document_context": self.document_context}
+    def config_to_save(self) -> PlainDict:
+        return super().config_to_save() | {"document_context": self.document_context}
 
     # Files
 
@@ -418,7 +418,7 @@ class WordUnit(Unit):
 
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> WordSplit:
         sequences = TaggedSequences(
-            TokenSequences.of(arrays),
+            TokenSequences.from_arrays(arrays),
             arrays["word_offsets"],
             arrays["word_positions"],
             arrays["labels"],
@@ -437,7 +437,9 @@ class WordUnit(Unit):
             **facts,
         )
 
-    def batched(self, splits: Sequence[WordSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[WordSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         (split,) = splits
         return split.sequences
 
