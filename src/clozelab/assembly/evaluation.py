@@ -78,7 +78,7 @@ class EvaluationJob:
     hardware: Hardware
     data: DataModule  # set up: read and tokenised
     module: ScoringModule
-    remembered: PlainDict  # what the model's folder says of its predictions
+    saved_config: PlainDict  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
@@ -92,13 +92,13 @@ def prepare(cfg: EvaluateConfig) -> EvaluationJob:
     data = build_data(cfg, folder, encoder)
     data.setup("validate")
     module = build_module(cfg, folder, encoder, data)
-    remembered = recall(cfg, folder, module)
+    saved_config = restore_config(cfg, folder, module)
     inputs = {
         "encoder": encoder_fingerprint(folder),
         "task_data": data.fingerprint,
         "task_files": data.source_fingerprint,
     }
-    return EvaluationJob(cfg, hardware, data, module, remembered, inputs)
+    return EvaluationJob(cfg, hardware, data, module, saved_config, inputs)
 
 
 def check_evaluation(cfg: EvaluateConfig) -> None:
@@ -165,7 +165,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
         summarise(loggers, results["scores"])
         run.content.scores = {key: score_of(job.module, key) for key in results["scores"]}
         facts = {key: results[key] for key in RESULTS_IN_RECORD}
-        run.complete(results, data=job.data.facts, **facts, **job.remembered)
+        run.complete(results, data=job.data.facts, **facts, **job.saved_config)
 
 
 def score_of(module: ScoringModule, key: str) -> Score:
@@ -183,7 +183,7 @@ def describe_measure(job: EvaluationJob) -> PlainDict:
     }
     if measure.module is not None and isinstance(job.data, FinetuningDataModule):
         description["baselines"] = job.data.baselines
-    return description | job.remembered
+    return description | job.saved_config
 
 
 def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModule:
@@ -330,18 +330,18 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     )
 
 
-def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
+def restore_config(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.
     """
     if isinstance(module, Measurement):
         return {}
-    remembered = {}
+    saved_config = {}
     # A threshold belongs to the weights it was chosen with.
     if cfg.initialisation == "pretrained":
-        remembered = folders.read_config_dict(folder).get("clozelab", {})
-    return dict(module.recall(remembered))
+        saved_config = folders.read_config_dict(folder).get("clozelab", {})
+    return dict(module.restore_config(saved_config))
 
 
 def build_module(
@@ -387,7 +387,7 @@ def _build_task_module(
             f"{folder} tags words by features of several layers, which an evaluation does not read;"
             " `clozelab predict` does"
         )
-    check_reading(data.remembered(), provenance, folder)
+    check_reading(data.saved_config(), provenance, folder)
     return FineTuning(
         encoder=encoder,
         unit=data.unit,

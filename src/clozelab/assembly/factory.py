@@ -33,7 +33,7 @@ from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import PlainDict
 from clozelab.training.background import BackgroundLogger
-from clozelab.training.checkpoints import LAST, newest_whole
+from clozelab.training.checkpoints import LAST, newest_intact
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker, tracked
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
@@ -269,7 +269,7 @@ def make_trainer(
     )
 
 
-def own_trainer(
+def standalone_trainer(
     cfg: TrainingConfig,
     hardware: Hardware,
     total_steps: int,
@@ -288,7 +288,7 @@ def own_trainer(
 
 
 @contextmanager
-def trained(
+def run_training(
     cfg: TrainingConfig,
     run: Run,
     hardware: Hardware,
@@ -317,7 +317,7 @@ def trained(
             loggers=loggers,
             folder=run.dir,
         )
-        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        trainer.fit(module, datamodule=data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         yield trainer, loggers
 
 

@@ -252,7 +252,7 @@ def train(
         cache=used_folders(),
         encoder=begun_with,
     )
-    with factory.trained(
+    with factory.run_training(
         cfg,
         run,
         job.hardware,
@@ -322,7 +322,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 
 def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's folder remembers of its fine-tuning."""
-    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
+    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
 
 
 def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
@@ -330,7 +330,7 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
     job = prepare(cfg)
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, None)
+    trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, None)
     return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
@@ -348,7 +348,7 @@ def build_data(
     cache_dir = Path(cfg.cache_dir)
     data_dir = Path(cfg.data_dir)
     if cfg.hub:
-        data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
+        data_dir = hub_files(HubSource.from_task(vars(cfg.task)), cache_dir)
     tokenizer = open_tokenizer(folder, cfg.token_types)
     source = EncoderSource(weights_name, load, hardware.device)
     inputs = TaskInputs(

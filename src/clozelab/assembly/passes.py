@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 
 MOST_PASSES = 40
 """Passes over its text after which an encoder learns it by heart."""
@@ -15,7 +15,7 @@ def passes(read: float, text: int) -> tuple[str, bool]:
         read: tokens that it reads in all.
         text: tokens of its text.
     """
-    sentence = f"{read / text:.1f} passes over {rough(text)} tokens of text"
+    sentence = f"{read / text:.1f} passes over {format_count(text)} tokens of text"
     if read <= MOST_PASSES * text:
         return sentence, False
     advice = (

@@ -295,7 +295,7 @@ def train(job: PretrainingJob, run: Run) -> None:
         cfg.checkpoint_interval_steps,
         before_checkpoint=[KeepEncoders(job.steps_to_keep, save)],
     )
-    with factory.trained(
+    with factory.run_training(
         cfg,
         run,
         job.hardware,
@@ -330,7 +330,7 @@ def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusData
     if job.hardware.compiles_pretraining:
         _compile_encoders(module)
     interval_steps = cfg.validation.interval_steps
-    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
+    trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
     return module, job.data, trainer
 
 

@@ -15,7 +15,7 @@ from clozelab.datamodules.corpus import BoundPhase
 from clozelab.runs.record import Record, read_record
 from clozelab.runs.reuse import is_record_of
 from clozelab.training.callbacks import SameConfig
-from clozelab.training.checkpoints import load_file, newest_whole
+from clozelab.training.checkpoints import load_file, newest_intact
 from clozelab.training.trainer import Hardware
 
 FILE = "batch_order.safetensors"
@@ -81,7 +81,7 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     that has the run's corpus. ValueError where the run has no checkpoint of its own.
     """
     record = read_record(run)
-    checkpoint_path = newest_whole(run / "checkpoints", put_aside=False)
+    checkpoint_path = newest_intact(run / "checkpoints", set_aside=False)
     if record is None or record.stage != "pretrain" or checkpoint_path is None:
         raise ValueError(
             f"{run} is no pre-training run with a checkpoint; a complete one has its encoder/"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.runs.record import Record
 from clozelab.terminal import say
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 from clozelab.text.plain import PlainDict, read_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def send(record: Record, logger: str) -> None:
                 f" ({type(error).__name__}: {reason(error)}); try again later",
             ) from error
         note_unsent(folder, label, 0)
-        say(f"{label} was sent {several(num_values, 'value')} of {folder}")
+        say(f"{label} was sent {count_noun(num_values, 'value')} of {folder}")
 
 
 def final_scores(record: Record) -> PlainDict:

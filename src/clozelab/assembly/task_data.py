@@ -5,7 +5,7 @@ from __future__ import annotations
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.modules.finetuning import FineTuning
-from clozelab.runs.code import code_behind
+from clozelab.runs.code import code_version
 from clozelab.targets import build_parts, parameters_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -55,4 +55,4 @@ def task_module_settings(task: ReadOnlyJson) -> JsonObject:
 def task_code(task: ReadOnlyJson) -> str:
     """Hash of the code that reads a task's files: other code's cached examples are not taken."""
     parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_behind([*parts, "datamodules.finetuning"]))
+    return digest(code_version([*parts, "datamodules.finetuning"]))

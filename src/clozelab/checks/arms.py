@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,
@@ -69,10 +69,10 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
     """Warm-up, and the plateau of masked models."""
     fraction = arm.settings.get("schedule", {}).get("warmup_fraction", 0.0)
     needed = arm.tokens_to_plateau
-    figure = f"{arm.steps:,} steps, {rough(arm.tokens)} tokens, warmup_fraction {fraction:g}"
+    figure = f"{arm.steps:,} steps, {format_count(arm.tokens)} tokens, warmup_fraction {fraction:g}"
     plateau = (
         "the budget may end before the masked model leaves its plateau"
-        f" (about {rough(needed)} tokens)"
+        f" (about {format_count(needed)} tokens)"
     )
     yield first_finding(
         "schedule",
@@ -118,14 +118,14 @@ class Predictions:
     input_ids: I64  # what stands there instead
 
     @classmethod
-    def of(cls, arm: Arm, packed: PackedInstances) -> Predictions:
+    def from_arm(cls, arm: Arm, packed: PackedInstances) -> Predictions:
         arrays = arm.objective.arrays_of(packed)
         # The objective says which slot each prediction is about; its own slot may be another.
         spec = arm.objective.token.visibility(packed, arrays)[0]
         labels = _of_spec(spec, arrays["prediction_labels"])
         # In a drawn order the text stays as it is, and a slot behind it predicts.
-        is_behind = arm.objective.token.predictions_help
-        slots = spec.positions if is_behind else spec.about
+        is_below_baseline = arm.objective.token.predictions_help
+        slots = spec.positions if is_below_baseline else spec.about
         return cls(spec.about, labels, arrays["input_ids"][slots])
 
 
@@ -139,7 +139,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     if not isinstance(token, Masking) or token.is_causal:
         yield _check_predicted_share(arm, packed)
         return
-    predictions = Predictions.of(arm, packed)
+    predictions = Predictions.from_arm(arm, packed)
     candidates = _num_candidates(token, packed)
     number = len(predictions.positions)
     figure = share(number, candidates)
@@ -152,7 +152,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
             begins = begin_words(packed, packed.ids.continues)
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
         word = np.cumsum(begins, dtype=np.int64)
-        wrong += _torn_words(word, packed.special, predictions.positions)
+        wrong += _partly_masked_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:
         wrong.append(f"{num_special} special tokens are predicted")
@@ -160,7 +160,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
         shares = _replacement_shares(predictions, arm.corpus.ids.mask)
         wrong += _wrong_replacements(token, shares, number)
         later = replace(packed, draws=replace(packed.draws, epoch=1))
-        again = Predictions.of(arm, later)
+        again = Predictions.from_arm(arm, later)
         if arm.objective.dupe_factor != 1 and np.array_equal(
             again.positions, predictions.positions
         ):
@@ -213,7 +213,7 @@ def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[
     return [f"{share(number, candidates)} tokens are predicted, the settings say {expected:,.0f}"]
 
 
-def _torn_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[str]:
+def _partly_masked_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[str]:
     """Whether words are predicted in part.
 
     Args:
@@ -471,7 +471,7 @@ class ArmProbe:
     packed: PackedInstances
 
     @classmethod
-    def of(cls, arm: Arm) -> ArmProbe:
+    def from_arm(cls, arm: Arm) -> ArmProbe:
         """A few instances of the arm's shortest phase, and models of its shape or a small one.
 
         They are always the same.
@@ -558,7 +558,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
     # Products this small only make threads wait for each other, longest on a busy machine.
     torch.set_num_threads(1)
     try:
-        probe = ArmProbe.of(arm)
+        probe = ArmProbe.from_arm(arm)
         for spec in arm.objective.visibility(probe.packed):
             yield check_context(probe, spec, f"{arm.name}, {spec.term}")
             yield check_own_label(probe, spec, f"{arm.name}, {spec.term}")
@@ -627,7 +627,7 @@ def check_context(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
         # A rule of its own: one predicted token of each instance tells more than a half.
         good = "sees what it may"
         one_slot = np.zeros(len(slots), dtype=bool)
-        one_slot[_one_of_each(spec, probe.packed.width, width)] = True
+        one_slot[_one_instance_of_each(spec, probe.packed.width, width)] = True
         has_leak |= bool((is_changed(one_slot) & ~may_change(one_slot) & is_real).any())
     figure = f"{' and '.join(shares)} positions see what follows, and what precedes them"
     cases = [
@@ -657,7 +657,7 @@ def check_context(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("future", name, good, figure, *cases)
 
 
-def _one_of_each(spec: VisibilitySpec, text_width: int, width: int) -> I64:
+def _one_instance_of_each(spec: VisibilitySpec, text_width: int, width: int) -> I64:
     """Of each instance the slot of one predicted token, in rows of `width` slots."""
     instance, slot = np.divmod(spec.about, text_width)
     _, first, number = np.unique(instance, return_index=True, return_counts=True)

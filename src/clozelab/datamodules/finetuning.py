@@ -47,7 +47,7 @@ from clozelab.tasks.preview import Preview, TaskPreview
 from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
 from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import EncoderSource, Split, SplitSource, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit
 from clozelab.text.plain import JsonObject
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
@@ -177,9 +177,9 @@ class FinetuningDataModule(LightningDataModule):
 
     # Fingerprints
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         """What a model's folder is told of how its texts were read, called as the settings are."""
-        return self.unit.remembered() | self.target.remembered()
+        return self.unit.config_to_save() | self.target.config_to_save()
 
     @cached_property
     def reading(self) -> JsonObject:
@@ -278,7 +278,7 @@ class FinetuningDataModule(LightningDataModule):
         """How many validation rows stand in training, after `setup`."""
         train = self._rows["training", self.train_path]
         validation = self._rows["validation", self.validation_path]
-        return Overlap.of(
+        return Overlap.between(
             train["row_hashes"],
             validation["row_hashes"],
             train["row_lines"],
@@ -431,18 +431,22 @@ class FinetuningDataModule(LightningDataModule):
         self.unit.check_splits(both, self.inputs.name)
         # The sequences of `train_extra` come first: see `num_first_sequences`.
         training_splits = [*self.extra, self.train]
-        workshop = self._workshop()
-        self.train_sequences = self.unit.batched(training_splits, "training", workshop)
+        batch_context = self._batch_context()
+        self.train_sequences = self.unit.batched(training_splits, "training", batch_context)
         self.train_targets = self.unit.targets(training_splits)
         validation_splits = [self.validation, *extra_validation.values()]
-        self.validation_sequences = self.unit.batched(validation_splits, "validation", workshop)
+        self.validation_sequences = self.unit.batched(
+            validation_splits, "validation", batch_context
+        )
 
-    def _workshop(self) -> Workshop:
+    def _batch_context(self) -> BatchContext:
         encoder = self.inputs.encoder
         if encoder is not None:
             # once for all splits, never where they are stored
             encoder = replace(encoder, load=cache(encoder.load))
-        return Workshop(self.inputs.name, self.inputs.cache_dir, self.evaluation_tokens, encoder)
+        return BatchContext(
+            self.inputs.name, self.inputs.cache_dir, self.evaluation_tokens, encoder
+        )
 
     def _load(self, path: Path, role: str) -> Split:
         """One split. That of the training file tells the target its classes."""
@@ -627,7 +631,7 @@ class FinetuningDataModule(LightningDataModule):
     def read_test(self, path: Path) -> tuple[Sequences, Split]:
         """One test file, after `setup`: what batches are made of, and the split itself."""
         split = self._load(path, "test")
-        return self.unit.batched([split], "test", self._workshop()), split
+        return self.unit.batched([split], "test", self._batch_context()), split
 
     def _warn_of_lost_text(self, name: str, split: Split) -> None:
         """Warn of text of a split that did not fit, or that is [UNK].

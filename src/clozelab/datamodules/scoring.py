@@ -104,7 +104,7 @@ def inner_tokens(texts: TokenSequences) -> Tokens:
     return token_ranges(np.ones_like(texts.lengths), texts.lengths - 2)
 
 
-def ask(
+def build_questions(
     texts: TokenSequences,
     text: Ints,
     targets: Tokens,
@@ -199,7 +199,7 @@ class ScoringDataModule(MeasureDataModule):
         `credit` [P], 1 where the token is the most probable one, shared among equals.
         """
 
-    def one_answer(self) -> JsonObject:
+    def constant_answer_scores(self) -> JsonObject:
         """What the same answer to every question scores: figure -> share of one.
 
         It has no figure where that means nothing.
@@ -211,11 +211,11 @@ class ScoringDataModule(MeasureDataModule):
         unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
-    def ask(
+    def build_questions(
         self, texts: TokenSequences, text: Ints, targets: Tokens, hidden: Tokens | None = None
     ) -> Questions:
         """As the function `ask`, of this encoder."""
-        return ask(
+        return build_questions(
             texts,
             text,
             targets,
@@ -285,13 +285,13 @@ class MinimalPairs(ScoringDataModule):
         self.pairs["same"] = [np.array_equal(good, bad) for good, bad in both]
         text, position = inner_tokens(texts)
         if self.is_causal:
-            return self.ask(texts, np.arange(len(texts)), (text, position))
+            return self.build_questions(texts, np.arange(len(texts)), (text, position))
         # A masked model reads a text once for each of its tokens.
         num_hidden = np.ones_like(position)
         if self.masking == "word":
             num_hidden = self._pieces_to_word_end(sentences, text)
         targets = (np.arange(len(text)), position)
-        return self.ask(texts, text, targets, token_ranges(position, num_hidden))
+        return self.build_questions(texts, text, targets, token_ranges(position, num_hidden))
 
     def _read_pairs(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""

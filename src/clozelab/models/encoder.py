@@ -167,7 +167,7 @@ class Block(nn.Module):
     embedding_norm: bool = True  # behind the embeddings
 
     @classmethod
-    def behind_last(cls, config: EncoderConfig) -> nn.Module:  # noqa: ARG003
+    def build_final_norm(cls, config: EncoderConfig) -> nn.Module:  # noqa: ARG003
         """What stands behind the last of such layers."""
         return nn.Identity()
 
@@ -230,7 +230,7 @@ class PreNorm(Block):
                 half.output.dense.init_scale = residual_scale(config)
 
     @classmethod
-    def behind_last(cls, config: EncoderConfig) -> nn.Module:
+    def build_final_norm(cls, config: EncoderConfig) -> nn.Module:
         return layer_norm(config)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -281,7 +281,7 @@ class RightToLeftStack(nn.Module):
         super().__init__()
         blocks = _make_blocks(config)
         self.layer = nn.ModuleList(blocks)
-        self.final_norm = blocks[0].behind_last(config)
+        self.final_norm = blocks[0].build_final_norm(config)
 
 
 def _make_blocks(config: EncoderConfig) -> list[Block]:
@@ -375,7 +375,7 @@ class Encoder(nn.Module):
         self.layer = nn.ModuleList(_make_blocks(config))
         if embeddings is None and not self.first_block.embedding_norm:
             self.embeddings.LayerNorm = nn.Identity()
-        self.final_norm = self.first_block.behind_last(config)
+        self.final_norm = self.first_block.build_final_norm(config)
         self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         if is_drawn:

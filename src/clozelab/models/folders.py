@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from clozelab.files.digests import file_sha256
 from clozelab.models import tensorbundle
-from clozelab.models.beside import other_weights, refuse_files_beside, warn_of_other_weights
+from clozelab.models.beside import other_weights, refuse_extra_model_files, warn_of_other_weights
 from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import warn_of_unknown
 from clozelab.models.encoder import Encoder
@@ -144,7 +144,7 @@ def load_encoder(
     initialisation: str = "pretrained",
     seed: int = 0,
     stored: Mapping[str, Tensor] | None = None,
-    tells_fresh: bool = True,
+    warns_of_fresh: bool = True,
 ) -> Encoder:
     """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 
@@ -152,7 +152,7 @@ def load_encoder(
         initialisation: "random": the same shape with fresh weights.
         seed: of fresh weights, also of a missing pooler.
         stored: what read_tensors has read already.
-        tells_fresh: warn of a missing pooler, and of tensors that no head here has; not where
+        warns_of_fresh: warn of a missing pooler, and of tensors that no head here has; not where
             nothing is trained on the encoder.
     """
     folder = Path(folder)
@@ -178,13 +178,13 @@ def load_encoder(
         drawn = Encoder(encoder.config, generator)
         encoder.pooler.load_state_dict(drawn.pooler.state_dict())
         poolers = family.to_hf(fresh)
-        if tells_fresh:
+        if warns_of_fresh:
             _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
         tensors |= poolers
     _fill(state, tensors, family, folder)
     encoder.has_trained_pooler = is_in_file and not has_untrained_pooler(read_config_dict(folder))
     foreign = foreign_tensors(family, stored)
-    if tells_fresh and foreign:
+    if warns_of_fresh and foreign:
         _LOG.warning("%s: no head here has the tensor %s: left out", folder, named_few(foreign))
     return encoder
 
@@ -307,7 +307,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
 def read_config_dict(folder: Path | str) -> JsonObject:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
-    refuse_files_beside(path.parent)
+    refuse_extra_model_files(path.parent)
     if not path.is_file():
         raise ValueError(
             f"{path} does not exist: an encoder is a folder with {CONFIG_FILE} and {WEIGHTS_FILE},"

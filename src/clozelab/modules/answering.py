@@ -296,11 +296,11 @@ def answer_rows(
     """
     remaining = iter(rows)
     while stretch := list(islice(remaining, ROWS_AT_ONCE)):
-        answers = _answer_stretch(predictor, act, stretch, options, roles, errors)
+        answers = _answer_part(predictor, act, stretch, options, roles, errors)
         yield from zip(stretch, answers, strict=True)
 
 
-def _answer_stretch(
+def _answer_part(
     predictor: Predictor,
     act: str,
     rows: Sequence[PlacedRow],

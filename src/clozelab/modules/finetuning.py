@@ -405,17 +405,17 @@ class FineTuning(TrainingModule):
         }
         return facts | self.require_best().scores
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         """What the model's folder has to say, beside the label names, to predict as here."""
-        of_target = self.target.remembered_of_model(self._best_scores())
-        return self.unit.remembered_of_model() | of_target
+        of_target = self.target.model_config_to_save(self._best_scores())
+        return self.unit.model_config_to_save() | of_target
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
         `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
         """
-        return self.target.recall(remembered)
+        return self.target.restore_config(config_to_save)
 
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
@@ -540,19 +540,19 @@ def save_model(
     by are added to it. A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    remembered = dict(read_config_dict(encoder_folder).get("clozelab", {}))
+    config_to_save = dict(read_config_dict(encoder_folder).get("clozelab", {}))
     for key in OF_ONE_TASK:
-        remembered.pop(key, None)
-    remembered |= facts | module.remembered()
+        config_to_save.pop(key, None)
+    config_to_save |= facts | module.config_to_save()
     if module.encoder.has_trained_pooler:
-        remembered.pop("untrained", None)
+        config_to_save.pop("untrained", None)
     elif list(module.encoder.pooler.parameters()):
-        remembered["untrained"] = ["pooler"]
+        config_to_save["untrained"] = ["pooler"]
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}
-    if "pooling" in remembered:
+    if "pooling" in config_to_save:
         files = sentence_files(
-            SentenceVectors(remembered["pooling"]), module.encoder.config, max_length
+            SentenceVectors(config_to_save["pooling"]), module.encoder.config, max_length
         )
     write_model(
         folder,
@@ -562,6 +562,6 @@ def save_model(
         labels=module.target.names,
         problem_type=module.target.problem_type,
         max_length=max_length,
-        extra_config={"clozelab": remembered},
+        extra_config={"clozelab": config_to_save},
         extra_files=files,
     )

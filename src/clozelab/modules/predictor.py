@@ -40,7 +40,7 @@ from clozelab.datamodules.texts import (
     read_texts,
     with_columns,
 )
-from clozelab.models.attention_maps import noted_attention
+from clozelab.models.attention_maps import capture_attention
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
@@ -58,7 +58,7 @@ from clozelab.modules.token_heads import (
     window_settings,
     word_spans,
 )
-from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order
 from clozelab.tasks.sequences import TokenSequences, pool_windows
 from clozelab.tasks.spans import NBestSettings
 
@@ -128,7 +128,7 @@ class Predictor(ModelRunner):
             states = head.states(self.encoder, output, batch)
             chunks = []
             for chunk in states.split(states_at_once):
-                probabilities = in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
+                probabilities = apply_head_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
                 # [P, k, 2]
                 chunks.append(torch.stack(probabilities.topk(min(top_k, vocab_size)), dim=2))
             return batch["prediction_index"], torch.cat(chunks)
@@ -355,7 +355,7 @@ class Predictor(ModelRunner):
             layers.clear()
             return [probabilities]
 
-        with noted_attention(self.encoder, layers.append):
+        with capture_attention(self.encoder, layers.append):
             results = self._collect(encoded.sequences, by_text, max_tokens=1)
         return self._returned(given, encoded.reasons, results)
 
@@ -407,7 +407,7 @@ class Predictor(ModelRunner):
             with_unanswerable=True,
         )
         windows = window_settings(self.model)
-        reasons = self._unasked(given.items)
+        reasons = self._without_question(given.items)
         _refuse(reasons, given, errors, "question")
         readable = _readable(given, reasons)
         threshold = None
@@ -566,7 +566,7 @@ class Predictor(ModelRunner):
     def _token(self, probability: float, index: float) -> answers.Token:
         return answers.Token(self.tokenizer.shown(int(index)), int(index), float(probability))
 
-    def _unasked(self, questions: Sequence[Any]) -> list[str | None]:
+    def _without_question(self, questions: Sequence[Any]) -> list[str | None]:
         """Why a question cannot be answered; None where it can."""
         reasons: list[str | None] = []
         for item in questions:

@@ -22,7 +22,7 @@ from clozelab.models.leftovers import TASK_KINDS
 from clozelab.models.registry import family_for
 from clozelab.modules.model import Model
 from clozelab.tasks import sequences as examples
-from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
+from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order, make_batch
 from clozelab.tasks.sequences import Ints
 from clozelab.tasks.texts import sequence_states
 from clozelab.training.runtime import (
@@ -135,7 +135,7 @@ class ModelRunner:
 
         def logits(hidden: Tensor, batch: Batch) -> BatchValues:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
-            return batch["example_index"], in_fp32(head, states)
+            return batch["example_index"], apply_head_fp32(head, states)
 
         values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
         pooling = self.model.provenance.get("window_pooling", "mean")

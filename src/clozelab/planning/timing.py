@@ -41,7 +41,7 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import Request, Speed, made_up_corpus
+from clozelab.planning.jobs import Request, Speed, synthetic_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
 from clozelab.tasks.batches import Batch
@@ -60,7 +60,7 @@ TIMING_VERSION = 2  # raised when what is timed changes
 SECONDS = 0.8  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
-USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
+TYPICAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
 # so short a step takes notably longer where each one is logged
@@ -86,7 +86,7 @@ def measured_speeds(
     at_once: int,
     threads: int,
     measure: bool,
-    anew: bool = False,
+    measures_again: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Speed | None]:
     """The speed of each request; None for one not in the cache where none is measured.
@@ -116,8 +116,8 @@ def measured_speeds(
         path = cache_dir / "speeds" / f"{key}.json"
         paths.append(path)
         speeds[path] = None
-        if not (anew and measure):
-            speeds[path] = _kept_speed(path)
+        if not (measures_again and measure):
+            speeds[path] = _load_speed(path)
         if speeds[path] is None:
             missing[path] = request
     if missing and measure:
@@ -126,11 +126,11 @@ def measured_speeds(
             say(f"timing {number} of {len(missing)}: {request.title}")
             speed = next(answers)
             speeds[path] = speed
-            _keep_speed(path, speed, request, machine)
+            _save_speed(path, speed, request, machine)
     return [speeds[path] for path in paths]
 
 
-def _keep_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
+def _save_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
     """Write a speed into the cache; one that is doubtful is asked for again the next time."""
     if speed.problem or speed.is_estimated or speed.is_busy:
         return
@@ -139,7 +139,7 @@ def _keep_speed(path: Path, speed: Speed, request: Request, machine: PlainMappin
     write_json(path, kept | {"request": dict(request.question)})
 
 
-def _kept_speed(path: Path) -> Speed | None:
+def _load_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, or a damaged one."""
     try:
         return Speed(float(read_json(path)["tokens_per_second"]))
@@ -156,7 +156,7 @@ def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterato
     workers = start_workers(at_once, threads)
     try:
         for request in requests:
-            futures = [workers.submit(answer, request) for _ in range(at_once)]
+            futures = [workers.submit(time_shape, request) for _ in range(at_once)]
             deadline = time.monotonic() + MAX_ANSWER_SECONDS
             try:
                 yield _mean([future.result(deadline - time.monotonic()) for future in futures])
@@ -203,7 +203,7 @@ def _mean(speeds: Sequence[Speed]) -> Speed:
     )
 
 
-def answer(request: Request) -> Speed:
+def time_shape(request: Request) -> Speed:
     """In a timing process: the speed of one shape, or what is the matter with it."""
     try:
         return _timed(request, choose_hardware(**request.question["hardware"]))
@@ -213,7 +213,7 @@ def answer(request: Request) -> Speed:
 
 def _timed(request: Request, hardware: Hardware) -> Speed:
     ceiling_seconds = request.step_flops / ceiling(hardware.precision, hardware.device)
-    step_seconds = ceiling_seconds / USUAL_SHARE
+    step_seconds = ceiling_seconds / TYPICAL_SHARE
     if step_seconds > MAX_STEP_SECONDS:
         return Speed(request.step_tokens / step_seconds, is_estimated=True)
     question = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
@@ -303,7 +303,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     objective = Objective(**build("objective", request["objective"]))
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
-    text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
+    text = synthetic_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
     # what the data module asks of a tokenizer: no text is read
     special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
     tokenizer = SimpleNamespace(
@@ -378,7 +378,7 @@ def _fit(
     return clock.ticks
 
 
-class MadeUpTask(LightningDataModule):
+class SyntheticTask(LightningDataModule):
     """Training batches of random sequences as a task has them.
 
     They are of unequal lengths, similar ones in a batch.
@@ -438,7 +438,7 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         keep_best_weights=False,
         **_training_options(request, MADE_UP_STEPS),
     )
-    return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
+    return _fit(module, SyntheticTask(request, config.vocab_size), hardware, request)
 
 
 def feature_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:

@@ -255,7 +255,7 @@ def without_outdated(runs: Runs, outdated: Collection[Path]) -> Runs:
 def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     """Arrange the runs of the experiment's rows; each column is of one results version."""
     outdated = find_outdated(runs.runs, experiment.free_keys)
-    table = _Arrangement(experiment, without_outdated(runs, outdated)).table()
+    table = _TableBuilder(experiment, without_outdated(runs, outdated)).table()
     left_out = []
     for run in runs.runs:
         if run.folder in outdated:
@@ -270,7 +270,7 @@ def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     return replace(table, runs=runs, cells=cells, outdated=outdated)
 
 
-class _Arrangement:
+class _TableBuilder:
     """The columns and cells that an experiment's runs fill."""
 
     def __init__(self, experiment: Experiment, runs: Runs) -> None:
@@ -433,8 +433,10 @@ def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str 
     return generators
 
 
-def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None]) -> Iterable[str]:
-    by_files = group_by(strangers, lambda run: (run.task, run.synthetic))
+def _excluded(
+    foreign_runs: Iterable[Record], generators: Mapping[str, str | None]
+) -> Iterable[str]:
+    by_files = group_by(foreign_runs, lambda run: (run.task, run.synthetic))
     order = list(generators)
     for task, generator in sorted(by_files, key=lambda files: order.index(files[0])):
         group = by_files[task, generator]

@@ -54,12 +54,12 @@ def scale_of(column: Column | None, metric: str, score: Score | None) -> Scale:
     declared = column.scale or recorded
     if declared != recorded:
         raise ValueError(
-            f"columns: {column.name} says {_in_words(declared)}, and its runs have"
-            f" {_in_words(recorded)}: leave unit and higher_is_better out, or correct them"
+            f"columns: {column.name} says {_describe_scale(declared)}, and its runs have"
+            f" {_describe_scale(recorded)}: leave unit and higher_is_better out, or correct them"
         )
     return recorded
 
 
-def _in_words(scale: Scale) -> str:
+def _describe_scale(scale: Scale) -> str:
     better = "higher" if scale.higher_is_better else "lower"
     return f"{scale.unit}, {better} is better"

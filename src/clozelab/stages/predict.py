@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from clozelab.datamodules.columns import say_on_command_line
+from clozelab.datamodules.columns import describe_for_command_line
 from clozelab.modules import answering
 from clozelab.modules.answer_files import ARRAYS, print_answers, write_answers
 from clozelab.modules.answering import ACTS, ERRORS, MODEL_KEYS, OPTION_KEYS
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]
@@ -116,7 +116,9 @@ def predict_texts(args: ParsedArgs) -> None:
         roles = answering.roles_of_file(file, act, values, predictor.trained_columns)
         # Columns that are called as their roles, or that the user names, go without saying.
         if "text" not in values and set(roles) != set(roles.values()):
-            print(f"{file.name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
+            print(
+                f"{file.name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr
+            )
     else:
         roles = answering.roles_of_command_line(file, act)
         errors = "raise"  # there are no other texts to answer
@@ -129,7 +131,7 @@ def predict_texts(args: ParsedArgs) -> None:
     array_name = {"embed": "embedding"}.get(act, act)
     if out is not None:
         write_answers(out, file, answered, array_name)
-        print(f"{several(counts['row'], 'row')}: {out}")
+        print(f"{count_noun(counts['row'], 'row')}: {out}")
     else:
         is_json = "json" in args.flags or act in ARRAY_ACTS
         print_answers(file, answered, array_name, is_json=is_json)

@@ -32,7 +32,7 @@ def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -
     return batch
 
 
-def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
+def apply_head_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
     """The output layer outside autocast, and a cross-encoder's activation.
 
     In bf16 neighbouring tokens would often have the very same logit.

@@ -35,7 +35,7 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextSplit, sequence_states
-from clozelab.tasks.unit import SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, SplitSource, TaskModel, Unit
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -198,14 +198,16 @@ class ChoiceUnit(Unit):
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> TextSplit:
         read = source.read  # the source holds the examples themselves, too
         return TextSplit(
-            sequences=TokenSequences.of(arrays),
+            sequences=TokenSequences.from_arrays(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             read_texts=lambda: read().texts,
             **facts,
         )
 
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         sequences = join_sequences([split.sequences for split in splits])
         return GroupedSequences(sequences, len(self.layout.ending_columns))
 

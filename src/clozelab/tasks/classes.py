@@ -32,7 +32,7 @@ from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
-USUAL_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
+DEFAULT_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
 
 
 def class_or_number(
@@ -101,13 +101,13 @@ class ClassTarget(Target):
         if positive_label is not None:
             self.given_positive_label = cell_text(positive_label)
         self.is_of_model = False
-        self._know(self.configured_names or ())
+        self._set_names(self.configured_names or ())
 
     @property
     def listed(self) -> Sequence[str]:  # type: ignore[override]
         return self.configured_names or ()
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         if self.given_positive_label is None:
             return {}
         return {"positive_label": self.given_positive_label}
@@ -122,7 +122,7 @@ class ClassTarget(Target):
 
     def named(self, names: Sequence[str]) -> Self:
         named = super().named(names)
-        named._know(names)
+        named._set_names(names)
         return named
 
     def renamed(self, names: Sequence[str]) -> Self:
@@ -130,13 +130,13 @@ class ClassTarget(Target):
         renamed.names = list(names)
         return renamed
 
-    def _know(self, names: Sequence[str]) -> None:
+    def _set_names(self, names: Sequence[str]) -> None:
         """Take these classes; ValueError where the positive label is none of them."""
         self.names = list(names)
         self._index = {name: number for number, name in enumerate(self.names)}
         self.positive_label = self.given_positive_label
         if self.positive_label is None:
-            self.positive_label = USUAL_POSITIVE_LABELS.get(frozenset(self.names))
+            self.positive_label = DEFAULT_POSITIVE_LABELS.get(frozenset(self.names))
         elif self.names and self.positive_label not in self._index:
             raise ValueError(
                 f"task.data.positive_label={self.positive_label} is not one of the labels"
@@ -267,4 +267,4 @@ class ClassTarget(Target):
 
     def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
         pairs = [(record["label"], record["prediction"]) for record in records]
-        return ClassReport.of(self.names, pairs)
+        return ClassReport.from_pairs(self.names, pairs)

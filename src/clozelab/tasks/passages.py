@@ -40,7 +40,7 @@ from clozelab.tasks.sequences import (
     window_ranges,
 )
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
 from clozelab.text.plain import JsonObject
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class SquadFeatures:
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
         columns = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
-        return cls(sequences=TokenSequences.of(arrays), **columns)
+        return cls(sequences=TokenSequences.from_arrays(arrays), **columns)
 
 
 # A passage's tokens, and each one's range of characters [tokens, 2].
@@ -316,7 +316,7 @@ class PassageUnit(Unit):
     def tokenization(self) -> JsonObject:
         return {"settings": asdict(self.settings)}
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         return asdict(self.settings)
 
     @property
@@ -406,7 +406,7 @@ class PassageUnit(Unit):
         if source.role != "training":
             examples = source.examples()
         return PassageSplit(
-            sequences=TokenSequences.of(arrays),
+            sequences=TokenSequences.from_arrays(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             features=SquadFeatures.from_arrays(arrays),
@@ -414,7 +414,9 @@ class PassageUnit(Unit):
             **facts,
         )
 
-    def batched(self, splits: Sequence[PassageSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[PassageSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         return join_sequences([split.features.sequences for split in splits])
 
     # The model

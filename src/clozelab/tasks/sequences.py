@@ -75,7 +75,7 @@ class TokenSequences(Sequences):
         return {name: getattr(self, name) for name in ("input_ids", "offsets", "second_starts")}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray]) -> TokenSequences:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TokenSequences:
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
     def content_numbers(self) -> Ints:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.tasks.batches import Batch, in_fp32
+from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.classes import ClassTarget, configured_labels, refuse_class_of_numbers
 from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Target
@@ -53,7 +53,7 @@ class VectorClassTarget(ClassTarget):
         """[B, number of classes] of vectors [B, 2, H]."""
         u = states[:, 0]
         v = states[:, 1]
-        return in_fp32(head, torch.cat([u, v, (u - v).abs()], dim=1))
+        return apply_head_fp32(head, torch.cat([u, v, (u - v).abs()], dim=1))
 
 
 class CosineTarget(NumberTarget):

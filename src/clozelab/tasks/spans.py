@@ -302,9 +302,9 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
-        rules = remembered.get("answers") or {}
+        rules = config_to_save.get("answers") or {}
         for name, value in asdict(self.settings).items():
             if rules.get(name, value) != value:
                 log.warning(
@@ -329,7 +329,7 @@ class SpanTarget(Target):
             self.fixed_threshold = float(threshold)
         return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""
         return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
 

@@ -244,4 +244,4 @@ class TagTarget(Target):
         if self.entity_tags:
             return ClassReport(*scores_of_types(answers, labels))
         pairs = zip(chain(*labels), chain(*answers), strict=True)
-        return ClassReport.of(self.names, pairs)
+        return ClassReport.from_pairs(self.names, pairs)

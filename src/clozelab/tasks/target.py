@@ -29,7 +29,7 @@ from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores
-from clozelab.tasks.batches import Batch, in_fp32
+from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES
 from clozelab.tasks.unit import Unit
@@ -78,7 +78,7 @@ class Target(ABC):
         """What it adds to how files are read, for fingerprints."""
         return {}
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         """What a model's folder is told of how its labels were read, by the names of settings."""
         return {}
 
@@ -158,7 +158,7 @@ class Target(ABC):
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """The outputs, in fp32, from what the unit gives for a batch."""
-        return in_fp32(head, states)
+        return apply_head_fp32(head, states)
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -202,11 +202,11 @@ class Target(ABC):
         """Where it fails, class by class; None where there are no classes."""
         return None
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
         """What a model's folder has to say to predict as here; `scores` are its best."""
         return {}
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
         `remembered` is what its fine-tuning left there. Returns what the run's record says of it.

@@ -41,7 +41,7 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.splitting import pair_groups
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject
 
@@ -144,8 +144,8 @@ class TextUnit(Unit):
     def role_reading(self, role: str) -> JsonObject:
         return {"id_column": self.layout_of(role).id_column}
 
-    def remembered(self) -> JsonObject:
-        return super().remembered() | {
+    def config_to_save(self) -> JsonObject:
+        return super().config_to_save() | {
             "long_documents": self.long_documents,
             "window_stride": self.window_stride,
             "window_pooling": self.window_pooling,
@@ -217,7 +217,7 @@ class TextUnit(Unit):
             _refuse_ids_twice(source.path, arrays["ids"], self.layout_of(source.role).id_column)
         read = source.read  # the source holds the examples themselves, too
         return TextSplit(
-            sequences=TokenSequences.of(arrays),
+            sequences=TokenSequences.from_arrays(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             window_offsets=arrays.get("window_offsets"),
@@ -226,7 +226,9 @@ class TextUnit(Unit):
             **facts,
         )
 
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         return join_sequences([split.sequences for split in splits])
 
     # The model
@@ -289,12 +291,12 @@ class VectorUnit(TextUnit):
         # Joint pairs have no key: older fingerprints knew nothing else.
         return {"pairs": self.pairs}
 
-    def remembered(self) -> JsonObject:
-        remembered = super().remembered()
-        del remembered["texts_per_example"]
-        return remembered
+    def config_to_save(self) -> JsonObject:
+        config_to_save = super().config_to_save()
+        del config_to_save["texts_per_example"]
+        return config_to_save
 
-    def remembered_of_model(self) -> JsonObject:
+    def model_config_to_save(self) -> JsonObject:
         return {"pooling": self.pooling}
 
     def layout_of(self, role: str) -> TableFormat:
@@ -317,11 +319,13 @@ class VectorUnit(TextUnit):
         """[(a, b), (c, d)]: the sequences "a", "b", "c" and "d"."""
         return [list(itertools.chain.from_iterable(examples.texts))]
 
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         group_size = 2
         if role == "training" and self.train_layout is not None:
             group_size = len(self.train_layout.text_columns)
-        sequences = super().batched(splits, role, workshop)
+        sequences = super().batched(splits, role, batch_context)
         assert isinstance(sequences, TokenSequences)
         return GroupedSequences(sequences, group_size)
 

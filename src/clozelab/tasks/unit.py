@@ -90,7 +90,7 @@ class EncoderSource:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class BatchContext:
     """What a unit may need beside its examples, to make batches of them."""
 
     name: str  # of the task
@@ -154,11 +154,11 @@ class Unit(ABC):
         """The same of how texts become tokens, beside the tokenizer and the length."""
         return {}
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         """What a model's folder is told of how texts were read, called as the settings are."""
         return {"max_seq_length": self.max_seq_length}
 
-    def remembered_of_model(self) -> JsonObject:
+    def model_config_to_save(self) -> JsonObject:
         """The same of what the head stands on."""
         return {}
 
@@ -264,7 +264,7 @@ class Unit(ABC):
     def check_splits(self, splits: Sequence[tuple[Path, Any]], name: str) -> None:
         """Warn of what is odd about training and validation of the task of this name."""
 
-    def batched(self, splits: Sequence[Any], role: str, workshop: Workshop) -> Sequences:
+    def batched(self, splits: Sequence[Any], role: str, batch_context: BatchContext) -> Sequences:
         """What batches of some splits, one behind the other, are made of."""
         (split,) = splits
         return split.sequences

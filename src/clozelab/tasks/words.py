@@ -221,12 +221,12 @@ def _window(
     document_begin, document_end = document
     spare = budget - int(starts[end] - starts[begin])
     before = int(starts[begin] - starts[document_begin])
-    behind = int(starts[document_end] - starts[end])
+    tokens_after = int(starts[document_end] - starts[end])
     # Half of the room for the left side, and what the right side cannot fill. Whole words fit:
     # `first` is the first word that begins within it, and the right side gets what is left then.
-    left = min(before, max(spare // 2, spare - behind))
+    left = min(before, max(spare // 2, spare - tokens_after))
     first = int(np.searchsorted(starts, starts[begin] - left, side="left"))
-    right = min(behind, spare - int(starts[begin] - starts[first]))
+    right = min(tokens_after, spare - int(starts[begin] - starts[first]))
     last = int(np.searchsorted(starts, starts[end] + right, side="right")) - 1
     return first, last
 
@@ -316,8 +316,8 @@ class WordUnit(Unit):
     def reading(self, target: Target) -> JsonObject:
         return asdict(self.layout) | {"document_context": self.document_context}
 
-    def remembered(self) -> JsonObject:
-        return super().remembered() | {"document_context": self.document_context}
+    def config_to_save(self) -> JsonObject:
+        return super().config_to_save() | {"document_context": self.document_context}
 
     # Files
 
@@ -393,7 +393,7 @@ class WordUnit(Unit):
 
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> WordSplit:
         sequences = TaggedSequences(
-            TokenSequences.of(arrays),
+            TokenSequences.from_arrays(arrays),
             arrays["word_offsets"],
             arrays["word_positions"],
             arrays["labels"],
