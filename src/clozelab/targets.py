@@ -194,10 +194,7 @@ def check_targets(config: PlainMapping, *, signatures: bool = True) -> None:
         if signatures:
             _check_keys(key_path, node)
     if signatures:
-        for place in TASKS:
-            task = _node_at(config, place)
-            if task is not None and "unit" in task:
-                _check_task(place, task)
+        _check_tasks(config)
 
 
 def _node_at(config: ReadOnlyJson, place: str) -> ReadOnlyJson | None:
@@ -279,33 +276,50 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
         _check_argument(f"{place}.{name}", node.get(name, MISSING), parameter, is_needed)
 
 
-def _check_task(place: str, task: ReadOnlyJson) -> None:
-    """ValueError for a setting of a task that none of its parts takes, and for one that lacks."""
-    of_parts: dict[str, inspect.Parameter] = {}
-    for part in PARTS_OF_TASK:
-        of_parts |= parameters_of(locate(task[part]["_target_"]))
-    given = {key for part in PARTS_OF_TASK for key in task[part]}
-    for settings in SETTINGS_OF_TASK:
-        given |= set(task[settings])
+def _check_tasks(config: PlainMapping) -> None:
+    """ValueError for a wrong setting of a configuration's task."""
+    for place in TASKS:
+        task = _node_at(config, place)
+        if task is not None and "unit" in task:
+            of_parts: dict[str, inspect.Parameter] = {}
+            for part in PARTS_OF_TASK:
+                of_parts |= parameters_of(locate(task[part]["_target_"]))
+            for settings in SETTINGS_OF_TASK:
+                _check_settings(place, settings, task, of_parts)
+            _check_needed(place, task, of_parts)
+
+
+def _check_settings(
+    place: str, settings: str, task: ReadOnlyJson, of_parts: Mapping[str, inspect.Parameter]
+) -> None:
+    """ValueError for a key of a task's `settings` (data, module) that nothing takes."""
+    owner, set_by_stage = SETTINGS_OF_TASK[settings]
+    parameters = {**parameters_of(locate(owner)), **of_parts}
+    free = {name: value for name, value in parameters.items() if name not in set_by_stage}
+    for key, value in task[settings].items():
+        if key not in free:
+            reason = "no part of this task takes such an argument"
+            if key in set_by_stage:
+                reason = "the stage sets this itself"
+            raise ValueError(f"{place}.{settings}.{key}: {reason}; {hint(str(key), free)}")
+        _check_argument(f"{place}.{settings}.{key}", value, free[key], is_needed=False)
+
+
+def _check_needed(
+    place: str, task: ReadOnlyJson, of_parts: Mapping[str, inspect.Parameter]
+) -> None:
+    """ValueError for an argument that a task's settings lack; of a part it is one of the data."""
+    given = set[str]()
+    for node in (*PARTS_OF_TASK, *SETTINGS_OF_TASK):
+        given |= set(task[node])
     for settings, (owner, set_by_stage) in SETTINGS_OF_TASK.items():
-        of_owner = parameters_of(locate(owner))
-        free = {**of_owner, **of_parts}
-        for name in set_by_stage:
-            free.pop(name, None)
-        for key, value in task[settings].items():
-            if key not in free:
-                reason = f"no part of this task takes such an argument; {hint(str(key), free)}"
-                if key in set_by_stage:
-                    reason = f"the stage sets this itself; {hint(str(key), free)}"
-                raise ValueError(f"{place}.{settings}.{key}: {reason}")
-            _check_argument(f"{place}.{settings}.{key}", value, free[key], is_needed=False)
-        # What the parts lack is a setting of the data most often.
-        needed = {key: value for key, value in free.items() if key in of_owner}
+        needed = parameters_of(locate(owner))
         if settings == "data":
-            needed = {key: value for key, value in free.items() if key not in OF_TASK_MODULE}
-        for key, parameter in needed.items():
-            if key not in given and parameter.default is inspect.Parameter.empty:
-                _check_argument(f"{place}.{settings}.{key}", MISSING, parameter, is_needed=True)
+            needed = {**needed, **of_parts}
+        for name, parameter in needed.items():
+            is_needed = parameter.default is inspect.Parameter.empty
+            if is_needed and name not in given and name not in set_by_stage:
+                raise ValueError(f"{place}.{settings}.{name} is missing, and nothing stands for it")
 
 
 def build_parts(task: ReadOnlyJson) -> tuple[Any, Any]:
@@ -319,8 +333,7 @@ def build_parts(task: ReadOnlyJson) -> tuple[Any, Any]:
                 if name in task[settings]:
                     node.setdefault(name, task[settings][name])
         parts.append(build(f"task.{part}", node))
-    unit, target = parts
-    return unit, target
+    return parts[0], parts[1]
 
 
 def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_needed: bool) -> None:

@@ -745,7 +745,7 @@ def test_a_torn_row_is_refused_where_all_are_predicted(
         ),
         (
             {"train": "a NOUN\n"},
-            "train.txt: 'NOUN' is not an entity tag.*tag_column=-1 the right one",
+            "train.txt: 'NOUN' is not an entity tag.*tag_column the right one",
         ),
         ({"train_file": "nowhere"}, "(?s)nowhere.*how to get it: make_tags it"),
     ],

@@ -211,7 +211,7 @@ def split(colour_tokenizer: WordPieceTokenizer) -> PassageSplit:
             SquadQuestion(f"q{number}", "what colour", number, (text,), start)
         )
     features, counts = build_features(examples, colour_tokenizer, WindowSettings(20, 8, 4))
-    ids = np.array(examples.ids)
+    ids = np.array([question.id for question in examples.questions])
     return PassageSplit(
         sequences=features.sequences,
         ids=ids,

@@ -81,8 +81,8 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("objectives.mlm", True, False),
         ("objectives.rtd", False, False),  # no target of either
         ("modules.pretraining", True, False),
-        ("modules.classification", False, True),
-        ("modules.spans", False, False),
+        ("tasks.classes", False, True),
+        ("tasks.spans", False, False),
         ("datamodules.corpus", True, False),
         ("corpus.packing", True, False),
         ("corpus.random", True, True),

@@ -26,7 +26,6 @@ from tests.screens import refuses
 
 from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules import files
 from clozelab.files.digests import file_sha256
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.modules.finetuning import FineTuning
@@ -34,6 +33,7 @@ from clozelab.runs import code, inputs
 from clozelab.runs.archive import run_files
 from clozelab.runs.code import code_of_results
 from clozelab.runs.store import RunConflictError
+from clozelab.tasks import cache
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
 
@@ -201,7 +201,7 @@ def test_what_other_code_has_put_into_the_cache_is_not_taken(
     """
 
     def used(name: str) -> set[str]:
-        monkeypatch.setattr(files, "_used", set())  # of this process, which is one run otherwise
+        monkeypatch.setattr(cache, "_used", set())  # of this process, which is one run otherwise
         return set(read(finetune("epochs=0.2", name=name), "run.json")["facts"]["cache"])
 
     before, changed = (

@@ -57,14 +57,6 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
     return folder
 
 
-FIGURES = {
-    r"\d+ of \d+ figures": "N of M figures",
-    r"\d+\.\d+(e-?\d+)?": "FIGURE",
-    r"took \d+ s": "took N s",
-}
-"""Losses differ from machine to machine in their last digits."""
-
-
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` trains in a forked process."""
@@ -169,7 +161,7 @@ def test_another_dropout_behind_the_checkpoint_is_noticed(
     run = place / "dropout"
     status, said = said_of(run, capsys)
     assert status == 1
-    shows(said, "is not the same run: N of M figures differ, first train/loss of step 7")
+    shows(said, "is not the same run: ", "figures differ, first train/loss of step 7")
 
 
 def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
@@ -206,7 +198,7 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
     assert not [*run_differences(one, one)]
     for another, reason in (
         (other, "is of another configuration: seed: there 1, now 2 read other"),
-        (late, "N of M figures differ, first train/loss of step 7: FIGURE, now"),
+        (late, "figures differ, first train/loss of step 7: "),
     ):
         shows("\n".join(run_differences(one, another)), reason)
 

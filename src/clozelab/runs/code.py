@@ -56,14 +56,11 @@ def code_of(stage: str, config: PlainMapping) -> dict[str, str]:
     family = str(leaves.get("architecture.model_type")).replace("-", "_")
     names = [f"stages.{stage}", f"models.families.{family}"]
     names += [str(value) for key, value in leaves.items() if key.endswith("_target_")]
-    return code_version(names, stage)
+    return code_version(names)
 
 
-def code_version(names: Iterable[str], stage: str = "") -> dict[str, str]:
-    """Return the code behind some addresses and all that it imports: module -> hash.
-
-    Of the stages' modules only `stage` is followed into what it imports.
-    """
+def code_version(names: Iterable[str]) -> dict[str, str]:
+    """Return the code behind some addresses and all that it imports: module -> hash."""
     code = code_of_results()
     hashes = dict[str, str]()
     # names of modules, or of what they hold, whose code is still to be looked up
@@ -74,9 +71,7 @@ def code_version(names: Iterable[str], stage: str = "") -> dict[str, str]:
             continue
         module_hash, imports = code[module]
         hashes[module] = module_hash
-        # another stage's module counts, but what it imports serves that stage
-        if module == f"stages.{stage}" or not module.startswith("stages."):
-            pending += imports
+        pending += imports
     return hashes
 
 

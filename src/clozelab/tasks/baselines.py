@@ -85,7 +85,7 @@ def _ending_pairs(choices: Choices) -> list[tuple[str, str]]:
     return pairs
 
 
-def text_pairs(rows: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+def text_pairs(rows: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     """The texts of each example as a pair, whose second side is empty for single texts."""
     pairs = []
     for texts in rows:

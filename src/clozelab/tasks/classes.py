@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -221,7 +222,7 @@ class ClassTarget(Target):
             text_pairs(train.texts),
             self.encode(train.labels),
             # All sets are guessed at once, behind each other: the words are learnt once.
-            [pair for examples in validation.values() for pair in text_pairs(examples.texts)],
+            text_pairs(chain.from_iterable(examples.texts for examples in validation.values())),
             len(self.names),
         )
         metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]

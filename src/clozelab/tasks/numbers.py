@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,8 @@ class NumberTarget(Target):
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
         numbers = np.array([float(label) for label in train.labels])
-        pairs = [pair for examples in validation.values() for pair in text_pairs(examples.texts)]
-        guesses = guess_numbers(text_pairs(train.texts), numbers, pairs)
+        rows = chain.from_iterable(examples.texts for examples in validation.values())
+        guesses = guess_numbers(text_pairs(train.texts), numbers, text_pairs(rows))
         scores = {}
         ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
         for (name, examples), part in zip(validation.items(), np.split(guesses, ends), strict=True):

@@ -25,7 +25,7 @@ from clozelab.text.plain import JsonObject
 
 
 class ChoiceTarget(ClassTarget):
-    """The number of the right one of `ending_columns`; `metrics` as Classes has them."""
+    """The number of the right one of `ending_columns`; `metrics` as ClassTarget has them."""
 
     # The first is drawn and dropped: the second's weights are what results are known for.
     head_kinds = ("classification", "choices")

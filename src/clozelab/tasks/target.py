@@ -32,7 +32,6 @@ from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES
-from clozelab.tasks.unit import Unit
 from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
 
 Files = dict[str, Iterable[str]]  # name -> lines
@@ -71,7 +70,7 @@ class Target(ABC):
     def check_head(self, head: str) -> None:
         """ValueError for a head that this target cannot stand on."""
 
-    def check_encoder(self, config: EncoderConfig, unit: Unit) -> None:
+    def check_encoder(self, config: EncoderConfig, unit: Any) -> None:
         """ValueError for an encoder that would learn nothing from this target."""
 
     def reading(self) -> JsonObject:

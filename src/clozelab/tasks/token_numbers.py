@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class TokenNumberTarget(Target):
         by_word = defaultdict(list)
         for word, number in self._known_words(train):
             by_word[word].append(number)
-        mean = float(np.mean([number for numbers in by_word.values() for number in numbers]))
+        mean = float(np.mean(list(chain.from_iterable(by_word.values()))))
         pairs = self._known_words(validation[""])
         labels = np.array([number for _, number in pairs])
         own = np.array([np.mean(by_word.get(word, [mean])) for word, _ in pairs])
