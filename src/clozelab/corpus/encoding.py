@@ -126,7 +126,7 @@ class Tokenizer:
 
     Args:
         path: the file, for messages.
-        rules: its content (tokenizer_files.py: `settled`).
+        rules: its content (tokenizer_files.py: `resolve_settings`).
         config: tokenizer_config.json's content (`read_config`).
         released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and
             rules, if there is one; a corpus or an encoder may have been made with that.

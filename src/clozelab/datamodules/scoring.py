@@ -214,7 +214,7 @@ class ScoringDataModule(MeasureDataModule):
     def build_questions(
         self, texts: TokenSequences, text: Ints, targets: Tokens, hidden: Tokens | None = None
     ) -> Questions:
-        """As the function `ask`, of this encoder."""
+        """As the function `build_questions`, of this encoder."""
         return build_questions(
             texts,
             text,

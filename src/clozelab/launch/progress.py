@@ -218,7 +218,7 @@ class Heartbeat:
     """Prints a line wherever HEARTBEAT_SECONDS have passed since the last one.
 
     It does not where a terminal shows more anyway. Whoever prints for other reasons says so by
-    `spoken`. `beat` is called from a loop; `in_background` beats in a thread.
+    `note_output`. `beat` is called from a loop; `in_background` beats in a thread.
     """
 
     console: Console

@@ -97,7 +97,7 @@ def measured_speeds(
         at_once: processes to time side by side.
         threads: of each of them.
         measure: time what the cache does not have.
-        anew: time all, whatever the cache has.
+        measures_again: time all, whatever the cache has.
         say: is told what is timed.
     """
     facts = host_facts()

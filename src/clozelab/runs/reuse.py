@@ -144,7 +144,7 @@ def find_equal_run(
     Args:
         config: of a pre-training.
         inputs: fingerprints of what it reads; None: the answer is only likely.
-        anyhow: a run that any code made will do (reuse=any).
+        ignores_reuse: a run that any code made will do (reuse=any).
     """
     if not config.get("share_runs") or config.get("reuse") == "never":
         return None

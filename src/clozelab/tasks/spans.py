@@ -178,7 +178,7 @@ class SpanTarget(Target):
 
     Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the
     validation split, as in the paper; f1_untuned: that at 0. A model that is only measured keeps
-    its own threshold (`recall`); best_f1 is the highest one then, too.
+    its own threshold (`restore_config`); best_f1 is the highest one then, too.
     """
 
     head_kinds = ("spans",)
@@ -302,9 +302,9 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
-        rules = config_to_save.get("answers") or {}
+        rules = saved_config.get("answers") or {}
         for name, value in asdict(self.settings).items():
             if rules.get(name, value) != value:
                 log.warning(

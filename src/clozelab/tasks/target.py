@@ -205,10 +205,10 @@ class Target(ABC):
         """What a model's folder has to say to predict as here; `scores` are its best."""
         return {}
 
-    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
-        `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
+        `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.
         """
         return {}
 
