@@ -31,7 +31,7 @@ Facts = Mapping[str, str]
 
 
 class Exclusion(NamedTuple):
-    """Why there is no verdict: a word that programs may ask for, and a sentence for people."""
+    """Why there is no verdict: a code for programs, and a sentence for people."""
 
     code: str
     text: str

@@ -321,7 +321,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 
 
 def model_facts(job: FinetuneJob) -> PlainDict:
-    """What a model's folder remembers of its fine-tuning."""
+    """The facts of a fine-tuning that are saved in a model's folder."""
     return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
 
 

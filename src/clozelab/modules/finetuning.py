@@ -411,7 +411,7 @@ class FineTuning(TrainingModule):
         return self.unit.model_config_to_save() | of_target
 
     def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
-        """Predict by what a model's folder says, so that nothing is chosen on the scored file.
+        """Use the settings of a model's folder, so that nothing is chosen on the scored file.
 
         `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.
         """

@@ -98,7 +98,7 @@ def measured_speeds(
         threads: of each of them.
         measure: time what the cache does not have.
         measures_again: time all, whatever the cache has.
-        say: is told what is timed.
+        say: called with a line about each shape that is timed.
     """
     facts = host_facts()
     machine = {
@@ -341,7 +341,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
 
 
 def _training_options(request: PlainMapping, total_steps: int) -> dict[str, Any]:
-    """What a module of any stage is told of its training."""
+    """The settings of training that a module of any stage gets."""
     return {
         "total_steps": total_steps,
         "optimizer_factory": build("optimizer", request["optimizer"]),

@@ -78,7 +78,7 @@ class Target(ABC):
         return {}
 
     def config_to_save(self) -> JsonObject:
-        """What a model's folder is told of how its labels were read, by the names of settings."""
+        """How labels were read, for a model's config.json: names of settings -> values."""
         return {}
 
     # Labels
@@ -88,7 +88,7 @@ class Target(ABC):
         return self
 
     def named(self, names: Sequence[str]) -> Self:
-        """A copy that knows its classes."""
+        """A copy with these classes."""
         named = copy.copy(self)
         named.names = list(names)
         return named
@@ -206,7 +206,7 @@ class Target(ABC):
         return {}
 
     def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
-        """Predict by what a model's folder says, so that nothing is chosen on the scored file.
+        """Use the settings of a model's folder, so that nothing is chosen on the scored file.
 
         `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.
         """

@@ -100,7 +100,7 @@ class BatchContext:
 
 
 class TaskModel(Protocol):
-    """What a unit asks of the module that is trained."""
+    """The parts of the trained module that a unit uses."""
 
     encoder: Encoder
     bilstm: BiLSTM | None
@@ -138,7 +138,7 @@ class Unit(ABC):
         """ValueError for a head that cannot stand on it."""
 
     def check_target(self, target: Target) -> None:
-        """ValueError for a target that cannot be told from it."""
+        """ValueError for a target that cannot be predicted from this unit."""
 
     # Fingerprints, and what a model's folder remembers
 
@@ -155,7 +155,7 @@ class Unit(ABC):
         return {}
 
     def config_to_save(self) -> JsonObject:
-        """What a model's folder is told of how texts were read, called as the settings are."""
+        """How texts were read, for a model's config.json: names of settings -> values."""
         return {"max_seq_length": self.max_seq_length}
 
     def model_config_to_save(self) -> JsonObject:
