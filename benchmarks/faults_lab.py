@@ -118,7 +118,7 @@ class Trial:
             plant()
             begin_process()
             with taken_signals(interrupt):
-                return cli._guarded(lambda: cli.job(config), "pretrain")
+                return cli._with_error_report(lambda: cli.job(config), "pretrain")
 
         return fork(work, self.log)
 

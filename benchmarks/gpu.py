@@ -45,8 +45,10 @@ from gpu_family import check_compiled, check_family
 from gpu_kernels import check_kernels
 from gpu_levers import LEVERS, profile_step, try_levers
 from gpu_plan import Plan, moved, require
+from gpu_runs import check_runs
 from gpu_side import measure_side_by_side
 from gpu_steps import check_graphs, corpus_stream, measure_steps
+from gpu_whole import check_whole, measure_large, measure_whole
 from interleaved import about, default_report, spread, write_report
 from pretraining import (
     clozelab_batch,
@@ -331,6 +333,10 @@ PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "levers": ("Levers", try_levers),
     "side": ("Side by side", measure_side_by_side),
     "plan": ("The plan", time_plan),
+    "runs": ("Whole runs", check_runs),
+    "whole": ("The encoder compiled as a whole is right", check_whole),
+    "base": ("BERT-Base by layers and as a whole", measure_whole),
+    "large": ("BERT-Large", measure_large),
     "family": ("The family", check_family),
     "family_compiled": ("The family, compiled", check_compiled),
 }

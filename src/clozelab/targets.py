@@ -278,15 +278,16 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
 
 def _check_tasks(config: PlainMapping) -> None:
     """ValueError for a wrong setting of a configuration's task."""
-    for place in TASKS:
-        task = _node_at(config, place)
-        if task is not None and "unit" in task:
-            of_parts: dict[str, inspect.Parameter] = {}
-            for part in PARTS_OF_TASK:
-                of_parts |= parameters_of(locate(task[part]["_target_"]))
-            for settings in SETTINGS_OF_TASK:
-                _check_settings(place, settings, task, of_parts)
-            _check_needed(place, task, of_parts)
+    for task_key in TASKS:
+        task = _node_at(config, task_key)
+        if task is None or "unit" not in task:
+            continue
+        of_parts: dict[str, inspect.Parameter] = {}
+        for part_name in PARTS_OF_TASK:
+            of_parts |= parameters_of(locate(task[part_name]["_target_"]))
+        for settings in SETTINGS_OF_TASK:
+            _check_settings(task_key, settings, task, of_parts)
+        _check_needed(task_key, task, of_parts)
 
 
 def _check_settings(
@@ -324,16 +325,20 @@ def _check_needed(
 
 def build_parts(task: ReadOnlyJson) -> tuple[Any, Any]:
     """Return a task's unit and target, with the arguments that its settings have for them."""
-    parts = []
-    for part in PARTS_OF_TASK:
-        node = dict(task[part])
-        _check_target(f"task.{part}", node["_target_"], allowed()[f"task.{part}"])
-        for name in parameters_of(locate(node["_target_"])):
-            for settings in SETTINGS_OF_TASK:
-                if name in task[settings]:
-                    node.setdefault(name, task[settings][name])
-        parts.append(build(f"task.{part}", node))
-    return parts[0], parts[1]
+    unit, target = [_build_part(f"task.{name}", task[name], task) for name in PARTS_OF_TASK]
+    return unit, target
+
+
+def _build_part(place: str, part: ReadOnlyJson, task: ReadOnlyJson) -> Any:
+    """A task's unit or target, which stands at `place`; its own arguments win over the settings."""
+    node = dict(part)
+    # Its address is checked before the module is imported for its parameters.
+    _check_target(place, node["_target_"], allowed()[place])
+    for name in parameters_of(locate(node["_target_"])):
+        for settings in SETTINGS_OF_TASK:
+            if name in task[settings]:
+                node.setdefault(name, task[settings][name])
+    return build(place, node)
 
 
 def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_needed: bool) -> None:

@@ -92,13 +92,13 @@ def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
 
 def leave_bias_out(monkeypatch: pytest.MonkeyPatch, *, causal: bool) -> None:
     """Everything is in sight of left-to-right attention, or of any other."""
-    whole = Layout.remember
+    whole = Layout.cached
 
     def remember(layout: Layout, key: Any, make: Any) -> Any:
         found = whole(layout, key, make)
         return torch.zeros_like(found) if key[0] == "bias" and key[1].is_causal is causal else found
 
-    monkeypatch.setattr(Layout, "remember", remember)
+    monkeypatch.setattr(Layout, "cached", remember)
 
 
 def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

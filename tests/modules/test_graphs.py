@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +253,8 @@ def test_an_update_beyond_the_limit_is_taken_back_to_the_bit(
                 weight.grad = gradient * math.nan if is_spike else gradient
             step.clip()
             step.finish(updates=True, limit=10.0)
-        values = [value for state in optimizer.state.values() for value in state.values()]
-        return [*weights.values(), *values]
+        states = [state.values() for state in optimizer.state.values()]
+        return [*weights.values(), *chain.from_iterable(states)]
 
     rest = [number for number in range(1, 7) if number not in spikes]
     left_out = trained_by(range(1, 7), left_out=spikes)

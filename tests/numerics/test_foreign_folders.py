@@ -208,9 +208,8 @@ def test_names_behind_a_wrappers_prefix(
 
 
 def two(state: dict[str, Any]) -> dict[str, Any]:
-    return {
-        f"{name}.{key}": value for name in ("teacher", "student") for key, value in state.items()
-    }
+    teacher = {f"teacher.{key}": value for key, value in state.items()}
+    return teacher | {f"student.{key}": value for key, value in state.items()}
 
 
 def adapter(state: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from tests import forked
 from clozelab.planning import timing
 from clozelab.planning.jobs import Request, Speed
 from clozelab.planning.timing import Tick, measured_speeds
+from clozelab.text.plain import PlainDict
+from clozelab.training.trainer import Hardware
 
 HARDWARE = {
     "accelerator": "cpu",
@@ -33,7 +35,7 @@ HARDWARE = {
 GOOD = Speed(1000.0)
 
 
-def reply(request: Request) -> Speed:
+def reply(request: Request, _: bool = False) -> Speed:
     """Instead of timing, each request is answered with what it says of itself."""
     if request.question["a"] == "dies":
         raise BrokenProcessPool
@@ -49,7 +51,7 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Request]]:
         reply.speeds = speeds  # type: ignore[attr-defined]
         return [Request({"a": name}, name, step_tokens=600.0, step_flops=1e12) for name in speeds]
 
-    monkeypatch.setattr(timing, "answer", reply)
+    monkeypatch.setattr(timing, "time_shape", reply)
     monkeypatch.setattr(timing, "start_workers", lambda at_once, _: ThreadPoolExecutor(at_once))
     return set_replies
 
@@ -102,7 +104,7 @@ def test_what_is_kept_can_be_measured_again(
     kept = next((tmp_path / "speeds").glob("*.json"))
     kept.write_text(kept.read_text().replace("1000.0", "5.0"))
     assert ask(asked, tmp_path) == [Speed(5.0)]
-    assert ask(asked, tmp_path, anew=True) == [GOOD]
+    assert ask(asked, tmp_path, measures_again=True) == [GOOD]
     assert ask(asked, tmp_path) == [GOOD]
 
 
@@ -113,7 +115,7 @@ def test_the_mean_of_processes_side_by_side() -> None:
 def test_what_takes_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
     asked = Request({"kind": "pretrain", "hardware": HARDWARE}, "", 600.0, 2e11)
-    assert timing.answer(asked) == Speed(pytest.approx(12.0), is_estimated=True)
+    assert timing.time_shape(asked) == Speed(pytest.approx(12.0), is_estimated=True)
 
 
 def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
@@ -122,12 +124,12 @@ def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
     """A compilation that never ends, say."""
     asked = replies(fine=GOOD, slow=GOOD, too=GOOD)
 
-    def slow_reply(request: Request) -> Speed:
+    def slow_reply(request: Request, _: bool) -> Speed:
         if request.title == "slow":
             time.sleep(1.0)
         return reply(request)
 
-    monkeypatch.setattr(timing, "answer", slow_reply)
+    monkeypatch.setattr(timing, "time_shape", slow_reply)
     monkeypatch.setattr(timing, "MAX_ANSWER_SECONDS", 0.3)
     assert ask(asked, tmp_path) == [GOOD, Speed(0.0, problem="not timed within 0 s"), GOOD]
 
@@ -139,13 +141,46 @@ def test_a_step_that_compiles_is_no_part_of_a_gpus_speed() -> None:
     assert timing._rate(ticks, is_gpu=False) < 20.0
 
 
+def test_a_gpus_pretraining_is_timed_as_written_unless_asked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the device notes what it is asked to compile."""
+    compiled: list[bool] = []
+
+    def ticks(_: PlainDict, hardware: Hardware) -> list[Tick]:
+        compiled.append(hardware.compiles_pretraining)
+        seconds = 0.1 if hardware.compiles_pretraining else 0.2
+        return [Tick(100 * number, number * seconds, 0.0) for number in range(10)]
+
+    monkeypatch.setattr(timing, "choose_hardware", lambda threads, **asked: Hardware(**asked))
+    monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
+    monkeypatch.setattr(timing, "TICKS_OF", {"pretrain": ticks, "finetune": ticks})
+    monkeypatch.setattr(timing, "start_workers", lambda at_once, _: ThreadPoolExecutor(at_once))
+    on_gpu = {**HARDWARE, "accelerator": "gpu", "compile": "auto", "cuda_graphs": "off"}
+    asked = [Request({"kind": "pretrain", "hardware": on_gpu}, "", 600.0, 1.0)]
+    as_written = Speed(pytest.approx(500.0), is_uncompiled=True)
+    assert ask(asked, tmp_path, at_once=1) == [as_written]
+    assert ask(asked, tmp_path, measure=False, at_once=1) == [as_written], "kept, with its mark"
+    assert ask(asked, tmp_path, measures_again=True, at_once=1) == [Speed(pytest.approx(1000.0))]
+    assert ask(asked, tmp_path, at_once=1) == [Speed(pytest.approx(1000.0))]
+    assert compiled == [False, True]
+    # What a run does not compile is no different.
+    plain = {**on_gpu, "compile": "false"}
+    asked = [Request({"kind": "pretrain", "hardware": plain}, "", 600.0, 1.0)]
+    asked.append(Request({"kind": "finetune", "hardware": on_gpu}, "", 600.0, 1.0))
+    assert [speed.is_uncompiled for speed in ask(asked, tmp_path, at_once=1) if speed] == [
+        False,
+        False,
+    ]
+
+
 def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Speed:
         raise RuntimeError("no\nroom")
 
     monkeypatch.setattr(timing, "_timed", fail)
     asked = Request({"kind": "pretrain", "hardware": HARDWARE}, "", 600.0, 1.0)
-    assert timing.answer(asked) == Speed(0.0, problem="RuntimeError: no room")
+    assert timing.time_shape(asked) == Speed(0.0, problem="RuntimeError: no room")
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
@@ -169,7 +204,7 @@ def measure_with_killers(folder: str) -> None:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])
     multiprocessing.get_context = lambda _: server  # type: ignore[assignment]
-    timing.answer = kill_or_reply
+    timing.time_shape = kill_or_reply
     asked = [Request({"a": name}, name, 1.0, 1.0) for name in ("fine", "dies", "too")]
     speeds = measured_speeds(asked, Path(folder), at_once=2, threads=1, measure=True)
     assert speeds == [GOOD, Speed(0.0, problem="its process was killed"), GOOD], speeds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def commands_of(root: Path) -> list[str]:
 
 
 def jobs_of(*arms: str) -> list[JobName]:
-    return [JobName(arm, "", seed) for arm in arms for seed in "12"]
+    return [JobName(arm, "", seed) for arm, seed in product(arms, "12")]
 
 
 def test_a_launch_stands_as_it_was_given(root: Path) -> None:

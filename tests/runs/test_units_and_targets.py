@@ -8,7 +8,8 @@ import pytest
 from tests.composing import composed
 
 from clozelab.runs.identity import (
-    ADDRESSES_BEFORE,
+    DATA_BEFORE_UNITS,
+    MODULES_BEFORE_UNITS,
     as_before_units,
     delta_as_before_units,
     identity_of,
@@ -49,9 +50,10 @@ def test_a_task_is_known_by_the_addresses_of_its_time(task: str) -> None:
     assert as_before_units(identity) == identity
 
 
-def test_the_table_names_parts_that_there_are() -> None:
-    for parts in ADDRESSES_BEFORE:
-        for place, part in zip(("task.unit", "task.target"), parts, strict=True):
+def test_the_tables_name_parts_that_there_are() -> None:
+    assert DATA_BEFORE_UNITS.keys() == MODULES_BEFORE_UNITS.keys()
+    for pair in DATA_BEFORE_UNITS:
+        for place, part in zip(("task.unit", "task.target"), pair.split(), strict=True):
             assert f"clozelab.tasks.{part}" in allowed()[place]
 
 

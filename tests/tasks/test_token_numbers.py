@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -196,5 +197,5 @@ def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -
         json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()
     ]
     numbers = [float(line.split("\t")[2]) for line in lines if line]
-    expected = [number for record in records for number in record["prediction"]]
+    expected = list(chain.from_iterable(record["prediction"] for record in records))
     np.testing.assert_allclose(numbers, expected, rtol=1e-3, atol=1e-4)

@@ -146,8 +146,10 @@ def make_score_table(
         scores.setdefault((line.arm, line.column), {})[line.seeds] = line.score
     arms = dict.fromkeys(arm for arm, _ in scores)
     column_names = dict.fromkeys(name for _, name in scores)
-    known = {column.name: column for column in declared}
-    columns = [known.get(name, Column(name=name, task=name)) for name in column_names]
+    declared_columns = {column.name: column for column in declared}
+    columns = []
+    for name in column_names:
+        columns.append(declared_columns.get(name, Column(name=name, task=name)))
     rows = [Row(row=arm, label=arm, arm=arm) for arm in arms]
     spec = TableSpec(
         columns=tuple(columns),
@@ -155,19 +157,7 @@ def make_score_table(
         claims=tuple(claims),
         stopping=design,
     )
-    datasets = tuple(
-        DataColumn(
-            heading=column.name,
-            key=column.name,
-            metric="",
-            column=column,
-            origin=Origin.OTHER,
-            scale=column.scale or IN_PERCENT,
-            task=column.name,
-            tasks=(column.name,),
-        )
-        for column in columns
-    )
+    datasets = tuple(map(_data_column, columns))
     cells = {}
     for arm in arms:
         for dataset in datasets:
@@ -175,3 +165,17 @@ def make_score_table(
             # No file says that a run has collapsed, so all are taken for healthy.
             cells[arm, dataset.key] = Cell(scores=cell_scores, healthy=cell_scores)
     return ScoreTable(spec, datasets, cells)
+
+
+def _data_column(column: Column) -> DataColumn:
+    """A column of the file as a data set; scores without a declared scale are in percent."""
+    return DataColumn(
+        heading=column.name,
+        key=column.name,
+        metric="",
+        column=column,
+        origin=Origin.OTHER,
+        scale=column.scale or IN_PERCENT,
+        task=column.name,
+        tasks=(column.name,),
+    )

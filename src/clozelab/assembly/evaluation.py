@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.assembly import factory
-from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_settings
+from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
 from clozelab.config import Composed
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.scoring import MeasureDataModule
@@ -204,35 +204,13 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
                 trained_on,
                 task["name"],
             )
-    code = ""
-    if task:
-        code = task_code(task)
-    log_max_positions(folder)
-    longest = max_positions(folder)
-    # A fine-tuned model is scored on texts cut as in its training.
-    if provenance.get("max_seq_length"):
-        longest = min(longest, provenance["max_seq_length"])
-    tokenizer = open_tokenizer(folder, cfg.token_types)
-    data_dir = Path(cfg.data_dir)
-    cache_dir = Path(cfg.cache_dir)
-    inputs = TaskInputs(
-        name=measure.name,
-        data_dir=data_dir,
-        cache_dir=cache_dir,
-        tokenizer=tokenizer,
-        max_positions=longest,
-        max_unknown_share=cfg.max_unknown_share,
-        code=code,
-        label_names=label_names,
-        corpus=provenance.get("corpus_fingerprint"),
-        predicts_next=encoder.config.predicts_next,
-    )
-    if label_names is not None and task is not None:
-        task = with_positive_label(task, cfg, folder)
+    inputs = replace(_task_inputs(cfg, folder, encoder), label_names=label_names)
     if task is None:
-        return build("measure.data", cfg.measure.data)(
+        return build("measure.data", measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
         )
+    if label_names is not None:
+        task = with_positive_label(task, cfg, folder)
     plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
     task = task | {"module": with_pooling(task["module"], folder)}
     data = build_task_data(task, inputs, plan)
@@ -241,7 +219,35 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
     return data
 
 
-def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> PlainDict:
+def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInputs:
+    """What the measure's data is made from; no labels' names yet."""
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    code = ""
+    if cfg.measure.task:
+        code = task_code(cfg.measure.task)
+    log_max_positions(folder)
+    longest = max_positions(folder)
+    # A fine-tuned model is scored on texts cut as in its training.
+    if provenance.get("max_seq_length"):
+        longest = min(longest, provenance["max_seq_length"])
+    inputs = TaskInputs(
+        name=cfg.measure.name,
+        data_dir=Path(cfg.data_dir),
+        cache_dir=Path(cfg.cache_dir),
+        tokenizer=open_tokenizer(folder, cfg.token_types),
+        max_positions=longest,
+        max_unknown_share=cfg.max_unknown_share,
+        code=code,
+    )
+    # What the encoder itself has seen, and how it predicts, only a measure asks.
+    return replace(
+        inputs,
+        corpus=provenance.get("corpus_fingerprint"),
+        predicts_next=encoder.config.predicts_next,
+    )
+
+
+def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
     """The task with the class that F1 was of in the model's training, unless it names another."""
     config = folders.read_config_dict(folder)
     trained = config.get("clozelab", {}).get("positive_label")
@@ -388,15 +394,12 @@ def _build_task_module(
             " `clozelab predict` does"
         )
     check_reading(data.saved_config(), provenance, folder)
+    of_training = dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0))
     return FineTuning(
         encoder=encoder,
-        unit=data.unit,
-        target=data.target,
         head=provenance.get("head", "linear"),
-        validation=data.validation,
-        metric=task["metric"],
-        **task_module_settings(task),
-        **dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0)),
+        **task_module_arguments(task, data),
+        **of_training,
     )
 
 

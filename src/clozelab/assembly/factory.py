@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
@@ -33,11 +33,13 @@ from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import PlainDict
 from clozelab.training.background import BackgroundLogger
-from clozelab.training.checkpoints import LAST, newest_intact
+from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
-from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker, tracked
+from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
 
+# What `trainer.lightning` may say of Lightning's Trainer. All else is the plan's, the run's, or
+# another key's.
 LIGHTNING_ARGUMENTS = (
     "profiler",
     "detect_anomaly",
@@ -46,10 +48,6 @@ LIGHTNING_ARGUMENTS = (
     "limit_train_batches",
     "limit_val_batches",
 )
-"""What `trainer.lightning` may say of Lightning's Trainer.
-
-All else is the plan's, the run's, or another key's.
-"""
 
 
 def hardware_of(trainer: TrainerConfig) -> Hardware:
@@ -109,11 +107,10 @@ def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
     The parameters are of no use; one has the name of a layer's, for optimizers that tell by it.
     Groups are held against the names of the model, once there is one.
     """
-    names = ("weight", "encoder.layer.0.weight")
     parameters = []
-    for name in names:
+    for name in ("weight", "encoder.layer.0.weight"):
         parameters.append((name, nn.Parameter(torch.zeros(1, 1))))
-    settings = {**cfg.optimizer}
+    settings = dict(cfg.optimizer)
     if "groups" in settings:
         settings["groups"] = None
     optimizer = build("optimizer", settings)(parameters)
@@ -285,40 +282,6 @@ def standalone_trainer(
         loggers=[],
         folder=Path(cfg.run_dir),
     )
-
-
-@contextmanager
-def run_training(
-    cfg: TrainingConfig,
-    run: Run,
-    hardware: Hardware,
-    module: LightningModule,
-    data: LightningDataModule,
-    total_steps: int,
-    *,
-    validation_interval_steps: int | None,
-    callbacks: Sequence[Callback],
-    arm: str,
-    name: str,
-) -> Iterator[tuple[Trainer, list[Logger]]]:
-    """Train from a run's newest checkpoint to the end.
-
-    The block comes after the training, while its trackers are still open. `arm` and `name` are
-    those of `build_loggers`.
-    """
-    loggers = build_loggers(cfg, run, arm=arm, name=name)
-    with tracked(loggers):
-        trainer = make_trainer(
-            cfg,
-            hardware,
-            total_steps,
-            validation_interval_steps,
-            callbacks=callbacks,
-            loggers=loggers,
-            folder=run.dir,
-        )
-        trainer.fit(module, datamodule=data, ckpt_path=newest_intact(run.dir / "checkpoints"))
-        yield trainer, loggers
 
 
 def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:

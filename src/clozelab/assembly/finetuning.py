@@ -42,8 +42,8 @@ from clozelab.tasks.target import metrics_of
 from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
-from clozelab.training.checkpoints import seed_initialisation
-from clozelab.training.tracking import summarise
+from clozelab.training.checkpoints import newest_intact, seed_initialisation
+from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
@@ -252,18 +252,21 @@ def train(
         cache=used_folders(),
         encoder=begun_with,
     )
-    with factory.run_training(
-        cfg,
-        run,
-        job.hardware,
-        module,
-        data,
-        data.total_steps,
-        validation_interval_steps=None,  # at the end of each stretch that the data module gives
-        callbacks=factory.build_callbacks(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS),
-        arm=cfg.row,
-        name=f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}",
-    ) as (trainer, loggers):
+    callbacks = factory.build_callbacks(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS)
+    name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    with tracked(loggers):
+        trainer = factory.make_trainer(
+            cfg,
+            job.hardware,
+            data.total_steps,
+            validation_interval_steps=None,  # the end of each stretch that the data module gives
+            callbacks=callbacks,
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=data, ckpt_path=newest_intact(run.dir / "checkpoints"))
+        # What comes of it is written while the trackers are still open.
         results: JsonObject = {}
         if run.is_leader:
             results = write_results(run.dir, module, description)
@@ -349,17 +352,18 @@ def build_data(
     data_dir = Path(cfg.data_dir)
     if cfg.hub:
         data_dir = hub_files(HubSource.from_task(vars(cfg.task)), cache_dir)
-    tokenizer = open_tokenizer(folder, cfg.token_types)
     source = EncoderSource(weights_name, load, hardware.device)
+    task = vars(cfg.task)
+    code = task_data.task_code(task)
     inputs = TaskInputs(
         name=cfg.task.name,
         data_dir=data_dir,
         cache_dir=cache_dir,
-        tokenizer=tokenizer,
+        tokenizer=open_tokenizer(folder, cfg.token_types),
         max_positions=max_positions(folder),
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
-        code=task_data.task_code(vars(cfg.task)),
+        code=code,
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
@@ -369,7 +373,7 @@ def build_data(
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
     )
-    task = vars(cfg.task) | {"module": with_pooling(cfg.task.module, folder)}
+    task = task | {"module": with_pooling(cfg.task.module, folder)}
     return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
 
 
@@ -388,18 +392,14 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
-    common = factory.optimization(cfg, data.total_steps, seed)
     # Both write what the best weights give, after others have been trained.
     keeps_best = cfg.keep_model or cfg.predict_test
+    of_task = task_data.task_module_arguments(vars(cfg.task), data)
     return build_with_hparams(
         FineTuning,
         encoder=encoder,
-        unit=data.unit,
-        target=data.target,
         head=cfg.head,
-        validation=data.validation,
-        metric=cfg.task.metric,
         keep_best_weights=keeps_best,
-        **task_data.task_module_settings(vars(cfg.task)),
-        **common,
+        **of_task,
+        **factory.optimization(cfg, data.total_steps, seed),
     )

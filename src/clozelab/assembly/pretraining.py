@@ -38,7 +38,7 @@ from clozelab.files.origin import is_given
 from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
-from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
@@ -50,13 +50,11 @@ from clozelab.runs.reuse import kept_steps
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainDict, PlainMapping
-from clozelab.training.callbacks import (
-    KeepEncoders,
-    check_position_growth,
-)
+from clozelab.training.callbacks import KeepEncoders, check_position_growth
+from clozelab.training.checkpoints import newest_intact
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
-from clozelab.training.tracking import summarise
+from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
@@ -295,18 +293,19 @@ def train(job: PretrainingJob, run: Run) -> None:
         cfg.checkpoint_interval_steps,
         before_checkpoint=[KeepEncoders(job.steps_to_keep, save)],
     )
-    with factory.run_training(
-        cfg,
-        run,
-        job.hardware,
-        module,
-        job.data,
-        job.data.total_steps,
-        validation_interval_steps=cfg.validation.interval_steps,
-        callbacks=callbacks,
-        arm=cfg.arm,
-        name=f"{cfg.arm}/seed-{cfg.seed}",
-    ) as (_, loggers):
+    loggers = factory.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")
+    with tracked(loggers):
+        trainer = factory.make_trainer(
+            cfg,
+            job.hardware,
+            job.data.total_steps,
+            validation_interval_steps=cfg.validation.interval_steps,
+            callbacks=callbacks,
+            loggers=loggers,
+            folder=run.dir,
+        )
+        trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
+        # What comes of it is written while the trackers are still open.
         if run.is_leader:
             save()
             facts = module.facts()
@@ -328,7 +327,7 @@ def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusData
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     module.choose_graphs(job.hardware.cuda_graphs)
     if job.hardware.compiles_pretraining:
-        _compile_encoders(module)
+        module.model.compile_parts(whole=job.hardware.compile == "whole")
     interval_steps = cfg.validation.interval_steps
     trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
     return module, job.data, trainer
@@ -435,15 +434,13 @@ def adapt_to_machine(job: PretrainingJob, run: Run, module: PretrainingModule) -
     sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(job, module)
     phases = zip(data.phases, sizes, strict=True)
     data.phases = [replace(phase, micro_batch_size=size) for phase, size in phases]
-    is_compiled = run.facts.get("compiled", job.hardware.compiles_pretraining)
-    if is_compiled:
-        _compile_encoders(module)
-    run.record(compiled=is_compiled, cuda_graphs=module.cuda_graphs, micro_batch_sizes=sizes)
-
-
-def _compile_encoders(module: PretrainingModule) -> None:
-    for encoder in module.model.encoders:
-        compile_encoder(encoder, dynamic=False)
+    compiled: bool | str = job.hardware.compiles_pretraining
+    if job.hardware.compile == "whole":
+        compiled = "whole"
+    compiled = run.facts.get("compiled", compiled)
+    if compiled:
+        module.model.compile_parts(whole=compiled == "whole")
+    run.record(compiled=compiled, cuda_graphs=module.cuda_graphs, micro_batch_sizes=sizes)
 
 
 def _micro_batch_sizes(job: PretrainingJob, module: PretrainingModule) -> list[int]:

@@ -46,10 +46,22 @@ def build_task_data(
     )
 
 
-def task_module_settings(task: ReadOnlyJson) -> JsonObject:
-    """A task's settings that are the training module's own, and no part's."""
+def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> JsonObject:
+    """The arguments of a FineTuning that its task decides: data, metric and settings.
+
+    `data` is set up: its target knows its classes. Settings of the unit and the target are theirs.
+    """
+    arguments = {
+        "unit": data.unit,
+        "target": data.target,
+        "validation": data.validation,
+        "metric": task["metric"],
+    }
     own = parameters_of(FineTuning)
-    return {key: value for key, value in task["module"].items() if key in own}
+    for key, value in task["module"].items():
+        if key in own:
+            arguments[key] = value
+    return arguments
 
 
 def task_code(task: ReadOnlyJson) -> str:

@@ -167,14 +167,14 @@ def _pieces_of(old: Tokenizer, text: str, is_continuation: bool) -> list[int]:
 
 
 def read_words(file: Path) -> list[str]:
-    """Those of a file with one a line; ValueError for a line of two."""
-    words = []
+    """The words of a file with one a line; ValueError for a line of two."""
+    new_words = []
     for number, line in enumerate(read_text(file, "one word a line").splitlines(), start=1):
         of_line = line.split()
         if len(of_line) > 1:
             raise ValueError(f"{file}:{number}: {line.strip()!r} is no one word; give one a line")
-        words += of_line
-    return words
+        new_words += of_line
+    return new_words
 
 
 def match_token_layout(old: Tokenizer, new: Tokenizer) -> Tokenizer:

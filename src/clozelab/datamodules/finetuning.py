@@ -349,11 +349,11 @@ class FinetuningDataModule(LightningDataModule):
         `setup` has run before, so the files are sound.
         """
         train_paths = [*(self.train_extra_paths or ()), self.train_path]
-        parts = [self.examples_in_use(path, "training") for path in train_paths]
+        train = [self.examples_in_use(path, "training") for path in train_paths]
         validation = {"": self.examples(self.validation_path, "validation")}
         for name, path in (self.extra_validation_paths or {}).items():
             validation[name] = self.examples(path, "validation")
-        return self.target.baselines(self.unit.joined(parts), validation)
+        return self.target.baselines(self.unit.joined(train), validation)
 
     @property
     def facts(self) -> JsonObject:
@@ -521,17 +521,18 @@ class FinetuningDataModule(LightningDataModule):
         The `role` is training, validation or test. The key is of the file, how it is read, what the
         encoder adds, how many examples are used, and the target's classes.
         """
-        content = {
-            "code": self.inputs.code,
+        of_file = {
             "file": file_sha256(path),
             "reading": self.reading,
             "role": role,
             "role_reading": self.unit.role_reading(role),
+        }
+        of_examples = {
+            "code": self.inputs.code,
             "names": list(self.target.names),
             "max_examples": self.limit(role),
-            **self._holding_out,
         }
-        key = content_key({**content, **self.tokenization})
+        key = content_key(of_file | of_examples | self._holding_out | self.tokenization)
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
         arrays, facts = cached_arrays(folder, path, partial(build, path, role))
         self._rows[role, path] = {name: arrays[name] for name in ROW_ARRAYS if name in arrays}
@@ -542,9 +543,8 @@ class FinetuningDataModule(LightningDataModule):
         with collected_warnings() as records:
             train = self._preview(self.train_path, "training")
             validation = self._preview(self.validation_path, "validation")
-        warnings = list(
-            dict.fromkeys(record.getMessage() for record in records)
-        )  # both may be parts of one file
+        # Both may be parts of one file, and warn of the same.
+        warnings = list(dict.fromkeys(record.getMessage() for record in records))
         names = self.target.preview_names(train.labels or ())
         positive_label = None
         if names is not None:
@@ -749,11 +749,12 @@ class TrainingBatches(IterableDataset[Batch]):
         if not has_examples:
             local_index = index[:1]
         batch = make_batch(self.sequences, local_index, self.targets)
+        # Words without a label are no targets, and a batch of them alone has a loss of 0.
+        num_targets = max(1, int(self.sequences.num_targets[index].sum()))
         return batch | {
             "contents": int(contents.sum()),
             "global_examples": len(index),
-            # words without a label are none, and a batch of them alone has a loss of 0
-            "global_targets": max(1, int(self.sequences.num_targets[index].sum())),
+            "global_targets": num_targets,
             "global_tokens": int(lengths.sum()),
             "local_weight": float(has_examples),
         }

@@ -120,12 +120,12 @@ def check_metrics(names: Sequence[str]) -> None:
 def check_fit(names: Sequence[str], fitting: Iterable[str], predicted: str) -> None:
     """ValueError for a score that does not exist, or means nothing for what is `predicted`."""
     check_metrics(names)
-    known = list(fitting)
-    unfit = [name for name in names if name not in known]
+    fitting_names = list(fitting)
+    unfit = [name for name in names if name not in fitting_names]
     if unfit:
         raise ValueError(
             f"metrics {unfit} do not fit a task that predicts {predicted};"
-            f" {', '.join(known)} do (module.metrics of a task lists them, and its"
+            f" {', '.join(fitting_names)} do (module.metrics of a task lists them, and its"
             " metric is the main one, validation/NAME)"
         )
 

@@ -616,11 +616,13 @@ def last_of_directions(states: Tensor, layout: Layout) -> Tensor:
     return torch.cat((last_states, first_states), dim=-1)
 
 
-def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: object) -> None:
+def compile_encoder(
+    encoder: Encoder, *, dynamic: bool, whole: bool = False, **options: object
+) -> None:
     """Compiles `encoder` where it stands, with `options` of torch.compile.
 
     `dynamic` False: one compilation a shape, for batches of few shapes; True: one for all, for
-    ragged batches.
+    ragged batches. `whole`: all layers in one, which takes longer and is a little faster then.
     """
     import torch._dynamo  # a second of start-up that only compiled runs pay
 
@@ -629,5 +631,6 @@ def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: object) -> No
     # Host-side grouping of ragged batches: nothing in it to compile, and no two batches are alike.
     if not getattr(attention._grouped, "_torchdynamo_disable", False):
         attention._grouped = torch.compiler.disable(attention._grouped)
-    for module in (encoder.embeddings, *encoder.blocks):
+    modules = (encoder,) if whole else (encoder.embeddings, *encoder.blocks)
+    for module in modules:
         module.compile(dynamic=dynamic, **options)

@@ -26,7 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.kernels.linear_cross_entropy import PredictionLoss, linear_cross_entropy
+from clozelab.models.kernels.linear_cross_entropy import (
+    PredictionLoss,
+    all_at_once,
+    linear_cross_entropy,
+)
 from clozelab.models.layers import Dropout, Embedding, Linear, activation, dropout, initialise_
 from clozelab.models.layout import Layout, from_padded, to_padded
 
@@ -61,6 +65,7 @@ class VocabularyHead(nn.Module):
     # Whether it reads `hidden_states` of the encoder's output, which are kept only then.
     reads_hidden_states = False
     is_stock = True  # whether classes of transformers have it
+    compiled_loss: Any = None  # by `compile_loss`
 
     @abstractmethod
     def vector(self, hidden: Tensor) -> Tensor:
@@ -71,10 +76,24 @@ class VocabularyHead(nn.Module):
         return F.linear(self.vector(hidden), self.word_embedding_weight, self.bias)
 
     def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
-        """Sum of cross-entropies: hidden [P, inputs], labels int64 [P]; never holds all logits."""
+        """Sum of cross-entropies: hidden [P, inputs], labels int64 [P].
+
+        It never holds all logits, unless it was compiled.
+        """
+        if self.compiled_loss is not None:
+            loss: PredictionLoss = self.compiled_loss(hidden, labels)
+            return loss
         return linear_cross_entropy(
             self.vector(hidden), self.word_embedding_weight, self.bias, labels
         )
+
+    def compile_loss(self, **options: Any) -> None:
+        """Lets torch.compile, with these options, make `loss` of all logits at once."""
+
+        def loss(hidden: Tensor, labels: Tensor) -> PredictionLoss:
+            return all_at_once(self.vector(hidden), self.word_embedding_weight, self.bias, labels)
+
+        self.compiled_loss = torch.compile(loss, **options)
 
 
 class MaskedLMHead(VocabularyHead):

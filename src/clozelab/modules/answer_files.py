@@ -34,6 +34,15 @@ ANSWER_KEYS = ("prediction", "error")
 Answered = Iterable[tuple[PlacedRow, object]]
 
 
+def check_array_file(out: Path, act: str) -> None:
+    """ValueError for an array file (.npy, .npz) that cannot hold an act's answers."""
+    if out.suffix in ARRAYS and act not in ARRAYS[out.suffix]:
+        raise ValueError(
+            f"output={out}: only do={', '.join(ARRAYS[out.suffix])} gives what a {out.suffix} file"
+            " holds; take .jsonl"
+        )
+
+
 def write_answers(out: Path, file: Table, answered: Answered, array_name: str) -> None:
     """Write one file, whole or not at all.
 

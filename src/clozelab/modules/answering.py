@@ -136,6 +136,8 @@ def parse_output(key: str, text: str, suffixes: Sequence[str] = ()) -> Path:
 
 def parse_options(act: str, values: PlainMapping) -> JsonObject:
     """The options of an act among `values`; ValueError for one that is nothing for it."""
+    if "question" in values and act != "answer":
+        raise ValueError(f"question= is nothing for do={act}")
     options: PlainDict = {}
     for key in OPTION_KEYS:
         if key not in values:

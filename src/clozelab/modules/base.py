@@ -50,10 +50,11 @@ class TrainingModule(LightningModule):
         optimizer_factory: named parameters -> optimizer.
         schedule_factory: (optimizer, total_steps=...) -> schedule, stepped once per optimizer step.
         total_steps: optimizer steps of the whole run; computed from the configuration, never
-        estimated by Lightning.
+            estimated by Lightning.
         gradient_clip_norm: largest norm of the whole gradient; 0 leaves it as it is (the norm is
-        still measured).
+            still measured).
         seed: of this run; dropout is a function of it.
+        log_interval_steps: optimizer steps between two published averages.
     """
 
     # What it was built with, for load_from_checkpoint(PATH, **arguments).
@@ -67,6 +68,7 @@ class TrainingModule(LightningModule):
         total_steps: int,
         gradient_clip_norm: float,
         seed: int,
+        log_interval_steps: int,
     ) -> None:
         super().__init__()
         self.optimizer_factory = optimizer_factory
@@ -74,6 +76,7 @@ class TrainingModule(LightningModule):
         self.total_steps = total_steps
         self.gradient_clip_norm = gradient_clip_norm
         self.seed = seed
+        self.log_interval_steps = log_interval_steps
         self.throughput = Throughput()
         self._are_loggers_aligned = False
         self._last_learning_rate: float | None = None  # of the last optimizer step

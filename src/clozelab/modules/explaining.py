@@ -145,12 +145,13 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
             handle.remove()
         hidden = output.sequence_output
         if act == "fill":
-            asked = {
+            # The one mask of each of the texts [number], behind each other in the stream.
+            at_masks = {
                 "prediction_positions": length * torch.arange(number, device=ids.device) + masks[0],
                 "position_ids": positions.repeat(number),
                 "layout": layout,
             }
-            return head(head.states(encoder, output, asked))
+            return head(head.states(encoder, output, at_masks))
         if bilstm is not None:
             hidden = bilstm(hidden, layout)
         if act == "answer":

@@ -90,7 +90,6 @@ class FineTuning(TrainingModule):
         bilstm_...: only for that head; its size is a direction's, None: the encoder's.
         metric: key of the score that selects the best checkpoint, one of the target's.
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
-        log_interval_steps: optimizer steps between two published averages.
         base: what TrainingModule takes.
     """
 
@@ -107,7 +106,6 @@ class FineTuning(TrainingModule):
         bilstm_dropout_prob: float,
         metric: str,
         keep_best_weights: bool,
-        log_interval_steps: int,
         **base: Any,
     ) -> None:
         super().__init__(**base)
@@ -122,12 +120,13 @@ class FineTuning(TrainingModule):
         self.validation = validation
         self.metric = metric
         self.keep_best_weights = keep_best_weights
-        self.log_interval_steps = log_interval_steps
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
         self.bilstm: BiLSTM | None = None
-        parts = unit.parts(encoder)
-        self.head_input_size = unit.input_size(parts)  # None: the encoder's states themselves
+        # What the unit trains itself, such as a mix of layers.
+        unit_modules = unit.parts(encoder)
+        # None: the head reads the encoder's states themselves.
+        self.head_input_size = unit.input_size(unit_modules)
         if head == "bilstm":
             size = bilstm_hidden_size or encoder.config.hidden_size
             self.bilstm = BiLSTM(
@@ -144,8 +143,8 @@ class FineTuning(TrainingModule):
         self._collected: list[BatchValues] = []
         self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
         self._attach_head()
-        for name, part in parts.items():
-            self.add_module(name, part)
+        for name, module in unit_modules.items():
+            self.add_module(name, module)
         target.prepare_encoder(encoder)
 
     def _attach_head(self) -> None:
@@ -154,15 +153,15 @@ class FineTuning(TrainingModule):
         DDP would wait for the gradient of a pooler that nothing reads.
         """
         self.encoder.pooler.requires_grad_(False)
-        for kind in self.target.head_kinds:
+        for head_kind in self.target.head_kinds:
             head = family_for(self.encoder.config).head(
-                kind,
+                head_kind,
                 self.encoder,
                 num_labels=self.target.num_outputs,
                 input_size=self.head_input_size,
             )
             reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
-            reads_pooler = kind in POOLED_KINDS and not reads_states
+            reads_pooler = head_kind in POOLED_KINDS and not reads_states
             self.encoder.pooler.requires_grad_(reads_pooler)
             self.encoder.has_trained_pooler |= reads_pooler
             setattr(self, self.target.head_name, head)

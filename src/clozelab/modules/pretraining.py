@@ -26,8 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.metrics.metric import NO_UNIT, Metric
 from clozelab.models.cost import parameter_count
-from clozelab.models.encoder import Encoder
+from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.models.heads import VocabularyHead
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import DeferredNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
@@ -81,6 +82,19 @@ class PretrainingModel(nn.Module):
         """Those that are trained."""
         return [model.encoder for model in self.named_models.values() if model.is_trained]
 
+    def compile_parts(self, *, whole: bool, **options: object) -> None:
+        """Compiles what is trained: the encoders' layers, or (`whole`) each encoder and its losses.
+
+        One compilation a shape.
+        """
+        for encoder in self.encoders:
+            compile_encoder(encoder, dynamic=False, whole=whole, **options)
+        if not whole:
+            return
+        for module in self.modules():
+            if isinstance(module, VocabularyHead):
+                module.compile_loss(dynamic=False, **options)
+
     def objective_of(self, batch: TorchBatch) -> Objective:
         """The objective of the batch's phase."""
         return self.objectives[batch.get("phase", 0)]
@@ -94,7 +108,6 @@ class PretrainingModule(TrainingModule):
 
     Args:
         objectives: one a phase, often the same; a batch names its phase by its number.
-        log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop or skip.
         cuda_graphs: replay steps as graphs (modules/graphs.py), on one device; `choose_graphs`
@@ -106,7 +119,6 @@ class PretrainingModule(TrainingModule):
         encoder: Encoder,
         objectives: Sequence[Objective],
         *,
-        log_interval_steps: int,
         matmul_ceiling: float,
         spike: str = "off",
         cuda_graphs: bool = False,
@@ -122,7 +134,6 @@ class PretrainingModule(TrainingModule):
         # Sharded over ranks (FSDP), a rank has a part of each weight until they are gathered.
         self._is_sharded = False
         self._whole_weights: dict[str, Tensor] | None = None
-        self.log_interval_steps = log_interval_steps
         self.matmul_ceiling = matmul_ceiling
         # name -> [sum, count] on the device, since the last log point or validation
         self._train_sums: dict[str, Tensor] = {}

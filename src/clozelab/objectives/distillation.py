@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,6 +42,10 @@ from clozelab.objectives.objective import (
     real_tokens,
 )
 
+LayerPairs: TypeAlias = Sequence[Sequence[int]]
+"""(layer of the student, layer of the teacher) of each loss between two layers."""
+TeacherLayers: TypeAlias = Sequence[int] | str | None
+"""The teacher's layers that the student starts from: their numbers, EVEN, or none."""
 # For teacher_layers: the student's layers are spread over the teacher's, up to its last one.
 EVEN = "even"
 # What a student shares with a teacher whose layers it starts from.
@@ -73,13 +77,13 @@ class Distillation(MaskedLanguageModel):
         self,
         *,
         teacher: str | Path | None,
-        teacher_layers: Sequence[int] | str | None,
+        teacher_layers: TeacherLayers,
         temperature: float,
         soft_weight: float,
         cosine_weight: float,
-        hidden_layers: Sequence[Sequence[int]],
+        hidden_layers: LayerPairs,
         hidden_weight: float,
-        score_layers: Sequence[Sequence[int]],
+        score_layers: LayerPairs,
         score_weight: float,
         **masking: Any,
     ) -> None:

@@ -61,6 +61,7 @@ class Speed:
     is_estimated: bool = False  # reckoned from FLOPs, nothing was timed
     problem: str = ""  # why there is none, where it is 0
     is_busy: bool = False  # the machine had other work meanwhile
+    is_uncompiled: bool = False  # timed as written, where a run compiles
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Shape(ABC):
     def is_busy(self) -> bool:
         """Whether the machine had other work while a speed was measured."""
         return any(speed.is_busy for speed in self.speeds if speed)
+
+    @property
+    def is_uncompiled(self) -> bool:
+        """Whether a speed was measured without the compilation of a run."""
+        return any(speed.is_uncompiled for speed in self.speeds if speed)
 
     @property
     def rates(self) -> list[float]:

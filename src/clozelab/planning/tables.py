@@ -315,4 +315,9 @@ def _mark_warnings(costing: Costing) -> list[str]:
             f" {MAX_STEP_SECONDS:.0f} s here; reckoned from FLOPs and this machine's matrix"
             " products, and perhaps wrong by a factor of two"
         )
+    if any(shape.is_uncompiled for shape in costing.shapes):
+        lines.append(
+            "pre-training was timed without compilation: a run compiles for up to a minute first,"
+            " which is not counted, and is then faster; --measure-again times compiled steps"
+        )
     return lines

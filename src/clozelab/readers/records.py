@@ -104,14 +104,15 @@ class Table:
     def placed_rows(self) -> Iterator[PlacedRow]:
         """Each row with its place; a damaged one keeps its cells as far as they are there."""
         for number, record in self.rows():
-            place = self.place(number)
+            location = self.place(number)
             if not isinstance(record, DamagedRow):
-                yield PlacedRow(place, record, None, number)
+                yield PlacedRow(location, record, None, number)
                 continue
             cells = record.cells
+            # A damaged row of a table lacks cells at its end: those are None.
             if self.is_table:
                 cells = dict.fromkeys(self.columns) | cells
-            yield PlacedRow(place, cells, f"is damaged: {record.problem}", number)
+            yield PlacedRow(location, cells, f"is damaged: {record.problem}", number)
 
     def place(self, number: int) -> str:
         """Where a row is, for messages: `FILE:7`, or `FILE, object 7`."""

@@ -61,18 +61,13 @@ class ClaimView:
     """A claim with its verdict and what both rest on, in words."""
 
     number: int
-    # it is a primary claim or a decided one: the first screen has it
-    is_answer: bool
+    judgement: Judgement
     # the answer as one sentence
     sentence: str
-    text: str
     # what the paper says, or who claims it: "the paper −10.1", "claimed: higher"
     claimed: str
     # the rows in the order of the claim
     compared: str
-    judged_on: str
-    verdict: Verdict
-    is_exploratory: bool
     # the verdict as a reader sees it
     label: str
     figures: ClaimFigures
@@ -80,6 +75,27 @@ class ClaimView:
     needs: str
     needs_short: str
     note: str
+
+    @property
+    def is_answer(self) -> bool:
+        """It is a primary claim or a decided one: the first screen has it."""
+        return self.judgement.claim.primary or self.verdict.is_decided
+
+    @property
+    def text(self) -> str:
+        return self.judgement.claim.text
+
+    @property
+    def judged_on(self) -> str:
+        return self.judgement.judged_on
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.judgement.verdict
+
+    @property
+    def is_exploratory(self) -> bool:
+        return self.judgement.is_exploratory
 
 
 @dataclass(frozen=True)
@@ -100,33 +116,29 @@ def claim_views(
     judgements: Sequence[Judgement], table: ResultTable, axis: float
 ) -> list[ClaimView]:
     """The judgements in words; `axis` is half the width of their common axis in points."""
-    return [_claim_view(number, one, table, axis) for number, one in enumerate(judgements, 1)]
+    views = []
+    for number, judgement in enumerate(judgements, 1):
+        views.append(_claim_view(number, judgement, table, axis))
+    return views
 
 
 def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: float) -> ClaimView:
-    claim = judgement.claim
     figures = _figures(judgement, table, axis)
     claimed = _claimed(judgement, table)
     note = wording.judgement_note(judgement)
-    is_answer = claim.primary or judgement.verdict.is_decided
-    sentence = _sentence(judgement, figures, claimed, note)
-    text = claim.text
-    compared = _compared(claim, table)
-    label = wording.verdict_label(judgement)
-    needs = needs_of(judgement, table)
     needs_short = judgement.forecast.short if judgement.forecast else ""
     if judgement.weakest and judgement.weakest.depends_on_collapsed_runs:
         needs_short = "rests on collapsed runs"
+    sentence = _sentence(judgement, figures, claimed, note)
+    compared = _compared(judgement.claim, table)
+    label = wording.verdict_label(judgement)
+    needs = needs_of(judgement, table)
     return ClaimView(
         number,
-        is_answer,
+        judgement,
         sentence,
-        text,
         claimed,
         compared,
-        judgement.judged_on,
-        judgement.verdict,
-        judgement.is_exploratory,
         label,
         figures,
         needs,

@@ -281,11 +281,12 @@ class _TableBuilder:
         measures = set(chain.from_iterable(measured))
         evaluated = [run for run in runs.evaluate if run.task in measures]
         self.task_runs = [*runs.finetune, *evaluated]
-        own = [run for run in self.task_runs if run.name in self.rows]
+        row_runs = [run for run in self.task_runs if run.name in self.rows]
         # task -> the generator of its data; None: real data
-        self.generators = _generators(own, runs.synthetic)
+        self.generators = _generators(row_runs, runs.synthetic)
+        # A scored run on other data than those that count for its task is left out.
         by_world = group_by(
-            own, lambda run: is_scored(run) and run.synthetic != self.generators[run.task]
+            row_runs, lambda run: is_scored(run) and run.synthetic != self.generators[run.task]
         )
         self.excluded = tuple(_excluded(by_world.get(True, []), self.generators))
         self.own_runs = by_world.get(False, [])
@@ -394,8 +395,9 @@ class _TableBuilder:
         """A mean of columns; a mean over fewer is another number, so it takes all of them."""
         names = list(chain.from_iterable(column.parts))
         datasets = datasets_of_parts(names, filled)
-        for part, data in datasets.items():
-            datasets[part] = self._with_scale(data)
+        for name, data in datasets.items():
+            datasets[name] = self._with_scale(data)
+        # Without one of them the paper's number stands alone.
         if len(datasets) < len(set(names)):
             self.columns.append(paper_column(column))
             return
@@ -411,8 +413,8 @@ class _TableBuilder:
             groups: list[tuple[tuple[DataColumn, Cell], ...]] = []
             means = []
             for group in column.parts:
-                groups.append(tuple(cells[part] for part in group))
-                means.append(_mean_cell([cells[part][1] for part in group]))
+                groups.append(tuple(cells[name] for name in group))
+                means.append(_mean_cell([cells[name][1] for name in group]))
             self.cells[row, ours.key] = replace(_mean_cell(means), groups=tuple(groups))
 
 

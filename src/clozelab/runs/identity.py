@@ -14,63 +14,57 @@ from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, mea
 from clozelab.text.plain import PlainDict, PlainMapping, flatten
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
-"""Of each stage; raised when a change of code changes its results: then no older run is taken for
-the same, and no comparison mixes both (docs/decisions/0019). Older runs and packs are still
-read."""
+"""The results version of each stage.
+
+A change of code that changes a stage's results raises it: then no older run is taken for the same,
+and no comparison mixes both (docs/decisions/0019). Older runs and packs are still read.
+"""
 FURTHER_VERSIONS = {"task.data.train_columns": 1}
-"""Key -> how often the results have changed of configurations with it alone (here: contrastive
-tasks). Added to the stage's version."""
+"""Key -> how often results have changed of the configurations that have this key, and of no others.
+
+It is added to the stage's version. `train_columns` is a key of contrastive tasks.
+"""
 
 SEED_KEYS = ("seed", "pretrain_seed")
 
-OF_LABELS = "clozelab.datamodules.labelled.LabelledDataModule"
-ADDRESSES_BEFORE: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("texts.TextUnit", "classes.class_or_number"): (
-        OF_LABELS,
-        "clozelab.modules.classification.SequenceClassification",
-    ),
-    ("texts.VectorUnit", "similarity.similarity"): (
-        OF_LABELS,
-        "clozelab.modules.embeddings.SiameseEncoder",
-    ),
-    ("texts.VectorUnit", "contrast.ContrastTarget"): (
-        "clozelab.datamodules.contrastive.ContrastiveDataModule",
-        "clozelab.modules.embeddings.ContrastiveEncoder",
-    ),
-    ("choices.ChoiceUnit", "right_choice.ChoiceTarget"): (
-        "clozelab.datamodules.choices.ChoiceDataModule",
-        "clozelab.modules.classification.MultipleChoice",
-    ),
-    ("passages.PassageUnit", "spans.SpanTarget"): (
-        "clozelab.datamodules.squad.SquadDataModule",
-        "clozelab.modules.spans.SpanExtraction",
-    ),
-    ("words.WordUnit", "tags.TagTarget"): (
-        "clozelab.datamodules.tags.TagDataModule",
-        "clozelab.modules.tags.TokenClassification",
-    ),
-    ("features.FeatureUnit", "tags.TagTarget"): (
-        "clozelab.datamodules.features.FeatureDataModule",
-        "clozelab.modules.tags.FeatureBased",
-    ),
+# Unit and target of a task, below clozelab.tasks -> the data module and the training module in
+# records that were written before tasks had units and targets, below clozelab. Both tables have the
+# same keys, and no new one belongs here.
+DATA_BEFORE_UNITS: Mapping[str, str] = {
+    "texts.TextUnit classes.class_or_number": "datamodules.labelled.LabelledDataModule",
+    "texts.VectorUnit similarity.similarity": "datamodules.labelled.LabelledDataModule",
+    "texts.VectorUnit contrast.ContrastTarget": "datamodules.contrastive.ContrastiveDataModule",
+    "choices.ChoiceUnit right_choice.ChoiceTarget": "datamodules.choices.ChoiceDataModule",
+    "passages.PassageUnit spans.SpanTarget": "datamodules.squad.SquadDataModule",
+    "words.WordUnit tags.TagTarget": "datamodules.tags.TagDataModule",
+    "features.FeatureUnit tags.TagTarget": "datamodules.features.FeatureDataModule",
 }
-"""Unit and target of a task, below clozelab.tasks -> the addresses of its data and module in
-records that were written before tasks had units and targets. No new pair belongs here."""
+MODULES_BEFORE_UNITS: Mapping[str, str] = {
+    "texts.TextUnit classes.class_or_number": "modules.classification.SequenceClassification",
+    "texts.VectorUnit similarity.similarity": "modules.embeddings.SiameseEncoder",
+    "texts.VectorUnit contrast.ContrastTarget": "modules.embeddings.ContrastiveEncoder",
+    "choices.ChoiceUnit right_choice.ChoiceTarget": "modules.classification.MultipleChoice",
+    "passages.PassageUnit spans.SpanTarget": "modules.spans.SpanExtraction",
+    "words.WordUnit tags.TagTarget": "modules.tags.TokenClassification",
+    "features.FeatureUnit tags.TagTarget": "modules.tags.FeatureBased",
+}
+TASK_KEYS = ("task", "measure.task")
+"""Where a configuration has a task: that of a fine-tuning, and that of a measure."""
 
 
 def as_before_units(leaves: PlainMapping) -> PlainDict:
     """Return the leaves of a configuration as they were before tasks had units and targets.
 
-    Runs of both times are then the same. Other leaves, and pairs of parts that are newer, stay as
-    they are.
+    Runs of both times are then the same. Other leaves, and pairs of a unit and a target that are
+    newer, stay as they are.
     """
     before = dict(leaves)
-    for place in ("task", "measure.task"):
-        addresses = _addresses_before(leaves, place)
+    for task_key in TASK_KEYS:
+        addresses = _addresses_before(leaves, task_key)
         if not addresses:
             continue
-        for part in _parts_of(place):
-            del before[part]
+        for key in _unit_and_target_keys(task_key):
+            del before[key]
         for key, address in addresses.items():
             before[f"{key}._target_"] = address
             before[f"{key}._partial_"] = True
@@ -81,29 +75,33 @@ def delta_as_before_units(delta: PlainMapping, config: PlainMapping) -> PlainDic
     """Return what an arm or a row changes as it was written before tasks had units and targets."""
     before = dict(delta)
     leaves = flatten(dict(config))
-    for place in ("task", "measure.task"):
-        changed = [part for part in _parts_of(place) if part in delta]
-        addresses = _addresses_before(leaves, place)
+    for task_key in TASK_KEYS:
+        changed = [key for key in _unit_and_target_keys(task_key) if key in delta]
+        addresses = _addresses_before(leaves, task_key)
         if changed and addresses:
-            for part in changed:
-                del before[part]
+            for key in changed:
+                del before[key]
             before |= {f"{key}._target_": address for key, address in addresses.items()}
     return before
 
 
-def _parts_of(place: str) -> list[str]:
-    """The keys of a task's unit and target."""
-    return [f"{place}.{part}._target_" for part in ("unit", "target")]
+def _unit_and_target_keys(task_key: str) -> list[str]:
+    """The leaves that name a task's unit and target."""
+    return [f"{task_key}.{name}._target_" for name in ("unit", "target")]
 
 
-def _addresses_before(leaves: PlainMapping, place: str) -> dict[str, str]:
-    """Key of a task's data and module -> its address before; none of newer parts."""
-    unit, target = _parts_of(place)
-    names = [str(leaves.get(part)).removeprefix("clozelab.tasks.") for part in (unit, target)]
-    addresses = ADDRESSES_BEFORE.get((names[0], names[1]))
-    if addresses is None:
+def _addresses_before(leaves: PlainMapping, task_key: str) -> dict[str, str]:
+    """Keys of a task's data and module -> their addresses before; empty for a newer pair."""
+    names = []
+    for key in _unit_and_target_keys(task_key):
+        names.append(str(leaves.get(key)).removeprefix("clozelab.tasks."))
+    pair = " ".join(names)
+    if pair not in DATA_BEFORE_UNITS:
         return {}
-    return dict(zip((f"{place}.data", f"{place}.module"), addresses, strict=True))
+    return {
+        f"{task_key}.data": f"clozelab.{DATA_BEFORE_UNITS[pair]}",
+        f"{task_key}.module": f"clozelab.{MODULES_BEFORE_UNITS[pair]}",
+    }
 
 
 def results_version_of(stage: str, config: PlainMapping) -> int:
@@ -129,6 +127,7 @@ def identity_of(config: PlainMapping) -> PlainDict:
 def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
     leaves = as_before_units(flatten(dict(values)))
+    # A key that only means something beside another one is idle where that one is not set.
     idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
     counting = {}
     for key, value in leaves.items():

@@ -11,8 +11,7 @@ from itertools import product
 
 from clozelab.metrics.metric import NO_UNIT, Metric, base_name
 
-SHARES = (
-    # of classes, numbers, entities and answers; of measures
+SHARES_OF_TASKS = (
     "accuracy",
     "macro_f1",
     "weighted_f1",
@@ -25,6 +24,9 @@ SHARES = (
     "exact",
     "exact_untuned",
     "f1_untuned",
+)
+# The further figures of SQuAD 2.0's official scorer.
+SHARES_OF_SQUAD = (
     "HasAns_exact",
     "HasAns_f1",
     "NoAns_exact",
@@ -34,12 +36,15 @@ SHARES = (
     "pr_exact_ap",
     "pr_f1_ap",
     "pr_oracle_ap",
+)
+SHARES_OF_MEASURES = (
     "accuracy_of_field",
     "accuracy_of_others",
     "accuracy_of_permutations",
     "control_accuracy",
     "selectivity",
-    # of pre-training
+)
+SHARES_OF_PRETRAINING = (
     "nsp_accuracy_one_source",
     "nsp_source_rule",
     "sop_accuracy_one_source",
@@ -47,6 +52,7 @@ SHARES = (
     "rtd_replaced",
     "rtd_trivial_accuracy",
 )
+SHARES = SHARES_OF_TASKS + SHARES_OF_SQUAD + SHARES_OF_MEASURES + SHARES_OF_PRETRAINING
 THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
 # Terms of a pre-training's loss: each had NAME_loss in nats and NAME_accuracy, and of [SEP] both.
 TERMS = ("mlm", "ltr", "rtl", "permuted", "rtd", "sbo", "nsp", "sop")
@@ -58,11 +64,12 @@ def _metrics() -> dict[str, Metric]:
     metrics += [Metric(name, "logits", higher_is_better=None) for name in THRESHOLDS]
     metrics.append(Metric("perplexity", NO_UNIT, higher_is_better=False))
     metrics.append(Metric("bits_per_character", "bits", higher_is_better=False))
+    # Losses and accuracies of pre-training, over all predictions and over those of [SEP] alone.
     losses = ["loss", "sep_loss", *(f"{name}_loss" for name in TERMS_OF_A_TEACHER)]
     metrics.append(Metric.share("sep_accuracy"))
-    for name, part in product(TERMS, ("", "_sep")):
-        losses.append(f"{name}{part}_loss")
-        metrics.append(Metric.share(f"{name}{part}_accuracy"))
+    for name, suffix in product(TERMS, ("", "_sep")):
+        losses.append(f"{name}{suffix}_loss")
+        metrics.append(Metric.share(f"{name}{suffix}_accuracy"))
     metrics += [Metric(name, "nats", higher_is_better=False) for name in losses]
     return {metric.name: metric for metric in metrics}
 

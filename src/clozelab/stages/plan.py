@@ -33,7 +33,8 @@ not kept.
                    tokens, flops or time, and its steps_factor, a line of `arms`
                    or pretrain.arm=NAME pretrain.steps_factor=...
   --no-measure     only speeds that are in the cache
-  --measure-again  measures anew what the cache has
+  --measure-again  measures anew what the cache has, and on a GPU pre-training
+                   as a run compiles it
   --brief          says the time alone, and leaves it for the sweeps of a
                    reproduction to count by
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clozelab.datamodules.columns import describe_for_command_line
 from clozelab.modules import answering
-from clozelab.modules.answer_files import ARRAYS, print_answers, write_answers
+from clozelab.modules.answer_files import check_array_file, print_answers, write_answers
 from clozelab.modules.answering import ACTS, ERRORS, MODEL_KEYS, OPTION_KEYS
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
@@ -61,6 +61,7 @@ the mask token is filled, and do= says what else.
   test=FILE      predict this file, laid out as the task's own; output= is a
                  folder, RUN/test_predictions by itself"""
 INPUT_KEYS = (*answering.TEXT_KEYS, "input", "format", "output", "test")
+CHOICES = {"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH}
 ARRAY_ACTS = ("embed", "states", "attention")
 
 
@@ -69,7 +70,7 @@ ARRAY_ACTS = ("embed", "states", "attention")
     HELP,
     names=(1, 1),
     keys=(*INPUT_KEYS, *MODEL_KEYS, *OPTION_KEYS),
-    choices={"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH},
+    choices=CHOICES,
     flags=("json", "test"),
 )
 def main(args: ParsedArgs) -> int:
@@ -94,58 +95,56 @@ def main(args: ParsedArgs) -> int:
 def predict_texts(args: ParsedArgs) -> None:
     """Answer the one text of the command line, or each row of a file."""
     values = args.values
-    errors = values.get("errors", "mark")
-    skips_empty = values.get("empty") == "skip"
-    if "input" in values:
+    is_file = "input" in values
+    if is_file:
         file = open_rows(values["input"], values.get("format", "auto"))
     else:
         file = answering.row_of_command_line(values)
-    out = None
-    if "output" in values:
-        out = answering.parse_output("output", values["output"])
-        if out.exists() and "input" in values and out.samefile(values["input"]):
-            raise ValueError(f"output={out} is the input: its answers would replace it")
+    out = _output_file(values)
+    predictor = answering.load_predictor(args.names[0], values)
     # Only the model knows what it does where nobody says it.
-    predictor = answering.load_predictor(args.names[0], args.values)
     act = values.get("do")
     if act is None:
         act = answering.ACT_OF_TASK.get(predictor.model.task or "", "fill")
-    refuse_for_act(act, values, out)
+    if out is not None:
+        check_array_file(out, act)
     options = answering.parse_options(act, values)
-    if "input" in values:
+    if is_file:
+        errors = values.get("errors", "mark")
         roles = answering.roles_of_file(file, act, values, predictor.trained_columns)
-        # Columns that are called as their roles, or that the user names, go without saying.
-        if "text" not in values and set(roles) != set(roles.values()):
-            print(
-                f"{file.name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr
-            )
+        _say_columns(file.name, roles, values)
     else:
-        roles = answering.roles_of_command_line(file, act)
         errors = "raise"  # there are no other texts to answer
+        roles = answering.roles_of_command_line(file, act)
+    skips_empty = values.get("empty") == "skip"
     rows = answering.rows_of(file, roles, act, values, skips_empty=skips_empty)
+    answers = answering.answer_rows(predictor, act, rows, options, roles=roles, errors=errors)
     counts = Counter[str]()
-    answered = answering.count_rows(
-        answering.answer_rows(predictor, act, rows, options, roles=roles, errors=errors), counts
-    )
+    counted = answering.count_rows(answers, counts)
     # What the column of a table is called, where an answer is an array.
     array_name = {"embed": "embedding"}.get(act, act)
     if out is not None:
-        write_answers(out, file, answered, array_name)
+        write_answers(out, file, counted, array_name)
         print(f"{count_noun(counts['row'], 'row')}: {out}")
     else:
         is_json = "json" in args.flags or act in ARRAY_ACTS
-        print_answers(file, answered, array_name, is_json=is_json)
+        print_answers(file, counted, array_name, is_json=is_json)
 
 
-def refuse_for_act(act: str, values: Mapping[str, str], out: Path | None) -> None:
-    """ValueError for a key or an output that an act has no use for."""
-    if "question" in values and act != "answer":
-        raise ValueError(f"question= is nothing for do={act}")
-    if out is None or out.suffix not in ARRAYS:
-        return
-    array_acts = ARRAYS[out.suffix]
-    if act not in array_acts:
-        raise ValueError(
-            f"output={out}: only do={', '.join(array_acts)} gives what a {out.suffix} file holds;"
-            " take .jsonl",
-        )
+def _output_file(values: Mapping[str, str]) -> Path | None:
+    """What output= names; ValueError where that is the file that is read. None without it."""
+    if "output" not in values:
+        return None
+    out = answering.parse_output("output", values["output"])
+    if out.exists() and "input" in values and out.samefile(values["input"]):
+        raise ValueError(f"output={out} is the input: its answers would replace it")
+    return out
+
+
+def _say_columns(file_name: str, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Print which columns are read as texts.
+
+    Columns that are called as their roles, or that the user names, go without saying.
+    """
+    if "text" not in values and set(roles) != set(roles.values()):
+        print(f"{file_name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr)

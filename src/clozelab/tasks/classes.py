@@ -196,12 +196,13 @@ class ClassTarget(Target):
         predicted = outputs.argmax(axis=1)
         records = []
         for number, example_id in enumerate(split.ids):
+            logits = [round(float(logit), 5) for logit in outputs[number]]
             records.append(
                 {
                     "id": str(example_id),
                     "prediction": self.names[predicted[number]],
                     "label": self.names[split.labels[number]],
-                    "logits": [round(float(logit), 5) for logit in outputs[number]],
+                    "logits": logits,
                 }
             )
         return Outcome(
@@ -218,11 +219,12 @@ class ClassTarget(Target):
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
+        # All sets are guessed at once, behind each other: the words are learnt once.
+        texts = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_classes(
             text_pairs(train.texts),
             self.encode(train.labels),
-            # All sets are guessed at once, behind each other: the words are learnt once.
-            text_pairs(chain.from_iterable(examples.texts for examples in validation.values())),
+            text_pairs(texts),
             len(self.names),
         )
         metrics = [scorer.metric for scorer in glue.OF_CLASSES.values()]

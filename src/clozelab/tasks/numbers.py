@@ -111,15 +111,17 @@ class NumberTarget(Target):
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
         numbers = np.array([float(label) for label in train.labels])
+        # All sets are guessed at once, behind each other: the words are learnt once.
         rows = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_numbers(text_pairs(train.texts), numbers, text_pairs(rows))
         scores = {}
         ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
-        for (name, examples), part in zip(validation.items(), np.split(guesses, ends), strict=True):
+        guesses_of_sets = np.split(guesses, ends)
+        for (name, examples), of_set in zip(validation.items(), guesses_of_sets, strict=True):
             labels = np.array([float(label) for label in examples.labels])
             prefix = f"{name}_" if name else ""
             for metric in BASELINE_METRICS:
-                scores[prefix + metric] = glue.SCORERS[metric](part, labels)
+                scores[prefix + metric] = glue.SCORERS[metric](of_set, labels)
         return {BAG: scores}
 
     def prediction_files(

@@ -61,14 +61,14 @@ class TokenNumberTarget(Target):
         return [label for label in labels if label != self.missing]
 
     def check_training(self, path: Path, split: WordSplit, column_key: str) -> None:
-        known = split.labels[~np.isnan(split.labels)]
-        if not len(known):
+        numbers = split.labels[~np.isnan(split.labels)]
+        if not len(numbers):
             raise ValueError(
                 f"{path}: no word has a number, so there is nothing to learn; is {column_key} the"
                 " right one?"
             )
-        if np.ptp(known) == 0:
-            log.warning("%s: all words have one number, %g", path, known[0])
+        if np.ptp(numbers) == 0:
+            log.warning("%s: all words have one number, %g", path, numbers[0])
 
     def check_validation(self, split: WordSplit) -> None:
         if np.isnan(split.labels).all():
@@ -92,15 +92,16 @@ class TokenNumberTarget(Target):
         is_known = ~np.isnan(split.labels)
         predicted = outputs[is_known]
         labels = split.labels[is_known]
+        # The records have every word, and null where a word has no number.
         records = []
         predictions = split.by_sentence([round(float(number), 5) for number in outputs])
         golds = split.by_sentence(list(map(_shown, split.labels)))
-        words = split.by_sentence(split.words)
+        sentences = split.by_sentence(split.words)
         for number, sentence_id in enumerate(split.ids):
             records.append(
                 {
                     "id": str(sentence_id),
-                    "words": words[number],
+                    "words": sentences[number],
                     "prediction": predictions[number],
                     "label": golds[number],
                 }

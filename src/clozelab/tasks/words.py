@@ -398,12 +398,14 @@ class WordUnit(Unit):
             arrays["word_positions"],
             arrays["labels"],
         )
+        # `encode` has joined the words of all sentences by line ends.
+        all_words = arrays["words"].tobytes().decode().split("\n")
         return WordSplit(
             sequences=sequences,
             ids=arrays["ids"],
             labels=arrays["labels"],
             sentence_offsets=arrays["sentence_offsets"],
-            words=arrays["words"].tobytes().decode().split("\n"),
+            words=all_words,
             key=source.key,
             path=source.path,
             layout=self.layout,

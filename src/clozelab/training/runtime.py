@@ -99,16 +99,17 @@ def use_onednn_fp32() -> None:
 
 
 def check_compile(requested: str | bool, accelerator: str) -> str:
-    """trainer.compile as auto, true or false; ValueError where compiling cannot work."""
+    """trainer.compile as auto, true, whole or false; ValueError where compiling cannot work."""
     choice = str(requested).lower()
-    if choice == "true" and accelerator == "tpu":
+    is_asked = choice in ("true", "whole")
+    if is_asked and accelerator == "tpu":
         raise ValueError(
-            "trainer.compile=true is not for TPUs, where XLA compiles everything: choose auto"
+            f"trainer.compile={choice} is not for TPUs, where XLA compiles everything: choose auto"
         )
-    if choice == "true" and accelerator == "cpu" and not has_cpp_compiler():
+    if is_asked and accelerator == "cpu" and not has_cpp_compiler():
         raise ValueError(
-            "trainer.compile=true needs a C++ compiler on the CPU, and there is none (g++, clang++"
-            " or $CXX): install one, or choose trainer.compile=false"
+            f"trainer.compile={choice} needs a C++ compiler on the CPU, and there is none (g++,"
+            " clang++ or $CXX): install one, or choose trainer.compile=false"
         )
     return choice
 

@@ -49,7 +49,7 @@ class Hardware:
     num_nodes: int
     strategy: str
     precision: str
-    compile: str = "auto"  # auto | true | false
+    compile: str = "auto"  # auto | true | false | whole
     cuda_graphs: str = "auto"  # auto | on | off, in pre-training
     deterministic: bool = False
 
@@ -73,7 +73,9 @@ class Hardware:
     @property
     def compiles_pretraining(self) -> bool:
         """Whether the encoder is compiled in pre-training."""
-        return self.compile == "true" or (self.compile == "auto" and self.accelerator == "gpu")
+        if self.compile == "auto":
+            return self.accelerator == "gpu"
+        return self.compile != "false"
 
 
 def choose_hardware(*, threads: int | None, tf32: bool = False, **requested: Any) -> Hardware:
@@ -87,6 +89,8 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **requested: Any
     if accelerator != "tpu":
         cluster_environment(request.devices, request.num_nodes)
     compiles = runtime.check_compile(request.compile, accelerator)
+    if compiles == "whole" and request.world_size > 1:
+        raise ValueError("trainer.compile=whole is for one device: choose auto")
     graphs = request.cuda_graphs
     if (accelerator, request.world_size) != ("gpu", 1):
         if graphs == "on":

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 # In one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often.
 CHUNK_LOGITS = 1 << 22
@@ -75,6 +76,15 @@ def linear_cross_entropy(
     loss_sum, num_correct = _LinearCrossEntropy.apply(
         hidden, weight, bias, labels, dtype, needed, chunk
     )
+    return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
+
+
+def all_at_once(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
+    """The same of all logits at once, for a compiler, which need not keep them in fp32."""
+    logits = F.linear(hidden, weight, bias).float()
+    loss_sum = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+    # No logit's place is the label of a row without one.
+    num_correct = (logits.argmax(1) == labels).sum()
     return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
 
 
