@@ -189,7 +189,7 @@ class JobComposer:
 
 
 class SweepPlugin(Plugin):
-    """What a launcher and a sweeper of ours are told of their sweep."""
+    """The facts of a sweep that our launchers and sweepers get."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig

@@ -75,7 +75,7 @@ def describe_stopping_rule(design: SequentialDesign | None) -> str:
 
 
 def statement(claim: BaseClaim) -> str:
-    """What a claim says of which rows, whatever it is called: JSON, as the log has it."""
+    """A claim without its name and text, as JSON for the log."""
     return claim.model_dump_json(exclude={"id", "text", "paper_delta"}, exclude_defaults=True)
 
 

@@ -76,7 +76,7 @@ def refuse_unknown(text: str, unknown: float, max_unknown_share: float) -> None:
 
 
 class WordCache:
-    """Words to ids: asks the library once for each word that is not remembered."""
+    """Words to ids: the library encodes each word that is not cached, once."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -100,7 +100,7 @@ class WordCache:
         return ids[ids >= 0], lengths
 
     def _learn(self, missing: list[str]) -> None:
-        """Remember the ids of words that are not remembered yet."""
+        """Cache the ids of words that are not cached yet."""
         calls = []
         for i in range(0, len(missing), WORDS_PER_CALL):
             calls.append(missing[i : i + WORDS_PER_CALL])

@@ -81,7 +81,7 @@ class VocabularyTokenizer(Tokenizer):
         return dict(zip(keys, self.default_tokens, strict=True))
 
     def rules(self) -> str:
-        """tokenizer.json, which knows the special tokens."""
+        """tokenizer.json, with the special tokens."""
         library = self._rules_for_words()
         added = []
         for token in sorted(self.default_tokens, key=self._ids.__getitem__):

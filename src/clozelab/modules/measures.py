@@ -99,7 +99,7 @@ class Measurement(LightningModule):
 
 
 class TokenScoring(Measurement):
-    """Log-probabilities of the tokens that a data module of datamodules/scoring.py asks for."""
+    """Log-probabilities of the target tokens of a data module of datamodules/scoring.py."""
 
     needs = ("lm",)
     data: ScoringDataModule

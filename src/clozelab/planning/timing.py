@@ -363,7 +363,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
 
 
 def _training_options(request: PlainMapping, total_steps: int) -> dict[str, Any]:
-    """What a module of any stage is told of its training."""
+    """The settings of training that a module of any stage gets."""
     return {
         "total_steps": total_steps,
         "optimizer_factory": build("optimizer", request["optimizer"]),

@@ -1,6 +1,6 @@
 """`clozelab search`: the lines of a file that are most like a text.
 
-They are told by the cosine of their embeddings. A file is embedded once: the cache keeps its
+They are ranked by the cosine of their embeddings. A file is embedded once: the cache keeps its
 vectors below a name made of the file, the columns, the model and the pooling.
 """
 

@@ -21,7 +21,7 @@ BatchValues = tuple[Tensor, Tensor]
 def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
     """The sequences at `index` as a torch batch, with their part of each target [N]."""
     arrays = sequences.gather(index)
-    # The lengths become the layout, which attention asks for; all else is a tensor.
+    # The lengths become the layout, for attention; all else is a tensor.
     layout = Layout.ragged(arrays.pop("lengths"))
     arrays |= {name: values[index] for name, values in targets.items()}
     arrays["example_index"] = index

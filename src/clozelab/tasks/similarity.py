@@ -43,7 +43,7 @@ def similarity(
 
 
 class VectorClassTarget(ClassTarget):
-    """A class, told from (u, v, |u - v|)."""
+    """A class, predicted from (u, v, |u - v|)."""
 
     head_kinds = ("siamese",)
 

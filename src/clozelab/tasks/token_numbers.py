@@ -131,7 +131,7 @@ class TokenNumberTarget(Target):
 
 
 def _shown(label: float) -> float | None:
-    """A number as JSON has it, which knows no NaN."""
+    """A number for JSON, which has no NaN."""
     if np.isnan(label):
         return None
     return float(label)

@@ -100,7 +100,7 @@ class BatchContext:
 
 
 class TaskModel(Protocol):
-    """What a unit asks of the module that is trained."""
+    """The parts of the trained module that a unit uses."""
 
     encoder: Encoder
     bilstm: BiLSTM | None
