@@ -413,7 +413,8 @@ class FineTuning(TrainingModule):
     def restore_config(self, config_to_save: PlainMapping) -> PlainDict:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
-        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of it.
+        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of
+        it.
         """
         return self.target.restore_config(config_to_save)
 

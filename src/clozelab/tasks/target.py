@@ -221,7 +221,8 @@ class Target(ABC):
     def restore_config(self, config_to_save: PlainMapping) -> PlainDict:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
-        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of it.
+        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of
+        it.
         """
         return {}
 
