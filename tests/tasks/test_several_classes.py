@@ -86,6 +86,13 @@ def test_odd_cells_are_refused(tmp_path: Path, rows: Any, validation: Any, messa
         read_task(tmp_path, SeveralClassesTarget, rows, validation)
 
 
+def test_a_class_without_a_row_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_task(tmp_path, SeveralClassesTarget, ROWS, ROWS, labels=[*NAMES, "boat"])
+    assert "has no example of 1 of 4 classes: 'boat'" in caplog.text
+
+
 def test_settings_and_validation_without_labels_are_refused() -> None:
     for separator in ("", "::", '"', "\n"):
         with pytest.raises(ValueError, match=r"separator=.*: give one character"):

@@ -37,7 +37,7 @@ from clozelab.tasks.baselines import BAG, Scores, guess_label_sets, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.classes import KnownClasses
-from clozelab.tasks.labels import WRITTEN_LIST, LabelColumn
+from clozelab.tasks.labels import WRITTEN_LIST, LabelColumn, warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome
 from clozelab.tasks.unit import Split
@@ -175,6 +175,9 @@ class SeveralClassesTarget(KnownClasses):
                 f"{path}: there is one label, {self.names[0]!r}: a class for each text"
                 " (format/labelled) tells rows with it from rows without"
             )
+        if not self.is_of_model:
+            present = np.flatnonzero(split.labels.any(axis=0))
+            warn_of_lacking_classes(path, present, self.names)
 
     def check_validation(self, split: Split) -> None:
         for name, part in {"": split, **split.extra}.items():
