@@ -206,7 +206,9 @@ def test_compare_resamples_sets_of_labels() -> None:
         outcome = target(threshold=threshold).evaluate(logits, split_of(labels))
         predictions = [record["prediction"] for record in outcome.records]
         golds = [record["label"] for record in outcome.records]
-        answers.append((RunAnswers(ids, predictions, golds), outcome.scores["micro_f1"]))
+        answers.append(
+            (RunAnswers(ids, predictions, golds, [*NAMES, "boat"]), outcome.scores["micro_f1"])
+        )
     (first, first_score), (second, second_score) = answers
     test = pair_runs(None, first, second, "micro_f1")  # type: ignore[arg-type]
     difference = 100 * (first_score - second_score)

@@ -23,6 +23,8 @@ from clozelab.tasks.sequences import subset
 from clozelab.text.plain import Json
 
 log = logging.getLogger(__name__)
+# (labels of the file, line, cell) -> what stands for the row's label
+ReadCell = Callable[[LabelColumn, int, object], Any]
 
 
 @dataclass
@@ -88,7 +90,7 @@ class TableFormat:
         names: Sequence[str] | None = None,
         expected: str = ANY,
         listed: Sequence[str] = (),
-        read_cell: Callable[[LabelColumn, int, object], Any] = LabelColumn.add,
+        read_cell: ReadCell = LabelColumn.add,
     ) -> TextExamples:
         """Read one file, with its labels where `has_labels`: a test file may lack them.
 
