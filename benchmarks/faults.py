@@ -156,7 +156,7 @@ def kills_in_prepare(lab: Lab) -> Iterator[Row]:
     def begun(name: str) -> int:
         places = {"data_dir": str(lab.folder / "large"), "cache_dir": str(lab.folder / name)}
         config = changed(lab.single, places).config
-        work = partial(cli._guarded, lambda: int(not prepare.main(config)), "prepare")
+        work = partial(cli._with_error_report, lambda: int(not prepare.main(config)), "prepare")
         return fork(work, lab.folder / f"{name}.said")
 
     def contents(name: str) -> dict[str, bytes]:

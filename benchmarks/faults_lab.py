@@ -118,7 +118,7 @@ class Trial:
             plant()
             begin_process()
             with taken_signals(interrupt):
-                return cli._guarded(lambda: cli.job(config), "pretrain")
+                return cli._with_error_report(lambda: cli.job(config), "pretrain")
 
         return fork(work, self.log)
 
@@ -146,7 +146,7 @@ def changed(config: Composed, changes: dict[str, Any], is_new: bool = False) -> 
     node = config.node.copy()
     for key, value in changes.items():
         OmegaConf.update(node, key, value, force_add=is_new)
-    return Composed.of(node)
+    return Composed.from_node(node)
 
 
 def fork(work: Callable[[], int], log: Path) -> int:

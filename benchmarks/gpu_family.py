@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.models.attention_maps import noted_attention
+from clozelab.models.attention_maps import capture_attention
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layout import Layout
 from clozelab.optim.adamw import build_adamw
@@ -416,7 +416,7 @@ def check_maps(pair: Pair) -> list[str]:
     maps: list[list[Tensor]] = []
     for is_bf16 in (False, True):
         layers: list[Tensor] = []
-        noted = noted_attention(encoder, layers.append)
+        noted = capture_attention(encoder, layers.append)
         with torch.no_grad(), pair.plan.autocast(is_bf16), noted:
             encoder.read(stream)
         maps.append(layers)

@@ -66,7 +66,7 @@ class Plan:
         """In a smoke test the attention that a GPU takes, as far as a CPU has it."""
         if not self.smoke:
             return nullcontext()
-        return mock.patch.object(attention, "_usual_kernel", lambda device: "sdpa")  # noqa: ARG005
+        return mock.patch.object(attention, "_default_kernel", lambda device: "sdpa")  # noqa: ARG005
 
     def wait(self) -> None:
         if self.device.type == "cuda":

@@ -357,10 +357,12 @@ def main() -> None:
         data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True
     )
     if said.seeds:
-        at_the_released_settings(data, said.code, tokenizer, SpecialIds.of(tokenizer), said.seeds)
+        at_the_released_settings(
+            data, said.code, tokenizer, SpecialIds.from_tokenizer(tokenizer), said.seeds
+        )
     if said.corpus:
         corpus = PreparedCorpus.open(said.corpus)
-        ids = SpecialIds.of(corpus.tokenizer)
+        ids = SpecialIds.from_tokenizer(corpus.tokenizer)
         if said.instances:
             on_real_text(corpus.train, ids, said.instances)
         loading(corpus.train, ids, said.seconds)

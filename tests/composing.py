@@ -15,7 +15,7 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import Composed, hydra_left_out
+from clozelab.config import Composed, without_hydra_part
 from clozelab.hydra_compat import JobComposer
 from clozelab.launch import plugins, sweep
 
@@ -41,7 +41,7 @@ def composer(stage: str) -> JobComposer:
     plugins.register()
     loader = sweep.make_loader()
     master = loader.load_configuration(stage, [], run_mode=RunMode.RUN)
-    return JobComposer(loader, Composed.of(master))
+    return JobComposer(loader, Composed.from_node(master))
 
 
 def run_stage(main: Callable[..., Any], composed: Composed) -> None:
@@ -61,12 +61,12 @@ def whole(name: str, words: Sequence[str] = (), **options: Any) -> DictConfig:
 
 def without_hydra(node: DictConfig) -> DictConfig:
     """A copy of a composed configuration without its `hydra` node."""
-    with hydra_left_out(node) as stage_part:
+    with without_hydra_part(node) as stage_part:
         return copy.deepcopy(stage_part)
 
 
 @contextmanager
 def known_to_hydra(node: DictConfig) -> Iterator[DictConfig]:
     """Let `${hydra:...}` mean this configuration; yields a copy of it without that node."""
-    with Composed.of(node)._known_to_hydra():
+    with Composed.from_node(node)._known_to_hydra():
         yield without_hydra(node)

@@ -290,13 +290,13 @@ def measure_in_no_time(runtime: types.ModuleType) -> None:
     """Let trainings take the speed of their machine as given: no test reads it."""
     if runtime.CEILING_SECONDS == 0.0:
         return
-    measured = runtime.least_seconds
+    measured = runtime.shortest_seconds
 
     def least_seconds(act: Callable[[], object], device: object, seconds: float) -> float:
         return measured(act, device, seconds) if seconds else 0.05
 
     runtime.CEILING_SECONDS = 0.0  # type: ignore[attr-defined]
-    runtime.least_seconds = least_seconds  # type: ignore[attr-defined]
+    runtime.shortest_seconds = least_seconds  # type: ignore[attr-defined]
 
 
 def wait_for_no_disk() -> None:

@@ -18,7 +18,7 @@ from tests.screens import Screens, shows
 from clozelab.cli import main
 from clozelab.schema import SCHEMAS, keys_of
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
-from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, USUAL_KEYS
+from clozelab.verbs import DEFAULT_KEYS, HYDRA_VERBS, PLAIN_VERBS
 
 SRC = Path(__file__).parents[1] / "src"
 TABLE8 = str(EXPERIMENTS_DIR / "table8_masking")
@@ -115,7 +115,7 @@ def test_help_of_the_stages(
         assert "scale" in named and all((CONF_DIR / group).is_dir() for group in named)
         # Each key is the schema's, and has its meaning beside it.
         known = {key.replace("*.", "") for key, _ in keys_of(SCHEMAS[verb])}
-        for key in USUAL_KEYS[verb].split():
+        for key in DEFAULT_KEYS[verb].split():
             # a free node, of torch's too
             assert key in {*known, "optimizer.learning_rate"}, f"{verb} has no key {key}"
             assert re.search(rf"^  {re.escape(key)} +[\w\[-]", keys, re.MULTILINE), (verb, key)

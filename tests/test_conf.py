@@ -102,7 +102,7 @@ def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
     for stage in ("pretrain", "finetune"):
         node = composed(stage, f"trainer={trainer}").node.copy()
         node.scale = composed(stage, f"scale={scale}").node.scale
-        at_scale = Composed.of(node)
+        at_scale = Composed.from_node(node)
         look_at(at_scale)
         assert at_scale.config.scale.name == scale
 
@@ -121,7 +121,7 @@ def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     for task in finetuning.finetune.tasks.split(","):
         node = composed("finetune", f"task={task}").node.copy()
         node.scale = finetuning
-        look_at(Composed.of(node))
+        look_at(Composed.from_node(node))
 
 
 OURS = {

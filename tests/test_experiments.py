@@ -428,7 +428,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     whole = master(folder, stage, *words_of(folder, stage, delta))
     with known_to_hydra(whole):
         config = canonical(delta_at(folder, stage, delta, "laptop"))
-    origin = Composed.of(whole).origin
+    origin = Composed.from_node(whole).origin
     assert origin is not None
     said = provenance_of(origin)
     said["choices"] |= {group: delta}
@@ -764,7 +764,7 @@ def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
 def test_arms(arm: str) -> None:
     composed = sweep.compose("sweep_pretrain", [f"arm={arm}"], folder=TABLE5)
     check_targets(composed.values, signatures=False)
-    assert composed.config.arm == arm == composed.of_hydra("runtime.choices")["objective"]
+    assert composed.config.arm == arm == composed.hydra_value("runtime.choices")["objective"]
     assert (composed.config.objective.pair is None) == (arm != "mlm_nsp")
 
 
@@ -796,4 +796,4 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
         "# @package _global_\nobjective: {token: {predict_probb: 1}}\n"
     )
     with refuses("objective.token.predict_probb"):
-        check_targets(Composed.of(master(folder, "pretrain", "arm=ltr")).values)
+        check_targets(Composed.from_node(master(folder, "pretrain", "arm=ltr")).values)

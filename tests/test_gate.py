@@ -597,7 +597,7 @@ def test_the_users_own_words_may_name_anything(place: Path) -> None:
         "/e",
         "s3cret-s3cret",
     )
-    assert composed.of_hydra("launcher.setup") == ["module load x"]
+    assert composed.hydra_value("launcher.setup") == ["module load x"]
 
 
 def test_the_list_of_addresses_is_right() -> None:

@@ -92,7 +92,7 @@ def stage(request: pytest.FixtureRequest) -> str:
 def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) -> None:
     """Composed once a stage: a mistake is set on a copy, as an override would."""
     right = whole(stage, ["keep_encoders=[0.5,0.6]"] if stage == "pretrain" else [])
-    Composed.of(right).check()
+    Composed.from_node(right).check()
     for own, word, message in REFUSED:
         if own != stage:
             continue
@@ -102,11 +102,11 @@ def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) 
             wrong, f"scale.pretrain.{key}" if key.startswith("phases.") else key, value
         )
         with pytest.raises(ValueError, match=f"^{re.escape(f'{key} {message}')}"):
-            Composed.of(wrong).check()
+            Composed.from_node(wrong).check()
 
 
 def test_what_a_stage_gets_is_not_changed(stage: str) -> None:
-    config = Composed.of(whole(stage)).config
+    config = Composed.from_node(whole(stage)).config
     with pytest.raises(FrozenInstanceError):
         config.data_dir = "elsewhere"
     with pytest.raises(FrozenInstanceError):
@@ -116,11 +116,11 @@ def test_what_a_stage_gets_is_not_changed(stage: str) -> None:
 def test_every_mistake_has_a_line(screen: Screens) -> None:
     config = whole("pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"])
     with refuses("sead: there is no such key; did you mean 'seed'?"):
-        Composed.of(config).check()
+        Composed.from_node(config).check()
     with open_dict(config):
         del config["sead"]
     with pytest.raises(ValueError) as refused:
-        Composed.of(config).check()
+        Composed.from_node(config).check()
     screen(refused.value)
 
 

@@ -362,9 +362,9 @@ def test_compiling_and_recomputing_are_the_modules_own(
     places: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[Any] = []
-    for stage in ("pretraining", "finetuning"):
-        noted = lambda encoder, dynamic: compiled.append((encoder, dynamic))  # noqa: E731
-        monkeypatch.setattr(f"clozelab.assembly.{stage}.compile_encoder", noted)
+    for module_name in ("modules.pretraining", "assembly.finetuning"):
+        noted = lambda encoder, dynamic, **_: compiled.append((encoder, dynamic))  # noqa: E731
+        monkeypatch.setattr(f"clozelab.{module_name}.compile_encoder", noted)
     common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
     words = ["trainer.compile=true", "trainer.gradient_checkpointing=true"]
     module, _, _ = clozelab.compose("pretrain", ["objective=mlm", *words], **common)

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["PYTHONSAFEPATH"] = "1"
     begin_process()
     with taken_signals(interrupt):
-        return _guarded(lambda: _run(arguments), verb="".join(arguments[:1]))
+        return _with_error_report(lambda: _run(arguments), verb="".join(arguments[:1]))
 
 
 def _run(arguments: list[str]) -> int:
@@ -126,7 +126,7 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
     def run_job(composed: Composed) -> None:
         nonlocal status
         with early_log_kept():
-            status = _guarded(lambda: job(composed), verb)
+            status = _with_error_report(lambda: job(composed), verb)
 
     run_application(verb, arguments, run_job, track_sweep)
     return status
@@ -173,7 +173,7 @@ def job(composed: Composed) -> int:
     return 0
 
 
-def _guarded(action: Callable[[], int], verb: str) -> int:
+def _with_error_report(action: Callable[[], int], verb: str) -> int:
     """Run; turn what a user can get wrong into one message and an exit status."""
     try:
         status = action()
@@ -184,9 +184,9 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         # 130: 128 + SIGINT, as a shell has it
         return getattr(stopped, "code", 130)
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
+        if isinstance(error, BrokenPipeError) and _is_broken_pipe():
             return SIGPIPE_STATUS
-        if _is_for_user(error):
+        if _is_user_error(error):
             _print_error(error, verb)
         else:
             from clozelab.text.redaction import scrubbed
@@ -195,7 +195,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         return int(getattr(error, "exit_status", 1))
 
 
-def _is_for_user(error: Exception) -> bool:
+def _is_user_error(error: Exception) -> bool:
     """Whether an error's message says enough, so that nobody needs the traceback."""
     if any(os.environ.get(name, "0") not in ("", "0") for name in TRACEBACK_VARIABLES):
         return False
@@ -215,7 +215,7 @@ def _configuration_errors() -> tuple[type[BaseException], ...]:
     return CONFIGURATION_ERRORS
 
 
-def _nobody_reads() -> bool:
+def _is_broken_pipe() -> bool:
     """Say whether the reader of our output has gone (`| head`).
 
     Then nothing more is written to it, not even at exit.

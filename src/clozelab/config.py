@@ -206,16 +206,16 @@ def typed(stage: str, values: PlainMapping) -> Any:
     """
     for key, value in flatten(dict(values)).items():
         if value == MISSING_VALUE and not key.startswith("scale."):
-            raise ValueError(no_value(key))
+            raise ValueError(missing_value_message(key))
     try:
         return adapter(SCHEMAS[stage]).validate_python(values)
     except ValidationError as error:
         # Where only the scale's values are wrong, they are what is said.
-        mistakes = mistakes_in(stage, values) or map(_wrong_value, error.errors())
+        mistakes = validation_messages(stage, values) or map(_wrong_value, error.errors())
         raise ValueError("\n".join(mistakes)) from None
 
 
-def mistakes_in(stage: str, plain: object) -> list[str]:
+def validation_messages(stage: str, plain: object) -> list[str]:
     """Return a sentence for each mistake in a configuration of plain values.
 
     Where keys are unknown, which Hydra lets past its own check as `+key=value`, there are only
@@ -312,12 +312,12 @@ class Composed:
         self._hydra = hydra
 
     @classmethod
-    def of(cls, whole: DictConfig) -> Composed:
+    def from_node(cls, whole: DictConfig) -> Composed:
         """Return the views of a configuration with its `hydra` node."""
         return cls(str(whole.hydra.job.name), whole, whole)
 
     @classmethod
-    def of_task(cls, stage: str, node: object) -> Composed:
+    def from_hydra_main(cls, stage: str, node: object) -> Composed:
         """Return the views of what `hydra.main` gives its function."""
         assert isinstance(node, DictConfig)
         from hydra.core.hydra_config import HydraConfig
@@ -337,9 +337,9 @@ class Composed:
         A value that has to be given may be missing.
         """
         try:
-            mistakes = mistakes_in(self.stage, self.values)
+            mistakes = validation_messages(self.stage, self.values)
         except OmegaConfBaseException:  # a resolver's refusal, perhaps of what is wrong there
-            mistakes = mistakes_in(self.stage, self.unresolved)
+            mistakes = validation_messages(self.stage, self.unresolved)
             if not mistakes:
                 raise
         if mistakes:
@@ -354,7 +354,7 @@ class Composed:
     @cached_property
     def unresolved(self) -> PlainDict:
         """The same as it was composed, with its interpolations."""
-        with hydra_left_out(self.node) as node:
+        with without_hydra_part(self.node) as node:
             return to_plain(node, resolve=False)
 
     @cached_property
@@ -409,7 +409,7 @@ class Composed:
         with self._resolving() as node:
             return to_plain(OmegaConf.select(node, key))
 
-    def of_hydra(self, key: str) -> Json:
+    def hydra_value(self, key: str) -> Json:
         """Return the plain value of one of Hydra's own keys, resolved."""
         with self._known_to_hydra():
             return to_plain(OmegaConf.select(self.node, f"hydra.{key}"))
@@ -442,7 +442,7 @@ class Composed:
     @contextmanager
     def _resolving(self) -> Iterator[DictConfig]:
         """Yield it without Hydra's own node, which `${hydra:...}` then means."""
-        with self._known_to_hydra(), hydra_left_out(self.node) as node:
+        with self._known_to_hydra(), without_hydra_part(self.node) as node:
             yield node
 
     @contextmanager
@@ -511,7 +511,7 @@ class _Recorded:
         try:
             value = node[key]
         except MissingMandatoryValue as error:
-            raise ValueError(no_value(path)) from error
+            raise ValueError(missing_value_message(path)) from error
 
         # written down as it is, or as the hash of what the environment says
         interpolation = _interpolation(node, key)
@@ -574,13 +574,13 @@ def _environment_of_names() -> Iterator[None]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def no_value(key: str) -> str:
+def missing_value_message(key: str) -> str:
     """Return what to say of a key that has to be given and is not."""
     return f"{key} has no value; give one: {key}=..."
 
 
 @contextmanager
-def hydra_left_out(composed: DictConfig) -> Iterator[DictConfig]:
+def without_hydra_part(composed: DictConfig) -> Iterator[DictConfig]:
     """The same node without its `hydra` part, half of all nodes, until the block ends.
 
     OmegaConf can only delete that part, or copy all of it first.

@@ -71,7 +71,7 @@ class Files(list[ResultDefault]):
     merged: bytes | None = None
 
 
-class MergingOnce(ConfigLoaderImpl):
+class CachedMergeLoader(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
     Jobs and trials mostly differ in overrides of single keys, which Hydra sets after merging: so
@@ -88,7 +88,7 @@ class MergingOnce(ConfigLoaderImpl):
         return pickle.loads(defaults.merged)
 
 
-class CheckingLoader(MergingOnce):
+class CheckingLoader(CachedMergeLoader):
     """It shows `check` all that it composes before anybody else sees it."""
 
     def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
@@ -118,7 +118,7 @@ class JobComposer:
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """Compose a job's configuration."""
-        return Composed.of(self._compose(overrides))
+        return Composed.from_node(self._compose(overrides))
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return it with its `hydra` node."""
@@ -146,11 +146,11 @@ class JobComposer:
             return self.loader.load_sweep_config(self.master, list(overrides))
         # What resolvers such as `now:` have given the master is the job's as well.
         OmegaConf.copy_cache(from_config=self.master, to_config=config)
-        self._note_overrides(config, parsed)
+        self._record_overrides(config, parsed)
         return config
 
     @staticmethod
-    def _note_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:
+    def _record_overrides(config: DictConfig, overrides: Sequence[Override]) -> None:
         """Let the `hydra` node say of this job what the template's says of its own."""
         of_task = [override for override in overrides if not override.is_hydra_override()]
         dirname = config.hydra.job.config.override_dirname
@@ -189,14 +189,14 @@ class JobComposer:
 
 
 class SweepPlugin(Plugin):
-    """What a launcher and a sweeper of ours are told of their sweep."""
+    """The facts of a sweep that our launchers and sweepers get."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         self.context = hydra_context
         self.task = task_function
-        self.master = Composed.of(config)
+        self.master = Composed.from_node(config)
         self.verb: str = getattr(task_function, "clozelab_verb", self.master.stage)
         self.prepare()
 
@@ -204,7 +204,7 @@ class SweepPlugin(Plugin):
     def prepare(self) -> None:
         """Take from `context`, `task`, `master` and `verb` what the sweep needs."""
 
-    def set_up_same(self, plugin: Sweeper) -> None:
+    def set_up_copy(self, plugin: Sweeper) -> None:
         """Tell a sweeper of Hydra's the same."""
         plugin.setup(hydra_context=self.context, task_function=self.task, config=self.master.node)
 
@@ -291,11 +291,11 @@ def compose_quickly() -> None:
     # Each composition parses Hydra's own files anew, and copies the schemas node by node.
     repository: Any = ConfigRepository
     repository.__deepcopy__ = lambda self, _: copy.copy(self)
-    repository.load_config = _loading_once(ConfigRepository.load_config)
+    repository.load_config = _cached_load(ConfigRepository.load_config)
 
     # Each composition reads all of its files to find out which they are.
     loader_module: Any = config_loader_impl
-    loader_module.create_defaults_list = _listing_once(defaults_list.create_defaults_list)
+    loader_module.create_defaults_list = _cached_listing(defaults_list.create_defaults_list)
 
     # Each merge, and each key that is set, copies nodes.
     for kind in (DictConfig, ListConfig, *ValueNode.__subclasses__()):
@@ -335,7 +335,7 @@ def _copy_of_metadata(metadata: Any, memo: dict[int, object]) -> object:
     return copied
 
 
-def _listing_once(make: Callable[..., DefaultsList]) -> Callable[..., DefaultsList]:
+def _cached_listing(make: Callable[..., DefaultsList]) -> Callable[..., DefaultsList]:
     """Return Hydra's maker of the list of files to compose, which lists those of a choice once.
 
     It lists them anew where one of them has changed.
@@ -374,7 +374,7 @@ def _versions(config_paths: Sequence[str], repo: IConfigRepository) -> list[obje
 Load = Callable[[ConfigRepository, str], ConfigResult | None]
 
 
-def _loading_once(load: Load) -> Load:
+def _cached_load(load: Load) -> Load:
     """Return a repository's `load_config`, which loads each version of a file once in a process."""
     loaded: dict[str, bytes] = {}
 

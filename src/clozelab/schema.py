@@ -295,7 +295,7 @@ class TrainerConfig(Frozen):
     num_workers: Annotated[int, Field(ge=0), NEUTRAL] = MISSING
     log_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     progress_bar: Annotated[bool, NEUTRAL] = MISSING
-    # auto: in pre-training on a GPU; whole: there the encoder in one, and the loss
+    # auto: in pre-training on a GPU; whole: all layers in one, and the loss
     compile: Annotated[str, one_of("auto", "true", "false", "whole"), LAYOUT] = MISSING
     # pre-training: steps are replayed as CUDA graphs. auto: on one CUDA device, where they can be
     cuda_graphs: Annotated[str, one_of("auto", "on", "off"), LAYOUT, Added(was="auto")] = MISSING

@@ -1,11 +1,13 @@
-"""What a configuration may name, whoever wrote its files, checked before anything is made of it.
+"""Which classes and functions a configuration may name, checked before any of them is called.
 
 Hydra calls whatever a `_target_` names, and its own block list misses much that runs code. So
-conf/targets.yaml lists the exact addresses of every place. The loader (launch/sweep.py) sends all
-that it composes through `validate_config_security`, the `hydra` node included, and what is made is
-made by `build`, which looks once more. What the files of an experiment may say at all is in
-launch/experiments.py. Only the user allows more: whole packages, by the word
-`allow_targets=[PACKAGE]` or in the environment.
+conf/targets.yaml lists the exact addresses that each place of a configuration may have. The loader
+(launch/sweep.py) sends every composed configuration through `validate_config_security`, its `hydra`
+node included. `build` checks a node again before Hydra makes its object. What the files of an
+experiment may contain is in launch/experiments.py. Only the user allows more: whole packages, with
+`allow_targets=[PACKAGE]` on the command line, or by an environment variable.
+
+A *place* is the dotted key of a node, such as `optimizer` or `task.unit`.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ from clozelab.text.plain import PlainMapping, ReadOnlyJson
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
 )
-"""What stands around a place's name: a phase that says it, or one of several trackers or
-callbacks.
+"""What is cut from a key to get its place: the phase before it, and the name of one of several
+trackers or callbacks behind it.
 """
 MISSING = object()
 PHASES = ("phases.", "scale.pretrain.phases.")
-# "/etc", "~me/x" and "a/../b" lead out; "a/b..c" does not.
+# Matches a path that leaves the folder that it begins in: "/etc", "~me/x" and "a/../b", but not
+# "a/b..c".
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
-"""Of a path that does not stay in the folder that it begins in."""
 PERMISSION = "allow_targets="
 PERMITTED = "CLOZELAB_ALLOW_TARGETS"
-"""Environment variable of the packages that the user allows, by commas."""
-# keys whose value is called: Hydra's, and in Hydra's logging Python's
+"""Environment variable: the packages that the user allows, separated by commas."""
+# Keys whose value is called: Hydra's own and, in the configuration of logging, Python's.
 NAMING = ("_target_", "()", "class")
 NAMING_EVERYWHERE = frozenset({"_target_", "()"})
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
@@ -64,13 +66,15 @@ OF_TASK_MODULE = frozenset(
 OF_ENCODER_PART = frozenset({"config"})
 OF_TRACKER = frozenset({"job"})
 TASKS = ("task", "measure.task")
-"""Places of a node that has a unit and a target; both take their arguments from its settings."""
+"""Places of a task. Its unit and target take their arguments from its settings."""
 PARTS_OF_TASK = ("unit", "target")
 SETTINGS_OF_TASK = {
     "data": ("clozelab.datamodules.finetuning.FinetuningDataModule", OF_TASK_DATA),
     "module": ("clozelab.modules.finetuning.FineTuning", OF_TASK_MODULE),
 }
-"""Key of a task's settings -> what takes them beside the parts, and what a stage gives to it."""
+"""Key of a task's settings -> the class that takes them beside unit and target, and the arguments
+that a stage passes to it itself.
+"""
 GIVEN_TO_MEASURES = {
     "measure.data": frozenset({"inputs", "is_causal"}),
     "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
@@ -94,20 +98,20 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = (
 )
 """Place -> arguments that a stage passes itself.
 
-A value of the configuration would lose against it without a word.
+A value of the configuration would be overwritten without a message, so it is refused.
 """
 
 
 @cache
 def allowed() -> Mapping[str, list[str]]:
-    """Return place of a `_target_` -> the addresses that may stand there."""
+    """Return place -> the addresses that its `_target_` may have."""
     return yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
 
 
 def parse_allow_targets(words: Iterable[str]) -> list[str]:
-    """Return a command line without its `allow_targets=[...]`.
+    """Take `allow_targets=[...]` off a command line, and return the other words.
 
-    This process and all that it starts then know the packages.
+    The packages are then allowed in this process and in all that it starts.
     """
     remaining = []
     for word in words:
@@ -121,7 +125,7 @@ def parse_allow_targets(words: Iterable[str]) -> list[str]:
 
 
 def is_permitted(target: object) -> bool:
-    """Whether an address lies in a package that the user has named."""
+    """Whether an address lies in a package that the user has allowed."""
     if not isinstance(target, str):
         return False
     packages = os.environ.get(PERMITTED, "").split(",")
@@ -131,9 +135,10 @@ def is_permitted(target: object) -> bool:
 
 
 def validate_config_security(plain: ReadOnlyJson) -> None:
-    """Check the plain values of a composed configuration, Hydra's own node among them.
+    """Check the plain values of a composed configuration, Hydra's own node included.
 
-    ValueError where it calls what it must not, or writes where it must not.
+    ValueError for an address that is not allowed at its place, and for a path that leads out of the
+    folders of the runs.
     """
     check_targets(plain, signatures=False)
     if plain["hydra"]["output_subdir"]:
@@ -146,10 +151,10 @@ def validate_config_security(plain: ReadOnlyJson) -> None:
 
 
 def _check_names(plain: PlainMapping) -> None:
-    """ValueError for a name that is part of a folder's path, and leads elsewhere."""
+    """ValueError for a name that becomes part of a folder's path, and would lead out of it."""
     identity_keys = [key for key, meaning in meanings().items() if meaning == IDENTITY]
     for key in ("corpus.name", *identity_keys):
-        # by its dotted key; None where this configuration has no such key
+        # The value of a dotted key; None where this configuration does not have the key.
         name: object = plain
         for key_part in key.split("."):
             name = name.get(key_part) if isinstance(name, dict) else None
@@ -161,7 +166,7 @@ def _check_names(plain: PlainMapping) -> None:
 
 
 def _check_run_dir(plain: ReadOnlyJson) -> None:
-    """ValueError for a run_dir that is not below runs_dir, unless the user said it."""
+    """ValueError for a run_dir that is not below runs_dir, unless it is on the command line."""
     if "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"]):
         return
     run_dir = str(plain.get("run_dir") or "${runs_dir}/")
@@ -175,13 +180,14 @@ def _check_run_dir(plain: ReadOnlyJson) -> None:
 
 
 def check_targets(config: PlainMapping, *, signatures: bool = True) -> None:
-    """ValueError for a `_target_` that is none of its place's, or a key that it does not take.
+    """ValueError for an address that is not allowed at its place, or a key that nothing takes.
 
     Args:
-        config: plain values, resolved; may be a part, under its dotted name.
-        signatures: without them nothing is imported, and no key looked at.
+        config: plain and resolved values; a part of a configuration is given as {place: node}.
+        signatures: also check the keys, for which the targets are imported.
     """
     for key_path, node in _nodes(config, ""):
+        # `phases.0.objective.token` may name what `objective.token` may.
         known_targets = allowed().get(WITHOUT_PLACE.sub("", key_path), [])
         for key in NAMING:
             if key in node:
@@ -206,7 +212,7 @@ def _node_at(config: ReadOnlyJson, place: str) -> ReadOnlyJson | None:
 
 
 def _check_target(place: str, target: object, known_targets: Sequence[str]) -> None:
-    # the user's packages may stand where something of ours may, and nowhere else
+    # A package of the user's is allowed only at a place that has addresses of ours.
     if target in known_targets or (known_targets and is_permitted(target)):
         return
     if not known_targets:
@@ -224,9 +230,9 @@ def _check_target(place: str, target: object, known_targets: Sequence[str]) -> N
 
 
 def build(place: str, node: object) -> Any:
-    """Return what the node of a place, or the nodes below it, name.
+    """Return the object that a node describes, or the node with the objects of the nodes below it.
 
-    Hydra makes it, once its addresses are looked at.
+    ValueError as of `check_targets`, before anything is made.
     """
     from hydra.utils import instantiate  # lazy: who reads a table of addresses does not need Hydra
 
@@ -240,7 +246,7 @@ def build(place: str, node: object) -> Any:
 
 
 def _nodes(value: object, place: str) -> Iterator[tuple[str, PlainMapping]]:
-    """Yield every node below a value that names what is called, with its dotted key."""
+    """Yield each node at or below a value that names something to call, with its dotted key."""
     if isinstance(value, Mapping):
         # Elsewhere than in Hydra's logging, `class` is a key like any other.
         is_logging_class = "class" in value and place.startswith("hydra.")
@@ -254,7 +260,7 @@ def _nodes(value: object, place: str) -> Iterator[tuple[str, PlainMapping]]:
 
 
 def _check_keys(place: str, node: ReadOnlyJson) -> None:
-    """ValueError for a key that is no free argument of a node's target, and for one that lacks."""
+    """ValueError for a key that the node's target does not take, and for a missing argument."""
     target = node["_target_"]
     function = locate(target)
     parameters = parameters_of(function)
@@ -267,7 +273,8 @@ def _check_keys(place: str, node: ReadOnlyJson) -> None:
         if key in parameters:
             reason = "the stage sets this itself"
         raise ValueError(f"{place}.{key}: {reason}; {hint(str(key), free)}")
-    # A phase says only what it changes in the run's own; a function may get the rest when called.
+    # A phase has only what it changes of the run's own node. A function may get further arguments
+    # when it is called, and a task's parts get theirs from its settings.
     is_part_of_task = place.rpartition(".")[0] in TASKS
     is_whole = inspect.isclass(function) and not place.startswith(PHASES) and not is_part_of_task
     for name in free:
@@ -309,7 +316,7 @@ def _check_settings(
 def _check_needed(
     place: str, task: ReadOnlyJson, of_parts: Mapping[str, inspect.Parameter]
 ) -> None:
-    """ValueError for an argument that a task's settings lack; of a part it is one of the data."""
+    """ValueError for a missing argument of a task; those of unit and target belong to the data."""
     given = set[str]()
     for node in (*PARTS_OF_TASK, *SETTINGS_OF_TASK):
         given |= set(task[node])
@@ -324,7 +331,7 @@ def _check_needed(
 
 
 def build_parts(task: ReadOnlyJson) -> tuple[Any, Any]:
-    """Return a task's unit and target, with the arguments that its settings have for them."""
+    """Return a task's unit and target, made with the arguments that its settings have for them."""
     unit, target = [_build_part(f"task.{name}", task[name], task) for name in PARTS_OF_TASK]
     return unit, target
 
@@ -334,6 +341,7 @@ def _build_part(place: str, part: ReadOnlyJson, task: ReadOnlyJson) -> Any:
     node = dict(part)
     # Its address is checked before the module is imported for its parameters.
     _check_target(place, node["_target_"], allowed()[place])
+    # A setting of the task's `data` or `module` may be an argument of its unit or target.
     for name in parameters_of(locate(node["_target_"])):
         for settings in SETTINGS_OF_TASK:
             if name in task[settings]:
@@ -342,7 +350,7 @@ def _build_part(place: str, part: ReadOnlyJson, task: ReadOnlyJson) -> Any:
 
 
 def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_needed: bool) -> None:
-    """ValueError where an argument that is needed lacks, or a number is a text: 15% for 0.15."""
+    """ValueError for a needed argument that is missing, and for text in place of a number (15%)."""
     if value is MISSING and is_needed:
         raise ValueError(f"{key} is missing, and nothing stands for it")
     annotation = str(parameter.annotation).removesuffix(" | None")
@@ -352,17 +360,17 @@ def _check_argument(key: str, value: object, parameter: inspect.Parameter, is_ne
 
 
 def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    """Return what a function or class takes, by name.
+    """Return the parameters of a function or class, by name.
 
-    Those of a class's bases are among them for as long as they pass on `**rest`.
+    Parameters of base classes are included for as long as each constructor takes `**kwargs`.
     """
     functions = [target]
-    # the constructors in the order in which they call each other
+    # The constructors, in the order in which they call each other.
     if inspect.isclass(target):
         classes = target.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
     by_name: dict[str, inspect.Parameter] = {}
-    # **kwargs hand the rest on to the next constructor; without them nothing more is taken.
+    # **kwargs pass the remaining arguments to the next constructor; without them the search ends.
     for function in functions:
         passes_on = False
         for parameter in inspect.signature(function).parameters.values():

@@ -109,7 +109,7 @@ scores and predictions.
   clozelab evaluate -m encoder_arm=mlm,ltr measure=blimp,held_out_text"""
     ),
 }
-USUAL_KEYS = {
+DEFAULT_KEYS = {
     "prepare": (
         "corpus.validation_fraction tokenizer.vocab_size tokenizer.lowercase tokenizer.vocab_file "
         "max_unknown_share data_dir cache_dir"
@@ -163,10 +163,10 @@ def help_of_all() -> str:
     return fitted(HELP.format(verbs=lines))
 
 
-def help_of(verb: str, words: Sequence[str]) -> str:
+def help_of(verb: str, argv: Sequence[str]) -> str:
     """Return what `clozelab VERB --help` prints; empty where nothing says it."""
     if verb in HYDRA_VERBS:
-        return _hydra_help(verb, words)
+        return _hydra_help(verb, argv)
     if verb in PLAIN_VERBS:
         return fitted(_plain_help(verb))
     return ""
@@ -185,36 +185,36 @@ def _plain_help(verb: str) -> str:
     return ""
 
 
-def _hydra_help(verb: str, words: Sequence[str]) -> str:
+def _hydra_help(verb: str, argv: Sequence[str]) -> str:
     """Return the groups with their choices, and the usual keys with their meaning.
 
     The user's own choices, in a `--config-dir`, are among them.
     """
-    folders = [CONF_DIR, *_config_dirs(words)]
-    usual_choices = _usual_choices(verb)
+    folders = [CONF_DIR, *_config_dirs(argv)]
+    default_choices = _default_choices(verb)
     lines = textwrap.wrap(f"clozelab {verb}: {HYDRA_VERBS[verb]}", HELP_COLUMNS)
     lines += ["", HYDRA_HELP[verb], "", "Groups (NAME=CHOICE; [] what is usual):"]
-    for group, usual in usual_choices.items():
+    for group, usual in default_choices.items():
         for name in (group, *_inner_groups(group, folders)):
-            lines += _beside(name, " ".join(_choices(name, usual, folders)))
+            lines += _name_and_text(name, " ".join(_choices(name, usual, folders)))
     lines += ["", "Keys that people set (NAME=VALUE):"]
-    for key in USUAL_KEYS[verb].split():
-        lines += _beside(key, meaning(key, verb, usual_choices, CONF_DIR))
+    for key in DEFAULT_KEYS[verb].split():
+        lines += _name_and_text(key, meaning(key, verb, default_choices, CONF_DIR))
     lines += ["", f"Every key: clozelab {verb} --cfg job (with every choice: --help-all)"]
     return "\n".join(lines)
 
 
-def _config_dirs(words: Sequence[str]) -> Iterator[Path]:
+def _config_dirs(argv: Sequence[str]) -> Iterator[Path]:
     """The folders of `--config-dir FOLDER` and `--config-dir=FOLDER`."""
-    for index, word in enumerate(words):
+    for index, word in enumerate(argv):
         option, _, folder = word.partition("=")
         if option == "--config-dir":
             # the next word; "" behind the last one
-            following = "".join(words[index + 1 : index + 2])
+            following = "".join(argv[index + 1 : index + 2])
             yield Path(folder or following)
 
 
-def _usual_choices(verb: str) -> JsonObject:
+def _default_choices(verb: str) -> JsonObject:
     """Group -> its choice, as the verb's defaults list says."""
     import yaml  # type: ignore[import-untyped]
 
@@ -254,7 +254,7 @@ def _choices(group: str, usual: object, folders: Sequence[Path]) -> list[str]:
     return choices
 
 
-def _beside(name: str, text: str) -> list[str]:
+def _name_and_text(name: str, text: str) -> list[str]:
     """A name and what it means, in 80 columns."""
     return textwrap.wrap(
         text,
@@ -264,7 +264,7 @@ def _beside(name: str, text: str) -> list[str]:
     )
 
 
-def meaning(key: str, verb: str, usual_choices: Mapping[str, str], conf: Path) -> str:
+def meaning(key: str, verb: str, default_choices: Mapping[str, str], conf: Path) -> str:
     """Return the comment above a key in conf/, and the key's usual value.
 
     The key is in its group's usual file, the verb's or paths.yaml.
@@ -274,7 +274,7 @@ def meaning(key: str, verb: str, usual_choices: Mapping[str, str], conf: Path) -
     if group == "corpus":
         files = ["corpus/microworld.yaml"]
     elif group:
-        files = [f"{group}/{usual_choices.get(group)}.yaml"]
+        files = [f"{group}/{default_choices.get(group)}.yaml"]
     for file in files:
         text = (conf / file).read_text(encoding="utf-8")
         # Lines that begin with "#", then "NAME: VALUE".

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from clozelab.analysis.comparability import (
+    Exclusion,
     Pair,
-    Reason,
     RowEvidence,
     RunEvidence,
     find_incomparability,
     provenance,
 )
-from clozelab.analysis.phrases import some
+from clozelab.analysis.phrases import truncate_list
 
 RUN = RunEvidence(
     place="finetune/ltr/1",
@@ -172,7 +172,7 @@ REASONS = [
 
 @pytest.mark.parametrize(("compared", "reason"), REASONS)
 def test_why_two_rows_are_not_comparable(compared: Pair, reason: tuple[str, str]) -> None:
-    assert find_incomparability(compared) == Reason(*reason)
+    assert find_incomparability(compared) == Exclusion(*reason)
 
 
 def test_what_is_allowed_for_bars_nothing() -> None:
@@ -196,5 +196,5 @@ def test_what_runs_were_made_with_is_said() -> None:
 
 
 def test_the_first_names_and_how_many_more() -> None:
-    assert some(["a", "b", "c"]) == "a, b, c"
-    assert some(list("abcde"), "; ") == "a; b; c and 2 more"
+    assert truncate_list(["a", "b", "c"]) == "a, b, c"
+    assert truncate_list(list("abcde"), "; ") == "a; b; c and 2 more"

@@ -27,7 +27,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.tasks.baselines import guess_classes
-from clozelab.tasks.classes import USUAL_POSITIVE_LABELS
+from clozelab.tasks.classes import DEFAULT_POSITIVE_LABELS
 from clozelab.tasks.preview import Preview, TaskPreview
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdgklmnrst")]
@@ -62,7 +62,9 @@ def make_shards(seed: int, num_documents: int, vocab_size: int) -> TokenShards:
 def corpus(tokenizer: WordPieceTokenizer) -> Corpus:
     size = tokenizer.vocab_size
     train, held_out = make_shards(1, 600, size), make_shards(2, 30, size)
-    return Corpus("words", train, held_out, SpecialIds.of(tokenizer), tokenizer.unk_id, tokenizer)
+    return Corpus(
+        "words", train, held_out, SpecialIds.from_tokenizer(tokenizer), tokenizer.unk_id, tokenizer
+    )
 
 
 def make_mlm(**changes: float) -> MaskedLanguageModel:
@@ -116,7 +118,7 @@ def make_task(
             train,
             held_out,
             label_names=names,
-            positive_label=USUAL_POSITIVE_LABELS.get(frozenset(names)),
+            positive_label=DEFAULT_POSITIVE_LABELS.get(frozenset(names)),
             aligned=True,
         ),
         tokenizer,

@@ -18,7 +18,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_ceiling_and_choice_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    facts = list(doctor.look_at_machine(cores=2, allocator_tuned=True))
+    facts = list(doctor.machine_facts(cores=2, allocator_tuned=True))
     names = [fact.name for fact in facts]
     for name in (
         "matmul fp32",
@@ -49,7 +49,9 @@ def test_onednn_says_which_it_is(
     monkeypatch: pytest.MonkeyPatch, error: float | None, value: str, note: str
 ) -> None:
     monkeypatch.setattr(doctor, "onednn_fp32_error", lambda: error)
-    (fact,) = [one for one in doctor.chosen_path(2, True) if one.name == "fp32 through oneDNN"]
+    (fact,) = [
+        one for one in doctor.automatic_choices(2, True) if one.name == "fp32 through oneDNN"
+    ]
     assert fact.value == value and note in fact.note
 
 

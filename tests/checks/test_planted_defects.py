@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.screens import shows
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
@@ -92,13 +92,13 @@ def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
 
 def leave_bias_out(monkeypatch: pytest.MonkeyPatch, *, causal: bool) -> None:
     """Everything is in sight of left-to-right attention, or of any other."""
-    whole = Layout.remember
+    whole = Layout.cached
 
     def remember(layout: Layout, key: Any, make: Any) -> Any:
         found = whole(layout, key, make)
         return torch.zeros_like(found) if key[0] == "bias" and key[1].is_causal is causal else found
 
-    monkeypatch.setattr(Layout, "remember", remember)
+    monkeypatch.setattr(Layout, "cached", remember)
 
 
 def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_narrow_view_is_no_defect_and_a_causal_one_is(
     """No token needs to see what stands beyond its window."""
     arm = make("arm", "mlm", corpus)
     for is_causal in (False, True):
-        part = ModuleSpec.of(node, "")
+        part = ModuleSpec.from_node(node, "")
         config = replace(arm.config, attention=part, is_causal=is_causal)
         expected = {"future"} if is_causal else set()
         assert caught(replace(subject, arms=[replace(arm, config=config)])) == expected
@@ -660,8 +660,8 @@ def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Mak
     (found,) = [one for one in examine(spoilt) if one.level == WARNING]
     assert found.what.split(":")[0] == "mlm"
     arm = arms[0]
-    assert found.figure.startswith(f"100 steps, {rough(arm.tokens)} tokens, ")
-    assert f"(about {rough(arm.tokens_to_plateau)} tokens)" in found.what
+    assert found.figure.startswith(f"100 steps, {format_count(arm.tokens)} tokens, ")
+    assert f"(about {format_count(arm.tokens_to_plateau)} tokens)" in found.what
 
     # Weights that were given have left it behind.
     given = replace(arm, settings={**arm.settings, "encoder": "minilm"})
@@ -692,5 +692,5 @@ def test_a_check_that_fails_is_an_error_of_its_name(
     def fail(*_: Any) -> Any:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("clozelab.checks.arms.Probe.of", fail)
+    monkeypatch.setattr("clozelab.checks.arms.ArmProbe.of", fail)
     assert caught(subject) == {"future"}

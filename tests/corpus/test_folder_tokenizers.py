@@ -499,7 +499,10 @@ def test_a_cache_that_is_always_full_changes_nothing(
 def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str) -> None:
     """An added token is a word, whatever it looks like."""
     tokenizer, text = read_tokenizer(folder_of(kind)), "the unaffables catrunner [16x] saton"
-    ids, continues = tokenizer.encode_batch([text])[0], SpecialIds.of(tokenizer).continues
+    ids, continues = (
+        tokenizer.encode_batch([text])[0],
+        SpecialIds.from_tokenizer(tokenizer).continues,
+    )
     assert continues is not None and len(ids) > 6, "no word is split, so this shows nothing"
     starts = np.append(True, ~continues[ids][1:])
     words = np.split(ids, np.flatnonzero(starts)[1:])
@@ -510,7 +513,7 @@ def test_words_of_whole_word_masking(folder_of: Callable[[str], Path], kind: str
 def test_a_tokenizer_that_does_not_say_where_words_begin_is_not_guessed_at(
     folder_of: Callable[[str], Path],
 ) -> None:
-    unknown = SpecialIds.of(read_tokenizer(folder_of("bpe of words")))
+    unknown = SpecialIds.from_tokenizer(read_tokenizer(folder_of("bpe of words")))
     assert not unknown.knows_words and unknown.continues is None
     masking = Masking(0.15, 0.8, 0.1, 0.1, whole_words=True)
     packed = pack_windows(
@@ -665,7 +668,7 @@ def test_what_is_missing_is_said_where_it_is_needed(
     for needs in (
         lambda: tokenizer.mask_id,
         lambda: tokenizer.mask_token,
-        lambda: SpecialIds.of(tokenizer),
+        lambda: SpecialIds.from_tokenizer(tokenizer),
     ):
         with refuses("its tokenizer has no mask token (mask_token), so no token can be hidden"):
             needs()

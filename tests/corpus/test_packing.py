@@ -25,7 +25,7 @@ def test_special_ids_from_a_tokenizer() -> None:
         def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
             return [np.array([len(text)]) for text in texts]
 
-    found = SpecialIds.of(Tokenizer())
+    found = SpecialIds.from_tokenizer(Tokenizer())
     assert found == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))
     assert found.continues is not None and found.continues.tolist() == [False, True, False]
     assert found.encode is not None and found.encode(["abc"])[0].tolist() == [3]

@@ -470,7 +470,7 @@ def test_words_of_a_byte_level_vocabulary() -> None:
     """
     texts = ["the cat sat on a mat.", "'Tis naïve, she said!"]
     tokenizer = ByteBpeTokenizer.train(texts * 9, 300, lowercase=False, add_prefix_space=True)
-    ids = SpecialIds.of(tokenizer)
+    ids = SpecialIds.from_tokenizer(tokenizer)
     found = np.concatenate([np.asarray(one) for one in tokenizer.encode_batch(texts)])
     size = len(found) + 2
     packed = PackedInstances(
@@ -595,7 +595,7 @@ def oracle_figures(
             tokens[position] = label
         row = [ids[token] for token in tokens]
         special = [token in ("[CLS]", "[SEP]") for token in tokens]
-        words.append(plain_words(row, special, SpecialIds.of(tokenizer).continues))
+        words.append(plain_words(row, special, SpecialIds.from_tokenizer(tokenizer).continues))
         hits.append({*one["masked_lm_positions"]})
     lengths = np.array([len(one["tokens"]) for one in oracle["instances"]])
     return figures(
@@ -610,7 +610,7 @@ def our_figures(
     masking: Masking,
 ) -> dict[str, float]:
     shards, tokenizer, _ = sample
-    ids = SpecialIds.of(tokenizer)
+    ids = SpecialIds.from_tokenizer(tokenizer)
     instances = replace(layout, builder_seed=seed).bind(shards, ids, 128)
     # Our cuts are one way in every epoch: the released builder's five copies are five epochs.
     packs = [

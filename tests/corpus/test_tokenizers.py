@@ -470,7 +470,7 @@ def test_an_older_tokenizer_json_writes_merges_as_texts(tmp_path: Path) -> None:
 
 
 def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
-    ids = SpecialIds.of(train_bpe())
+    ids = SpecialIds.from_tokenizer(train_bpe())
     texts = np.arange(10, 40)
     spans = SegmentSpans(*(np.array(values) for values in ([0, 4], [3, 2], [20, 9], [4, 1])))
     packed = pack_pairs(TokenStream([texts]), spans, ids, 12, Draws(0, 0, np.arange(2)))
@@ -484,7 +484,7 @@ def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
 
 
 def test_masking_draws_every_token_but_the_special_ones() -> None:
-    ids = replace(SpecialIds.of(train_bpe()), vocab_size=12, undrawn=(0, 1, 2, 3, 11))
+    ids = replace(SpecialIds.from_tokenizer(train_bpe()), vocab_size=12, undrawn=(0, 1, 2, 3, 11))
     tokens, zeros = np.full(500, 6), np.zeros(500, dtype=np.int64)
     packed = PackedInstances(
         tokens,

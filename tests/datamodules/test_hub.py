@@ -113,7 +113,7 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
     asked = hub("nyu-mll/glue", name, splits, features)
     if name == "mnli":
         hub("nyu-mll/glue", "ax", {"test": splits["test_matched"]}, features)
-    source = HubSource.of(settings)
+    source = HubSource.from_task(settings)
     folder = hub_files(source, tmp_path / "cache")
     assert {call[3] for call in asked} == {settings["hub"]["revision"]} and len(
         settings["hub"]["revision"]
@@ -170,7 +170,7 @@ def test_equal_to_the_official_files(hub: Any, tmp_path: Path, shared_dir: Path)
         splits,
         datasets.Features({**features, "idx": datasets.Value("int32")}),
     )
-    folder = hub_files(HubSource.of(settings), tmp_path / "cache")
+    folder = hub_files(HubSource.from_task(settings), tmp_path / "cache")
     for file in ("train_file", "validation_file"):
         both = [read(layout, base / data[file]) for base in (folder, shared_dir / "data")]
         assert both[0] == both[1]
@@ -214,7 +214,7 @@ def test_squad(hub: Any, tmp_path: Path, name: str) -> None:
     )
     where = (settings["hub"]["name"], settings["hub"]["config"])
     hub(*where, {"train": rows, "validation": rows}, features)
-    source = HubSource.of(settings)
+    source = HubSource.from_task(settings)
     assert list(source.files) == [
         settings["data"]["train_file"],
         settings["data"]["validation_file"],
@@ -247,7 +247,7 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
         {"train": row, "validation": row, "test": row | {"label": [-1] * 5}},
         features,
     )
-    folder = hub_files(HubSource.of(settings), tmp_path / "cache")
+    folder = hub_files(HubSource.from_task(settings), tmp_path / "cache")
     data = settings["data"]
     names = ("context_column", "start_column", "ending_columns", "label_column", "columns")
     layout = ChoiceFormat(*(data[name] for name in names))
@@ -270,7 +270,7 @@ def test_tabs_become_spaces(hub: Any, tmp_path: Path, caplog: pytest.LogCaptureF
     )
     rows = {"sentence": ["a\tb\nc", "d"], "label": [0, 1]}
     hub("nyu-mll/glue", "sst2", {"train": rows, "validation": rows, "test": rows}, features)
-    folder = hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
+    folder = hub_files(HubSource.from_task(task("sst2")), tmp_path / "cache")
     assert (
         folder / "glue/SST-2/train.tsv"
     ).read_text() == "index\tsentence\tlabel\n0\ta b c\t0\n1\td\t1\n"
@@ -289,7 +289,7 @@ def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -
     )
     good, bad = ({"sentence": ["a", "b"], "label": [0, last]} for last in (1, -1))
     hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
-    source = replace(HubSource.of(task("sst2")), labels=("negative", "positive"))
+    source = replace(HubSource.from_task(task("sst2")), labels=("negative", "positive"))
     with refuses("dev.tsv: 1 rows have a class such as -1, outside of ('negative',"):
         hub_files(source, tmp_path / "cache")
 
@@ -301,7 +301,7 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("Couldn't reach 'nyu-mll/glue' on the Hub\nRetrying")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    source = HubSource.of(task("sst2"))
+    source = HubSource.from_task(task("sst2"))
     with refuses("is not to be had from the hub: ConnectionError: Couldn't reach") as refused:
         hub_files(source, tmp_path / "cache")
     assert f"revision {source.revision} " in str(refused.value)
@@ -315,7 +315,7 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
     )
     hub("nyu-mll/glue", "sst2", dict.fromkeys(("train", "validation", "test"), rows), features)
     with refuses("train: the rows are not as expected"):
-        hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
+        hub_files(HubSource.from_task(task("sst2")), tmp_path / "cache")
     assert list((tmp_path / "cache/hub").iterdir()) == []
 
 
@@ -338,4 +338,4 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
 )
 def test_a_source_that_cannot_be(overrides: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        HubSource.of(sweep.compose("finetune", overrides).get("task"))
+        HubSource.from_task(sweep.compose("finetune", overrides).get("task"))

@@ -26,15 +26,15 @@ def rows(number: int, seed: int = 0) -> tuple[list[str], np.ndarray]:
 def test_overlap_is_a_set_of_texts() -> None:
     train = [("a", "b"), ("ab", ""), ("c", "d"), ("a", "b")]
     validation = [("ab", "x"), ("a", "b"), ("", "ab"), ("c", "d"), ("c", "d")]
-    overlap = Overlap.of(
+    overlap = Overlap.between(
         text_hashes(train), text_hashes(validation), np.arange(2, 6), np.arange(10, 15)
     )
     assert overlap == Overlap(3, 5, validation_line=11, training_line=2)
     assert overlap.is_large
     # one in a hundred is what benchmarks have
     hashes = np.arange(200, dtype=np.uint64)
-    assert not Overlap.of(hashes[:2], hashes).is_large
-    assert Overlap.of(hashes[:3], hashes).is_large
+    assert not Overlap.between(hashes[:2], hashes).is_large
+    assert Overlap.between(hashes[:3], hashes).is_large
 
 
 def test_a_pair_counts_in_either_order() -> None:
@@ -42,9 +42,9 @@ def test_a_pair_counts_in_either_order() -> None:
     validation = [("x", "y"), ("d", "c"), ("a", "b"), ("e", "e"), ("b", "c")]
     hashes = text_hashes(train), text_hashes(validation)
     lines = np.arange(2, 5), np.arange(10, 15)
-    overlap = Overlap.of(*hashes, *lines, swapped=swapped_hashes(validation))
+    overlap = Overlap.between(*hashes, *lines, swapped=swapped_hashes(validation))
     assert overlap == Overlap(3, 5, validation_line=11, training_line=3, num_swapped=1)
-    assert Overlap.of(*hashes, *lines).num_seen == 2
+    assert Overlap.between(*hashes, *lines).num_seen == 2
 
 
 def test_a_pair_and_its_swap_are_one_group() -> None:

@@ -11,7 +11,12 @@ from omegaconf import OmegaConf
 from tests import forked
 from tests.screens import Screens
 
-from clozelab.launch.experiments import ExperimentSource, inline_configs, sweeps_in, take_one_file
+from clozelab.launch.experiments import (
+    ExperimentSource,
+    inline_configs,
+    sweeps_in,
+    take_experiment_file,
+)
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.sweep import Sweep, compose, make_loader
 from clozelab.text.paths import EXPERIMENTS_DIR
@@ -154,10 +159,13 @@ def test_one_file_on_the_command_line(place: Path, screen: Screens) -> None:
 
 def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
     words = ["--config-dir", str(tmp_path), "seed=1"]
-    assert take_one_file(words) == words
+    assert take_experiment_file(words) == words
     (tmp_path / "one.yaml").write_text("arms: {}")
-    assert take_one_file(["-m", f"--config-dir={tmp_path}/one.yaml", "seed=1"]) == ["-m", "seed=1"]
-    assert take_one_file([]) == []
+    assert take_experiment_file(["-m", f"--config-dir={tmp_path}/one.yaml", "seed=1"]) == [
+        "-m",
+        "seed=1",
+    ]
+    assert take_experiment_file([]) == []
 
 
 @pytest.mark.parametrize(

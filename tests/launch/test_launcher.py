@@ -12,7 +12,7 @@ from clozelab.launch import process_launcher
 from clozelab.launch.launcher import (
     THREAD_VARIABLES,
     read_records,
-    wait_for_what_they_read,
+    wait_for_inputs,
 )
 from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.launch.processes import Job, JobState
@@ -54,7 +54,7 @@ def test_a_job_that_reads_another_ones_folder_waits_for_it() -> None:
     jobs = [
         Job(str(one["run_dir"]), [], Path("log"), folder=str(one["run_dir"])) for one in settings
     ]
-    wait_for_what_they_read(jobs, [composing.given("pretrain", one) for one in settings])
+    wait_for_inputs(jobs, [composing.given("pretrain", one) for one in settings])
     teacher, tenth, first, second = jobs
     assert teacher.waits_for == tenth.waits_for == []
     assert first.waits_for == [teacher] and second.waits_for == [tenth]

@@ -99,10 +99,10 @@ class Remote(RemoteProcess):
     in_line = True
 
     @property
-    def is_in_line(self) -> bool:
+    def is_queued(self) -> bool:
         return self.in_line
 
-    def ask(self) -> int | None:
+    def query_status(self) -> int | None:
         return None
 
     def send_signal(self, number: int) -> None:
@@ -115,7 +115,7 @@ def remote_job(tmp_path: Path) -> Job:
     log.write_text("")
     state = JobState.RUNNING
     folder = run_folder(tmp_path / "run", 1000)
-    return Job("remote", [], log, process=Remote(), state=state, folder=folder, is_in_line=True)
+    return Job("remote", [], log, process=Remote(), state=state, folder=folder, is_queued=True)
 
 
 def run_folder(folder: Path, total_steps: int) -> str:

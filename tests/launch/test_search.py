@@ -163,9 +163,9 @@ def test_the_example_composes() -> None:
     composed = sweep.compose(
         "search_finetune", ["encoder=e", "task=mrpc", "runs_dir=r"], sweep=True
     )
-    params = composed.of_hydra("sweeper.params")
+    params = composed.hydra_value("sweeper.params")
     assert set(params) == {"learning_rate", "global_batch_size"}
     words = ["learning_rate=0.001", "global_batch_size=32"]
-    job = Composed.of(sweep.make_loader().load_sweep_config(composed.node, words)).config
+    job = Composed.from_node(sweep.make_loader().load_sweep_config(composed.node, words)).config
     assert job.run_dir.endswith("mrpc/lr-0.001/batch-32/seed-1")
     assert job.optimizer["learning_rate"] == 0.001

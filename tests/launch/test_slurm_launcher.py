@@ -40,7 +40,7 @@ COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
     """(the launcher's parameters, the job's configuration)."""
     composed = sweep.compose("pretrain", [f"hydra/launcher={launcher}", *overrides], sweep=True)
-    plain = composed.of_hydra("launcher")
+    plain = composed.hydra_value("launcher")
     own = (
         "_target_",
         "cluster",

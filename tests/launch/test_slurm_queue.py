@@ -17,7 +17,13 @@ from tests.screens import refuses, shows
 from clozelab.launch import slurm_launcher, slurm_queue
 from clozelab.launch.clusters import NO_RESULT
 from clozelab.launch.slurm_launcher import SlurmLauncher, SubmittedJob
-from clozelab.launch.slurm_queue import LOST, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
+from clozelab.launch.slurm_queue import (
+    LOST,
+    SlurmQueue,
+    SlurmState,
+    SlurmUnreachableError,
+    query_slurm,
+)
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 NO_ACCOUNTS = "echo Slurm accounting storage is disabled >&2; exit 1"
@@ -77,7 +83,7 @@ def test_the_first_that_knows_a_job_says_how_it_stands(
     commands: Commands, answers: tuple[str, ...], state: SlurmState, asked: list[str]
 ) -> None:
     calls = commands(*answers)
-    assert ask_slurm(["7"]) == {"7": state}
+    assert query_slurm(["7"]) == {"7": state}
     assert [line.split()[0] for line in calls.read_text().splitlines()] == asked
 
 
@@ -105,7 +111,7 @@ def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(
     commands: Commands,
 ) -> None:
     calls = commands("echo '7|RUNNING|None'; echo '8|PENDING|Priority'", sacct="echo '9|TIMEOUT'")
-    states = ask_slurm(["7", "8", "9"])
+    states = query_slurm(["7", "8", "9"])
     assert {job_id: state.name for job_id, state in states.items()} == {
         "7": "RUNNING",
         "8": "PENDING",
@@ -140,8 +146,8 @@ def test_no_answer_is_no_word_about_a_job(
         monkeypatch.setenv("PATH", str(tmp_path))
     if answers == HANGS:
         monkeypatch.setattr(slurm_queue, "COMMAND_SECONDS", 0.2)
-    with pytest.raises(SlurmSilentError, match=sentence):
-        ask_slurm(["7"])
+    with pytest.raises(SlurmUnreachableError, match=sentence):
+        query_slurm(["7"])
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -157,11 +163,11 @@ def test_silence_and_a_held_job_are_said_once(commands: Commands) -> None:
     with SlurmQueue(0.02, said.append) as queue:
         queue.watch("7")
         wait_until(lambda: calls.read_text().count("squeue") > 2)
-        assert queue.state("7") is None and queue.silent_seconds > 0
+        assert queue.state("7") is None and queue.unreachable_seconds > 0
         calls = commands("echo '7|PENDING|JobHeldUser'")
         wait_until(lambda: queue.state("7") is not None)
         wait_until(lambda: calls.read_text().count("squeue") > 2)
-        assert queue.silent_seconds == 0
+        assert queue.unreachable_seconds == 0
     silent, again, held = said
     shows(silent, "Slurm does not answer (squeue: slurm_load_jobs error: Unable to contact")
     shows(again, "Slurm answers again, after ")
@@ -173,7 +179,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.now: SlurmState | None = None
-        self.silent_seconds = 0.0
+        self.unreachable_seconds = 0.0
 
     def watch(self, job_id: str) -> None: ...
 
@@ -202,14 +208,14 @@ def test_a_job_without_a_result_is_lost_after_a_while(
         SlurmState("PENDING"),
         SlurmState(LOST),
     ):
-        assert job.ask() is None
+        assert job.query_status() is None
     time.sleep(0.15)
     queue.now = SlurmState("RUNNING")  # put in line again, and started
-    assert job.ask() is None
+    assert job.query_status() is None
     queue.now = SlurmState(LOST)
-    assert job.ask() is None, "the clock begins anew"
+    assert job.query_status() is None, "the clock begins anew"
     time.sleep(0.15)
-    assert job.ask() == NO_RESULT
+    assert job.query_status() == NO_RESULT
     assert (
         job.reason
         == "job 7 is lost: Slurm does not know it any more, and it left no result; the same command"
@@ -222,19 +228,19 @@ def test_a_result_counts_whatever_slurm_says(
 ) -> None:
     monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
     queue: Any = Queue()
-    queue.now, queue.silent_seconds = SlurmState(LOST), 1e9
+    queue.now, queue.unreachable_seconds = SlurmState(LOST), 1e9
     job = SubmittedJob(submitted(tmp_path), queue)
     (tmp_path / "7_0_result.pkl").touch()
-    assert job.ask() == 0
+    assert job.query_status() == 0
 
 
 def test_nobody_waits_for_a_silent_slurm_without_end(tmp_path: Path) -> None:
     queue: Any = Queue()
-    queue.silent_seconds = 3600 * slurm_launcher.SILENT_HOURS - 60
+    queue.unreachable_seconds = 3600 * slurm_launcher.SILENT_HOURS - 60
     job = SubmittedJob(submitted(tmp_path), queue)
-    assert job.ask() is None
-    queue.silent_seconds += 120
-    assert job.ask() == NO_RESULT
+    assert job.query_status() is None
+    queue.unreachable_seconds += 120
+    assert job.query_status() == NO_RESULT
     shows(job.reason, "Slurm has not answered for 6 hours; job 7 may still run there, and the")
 
 

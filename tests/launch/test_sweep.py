@@ -18,7 +18,7 @@ from tests.screens import refuses
 
 from clozelab import hydra_compat
 from clozelab.config import Composed
-from clozelab.hydra_compat import FileConfigSource, MergingOnce
+from clozelab.hydra_compat import CachedMergeLoader, FileConfigSource
 from clozelab.launch.application import run_application
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
@@ -38,7 +38,7 @@ def as_hydra_does(sweep: Sweep, job: Sequence[str]) -> Composed:
     """By a loader that has composed no other job."""
     assert sweep.master.origin is not None
     folder = Path(sweep.master.origin.config_dir)
-    return Composed.of(make_loader(folder).load_sweep_config(sweep.master.node, list(job)))
+    return Composed.from_node(make_loader(folder).load_sweep_config(sweep.master.node, list(job)))
 
 
 def seen(job: Composed) -> tuple[Any, Any, str]:
@@ -125,10 +125,10 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     monkeypatch.delattr(ConfigRepository, "__deepcopy__")
     for place, name in ((ConfigRepository, "load_config"), (config_loader_impl, LISTING)):
         monkeypatch.setattr(place, name, getattr(place, name).__wrapped__)
-    monkeypatch.delattr(MergingOnce, "_compose_config_from_defaults_list")
+    monkeypatch.delattr(CachedMergeLoader, "_compose_config_from_defaults_list")
     slow = compose(stage, ["scale=laptop"])
     assert OmegaConf.to_container(slow.node) == OmegaConf.to_container(quick.node)
-    assert quick.of_hydra("runtime.choices")["corpus"] == "scale_laptop"
+    assert quick.hydra_value("runtime.choices")["corpus"] == "scale_laptop"
 
 
 def test_a_copied_node_is_its_own_and_the_same() -> None:
@@ -190,8 +190,8 @@ def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(FileConfigSource, "load_config", counted)
     # What earlier tests have read is forgotten.
-    load_anew = hydra_compat._loading_once(ConfigRepository.load_config.__wrapped__)
-    list_anew = hydra_compat._listing_once(defaults_list.create_defaults_list)
+    load_anew = hydra_compat._cached_load(ConfigRepository.load_config.__wrapped__)
+    list_anew = hydra_compat._cached_listing(defaults_list.create_defaults_list)
     monkeypatch.setattr(ConfigRepository, "load_config", load_anew)
     monkeypatch.setattr(config_loader_impl, LISTING, list_anew)
     kinds = {seen(sweep.composer.compose(job))[2] for job in sweep.jobs}
@@ -229,7 +229,7 @@ def test_a_run_whose_words_ask_for_no_mode_is_composed_once(
     assert said == ["hydra.mode=RUN"] and said_of_other == ["hydra.verbose=false", *said]
     # Nothing in conf/ that such words choose says a mode.
     for stage in SCHEMAS:
-        assert compose(stage).of_hydra("mode") is None
+        assert compose(stage).hydra_value("mode") is None
 
 
 def flags(node: Any) -> list[object]:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.results.words import role_of
 
-from clozelab.analysis.hypotheses import place_claim
+from clozelab.analysis.hypotheses import resolve_claim
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -200,9 +200,9 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     cell = table.cells["mlm", column.key]
     assert sorted(cell.scores) == [(1, 1), (2, 1)] and not cell.missing
     on_pairs, on_all = experiment.claims
-    assert [case.judged_on for case in place_claim(on_pairs, table)] == ["My pairs"]
+    assert [case.judged_on for case in resolve_claim(on_pairs, table)] == ["My pairs"]
     # the paper's columns alone
-    assert [case.judged_on for case in place_claim(on_all, table)] == ["0 of 1 columns"]
+    assert [case.judged_on for case in resolve_claim(on_all, table)] == ["0 of 1 columns"]
 
 
 def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:

@@ -22,7 +22,7 @@ def test_scores_are_scikit_learns(num_classes: int, seed: int) -> None:
     matrix = confusion_matrix(answers, labels, num_classes)
     every = np.arange(num_classes)
     assert (matrix == theirs.confusion_matrix(labels, answers, labels=every)).all()
-    scores = ClassScores.of(matrix)
+    scores = ClassScores.from_matrix(matrix)
     expected = theirs.precision_recall_fscore_support(
         labels, answers, labels=every, zero_division=0.0
     )
@@ -45,7 +45,7 @@ def test_scores_are_scikit_learns(num_classes: int, seed: int) -> None:
 
 
 def test_nothing_to_count_is_zero() -> None:
-    scores = ClassScores.of(np.zeros((2, 2), dtype=np.int64))
+    scores = ClassScores.from_matrix(np.zeros((2, 2), dtype=np.int64))
     assert scores.f1.tolist() == [0.0, 0.0] and scores.macro(scores.f1) == 0.0
     assert scores.weighted(scores.f1) == 0.0
 

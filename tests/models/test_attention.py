@@ -79,7 +79,7 @@ def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
     """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of
     another size.
     """
-    monkeypatch.setattr(module, "_usual_kernel", lambda device: "sdpa")
+    monkeypatch.setattr(module, "_default_kernel", lambda device: "sdpa")
     monkeypatch.setattr(module, "ACCELERATOR_GROUP_SIZE", 4)
     for layout in (
         Layout.ragged(LENGTHS),

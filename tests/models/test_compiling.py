@@ -41,11 +41,12 @@ def _encoder(tiny_config, **changes):
     return Encoder(tiny_config(**changes), torch.Generator().manual_seed(0))
 
 
-def test_names_stay_and_numbers_too(tiny_config, stream):
+@pytest.mark.parametrize("whole", [False, True])
+def test_names_stay_and_numbers_too(tiny_config, stream, whole):
     encoder = _encoder(tiny_config)
     plain = copy.deepcopy(encoder)
     names = list(encoder.state_dict())
-    compile_encoder(encoder, dynamic=False, backend="aot_eager")
+    compile_encoder(encoder, dynamic=False, whole=whole, backend="aot_eager")
     assert list(encoder.state_dict()) == names
     for lengths in ([SLOTS] * 3, [SLOTS, 5, 2]):
         outputs = [model(**stream(lengths, SLOTS)).sequence_output for model in (encoder, plain)]
@@ -70,6 +71,17 @@ def test_layers_share_a_compilation_and_other_lengths_ask_for_none(tiny_config, 
     assert once == 2, "embeddings and one layer"
     assert backend.compilations == once
     assert backend.calls == 4 * 4, "nothing fell back to running uncompiled"
+
+
+def test_a_whole_encoder_compiles_once_whatever_the_lengths(tiny_config, stream):
+    encoder = _encoder(tiny_config, num_hidden_layers=3)
+    backend = Counter()
+    compile_encoder(encoder, dynamic=False, whole=True, backend=backend)
+    with torch.no_grad():
+        for lengths in ([SLOTS, 4, 3], [SLOTS, 5, 2], [7, 7, 7]):
+            encoder(**stream(lengths, SLOTS))
+    assert backend.compilations == 2, "embeddings, and all layers"
+    assert backend.calls == 3 * 2
 
 
 def test_evaluation_may_stay_uncompiled(tiny_config, stream):

@@ -137,7 +137,7 @@ def test_missing_pooler_starts_fresh_with_a_warning(folder, caplog):
         loaded = load_encoder(path, seed=3)
     assert "has no pooler: it starts from fresh weights (seed 3)" in caplog.text
     caplog.clear()
-    load_encoder(path, seed=3, tells_fresh=False)  # of a model that is only used
+    load_encoder(path, seed=3, warns_of_fresh=False)  # of a model that is only used
     assert not caplog.records
     assert not torch.equal(loaded.pooler.dense.weight, encoder.pooler.dense.weight)
     assert torch.equal(loaded.pooler.dense.weight, load_encoder(path, seed=3).pooler.dense.weight)

@@ -24,6 +24,24 @@ def test_masked_lm_loss_equals_cross_entropy_of_its_logits(tiny_config):
     assert loss.num_correct == (logits.argmax(-1) == labels).sum() and loss.count == 17
 
 
+def test_a_compiled_loss_is_the_same(tiny_config):
+    encoder = Encoder(tiny_config())
+    head = MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight)
+    hidden = torch.randn(17, 24, requires_grad=True)
+    labels = torch.randint(0, 97, (17,))
+    labels[3:5] = -100
+    leaves = [hidden, *head.parameters()]
+    usual = head.loss(hidden, labels)
+    gradients = torch.autograd.grad(usual.loss_sum, leaves)
+    head.compile_loss(dynamic=False, backend="aot_eager")
+    compiled = head.loss(hidden, labels)
+    assert compiled.count == usual.count == 15 and compiled.num_correct == usual.num_correct
+    torch.testing.assert_close(compiled.loss_sum, usual.loss_sum, rtol=1e-6, atol=1e-5)
+    of_compiled = torch.autograd.grad(compiled.loss_sum, leaves)
+    torch.testing.assert_close(of_compiled, gradients, rtol=1e-5, atol=1e-6)
+    torch._dynamo.reset()
+
+
 def test_masked_lm_head_is_tied(tiny_config):
     encoder = Encoder(tiny_config())
     weight = encoder.embeddings.word_embeddings.weight

@@ -72,7 +72,7 @@ def short_model(folder: Path, title: str) -> Any:
 
 
 def long_encoder(folder: Path, model_type: str, attention: dict[str, Any]) -> Encoder:
-    spec = ModuleSpec.of(attention, "attention")
+    spec = ModuleSpec.from_node(attention, "attention")
     return load_encoder_as(longer_config(folder, model_type, spec, NEW), folder, seed=0).eval()
 
 

@@ -193,4 +193,4 @@ def test_compiled_windows_give_the_same_numbers(tiny_config, stream):
 def test_an_unknown_family_lists_the_known():
     with pytest.raises(ValueError):
         family_of("gpt2")
-    assert ModuleSpec.of({"_target_": f"{B}.PostNorm"}, "x") == ModuleSpec(f"{B}.PostNorm")
+    assert ModuleSpec.from_node({"_target_": f"{B}.PostNorm"}, "x") == ModuleSpec(f"{B}.PostNorm")

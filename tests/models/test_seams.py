@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from clozelab.models import config as model_config
 from clozelab.models import registry
 from clozelab.models.attention import Mask, Rotation, ScoreBias, masked_pairs
-from clozelab.models.attention_maps import noted_attention
+from clozelab.models.attention_maps import capture_attention
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.cost import parameter_count, training_flops_per_token
 from clozelab.models.embeddings import Positions, RotaryPositions
@@ -179,12 +179,12 @@ def test_a_score_bias_learns_and_its_attention_is_shown(tiny_config):
         table: Any = encoder.embeddings.position_embeddings.table
         assert table.grad.abs().min() > 0
     maps: list[Tensor] = []
-    with noted_attention(encoder, maps.append):
+    with capture_attention(encoder, maps.append):
         run(encoder, Layout.ragged([6]))
     with torch.no_grad():
         encoder.embeddings.position_embeddings.table.zero_()
     plain: list[Tensor] = []
-    with noted_attention(encoder, plain.append):
+    with capture_attention(encoder, plain.append):
         run(encoder, Layout.ragged([6]))
     # layer 0 is global, and its numbers are those of the table
     assert not torch.allclose(maps[0], plain[0], atol=1e-3)
@@ -196,7 +196,7 @@ def test_a_causal_score_bias_sees_the_past_only(tiny_config):
     expected = run(encoder, Layout.ragged([9]))[-1]
     for kernel in ("bmm", "sdpa"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("clozelab.models.attention._usual_kernel", lambda _, k=kernel: k)
+            patch.setattr("clozelab.models.attention._default_kernel", lambda _, k=kernel: k)
             states = run(encoder, Layout.ragged([9]))
         torch.testing.assert_close(states[-1], expected, atol=1e-6, rtol=0)
     for number in range(encoder.config.num_hidden_layers):

@@ -20,7 +20,7 @@ def rows_of(lines: list[str]) -> list[list[str]]:
 
 
 def test_files_are_scikit_learns_report() -> None:
-    files = ClassReport.of(NAMES, zip(LABELS, ANSWERS, strict=True)).files("_more")
+    files = ClassReport.from_pairs(NAMES, zip(LABELS, ANSWERS, strict=True)).files("_more")
     assert list(files) == ["classes_more.csv", "confusion_more.csv"]
     header, *rows = rows_of(files["classes_more.csv"])
     assert header == ["label", "precision", "recall", "f1", "count"]
@@ -40,7 +40,7 @@ def test_files_are_scikit_learns_report() -> None:
 
 
 def test_few_classes_show_their_matrix() -> None:
-    lines = list(ClassReport.of(NAMES, zip(LABELS, ANSWERS, strict=True)).shown_lines())
+    lines = list(ClassReport.from_pairs(NAMES, zip(LABELS, ANSWERS, strict=True)).shown_lines())
     assert lines == [
         "                               precision    recall        F1     count",
         "  fraud                             50.0      33.3      40.0         3",
@@ -58,7 +58,7 @@ def test_many_classes_show_the_worst_and_what_is_confused() -> None:
     labels = sorted(names * 3, key=names.index)
     answers = list(labels)
     answers[30:33] = [names[11]] * 3
-    lines = list(ClassReport.of(names, zip(labels, answers, strict=True)).shown_lines())
+    lines = list(ClassReport.from_pairs(names, zip(labels, answers, strict=True)).shown_lines())
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[-4:] == ["0.0", "0.0", "0.0", "3"], "the tenth class comes first"
     assert "  112 more classes in classes.csv" in lines

@@ -79,7 +79,7 @@ def test_loss_and_gradients_are_sentence_transformers(
     from sentence_transformers.sentence_transformer import losses
 
     module, batch = make(has_classes, pooling)
-    extra = {"clozelab": module.remembered()}
+    extra = {"clozelab": module.config_to_save()}
     write_model(
         tmp_path / "m", module.encoder, module.heads(), TOKENIZER, labels=NAMES, extra_config=extra
     )
@@ -148,7 +148,7 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
         module.encoder,
         {},
         TOKENIZER,
-        extra_config={"clozelab": module.remembered()},
+        extra_config={"clozelab": module.config_to_save()},
     )
     write(
         tmp_path / "st",

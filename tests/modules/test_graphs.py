@@ -28,7 +28,7 @@ from clozelab.assembly.encoders import build_objectives, encoder_config
 from clozelab.corpus.packing import SpecialIds
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs, pretraining
-from clozelab.modules.graphs import LateNumber, StepGraphs, shapes_of
+from clozelab.modules.graphs import DeferredNumber, StepGraphs, shapes_of
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
 from clozelab.targets import build
@@ -321,10 +321,10 @@ def test_a_norm_is_read_behind_the_update_that_it_decides_over(
 ) -> None:
     """So nothing waits; what is saved has the norms of all steps."""
     events: list[str] = []
-    read = LateNumber.__float__
+    read = DeferredNumber.__float__
     finish = StepGraphs.finish
     monkeypatch.setattr(
-        LateNumber, "__float__", lambda late: (events.append("read"), read(late))[1]
+        DeferredNumber, "__float__", lambda late: (events.append("read"), read(late))[1]
     )
 
     def finishing(step: StepGraphs, **options: Any) -> None:

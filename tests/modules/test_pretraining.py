@@ -32,7 +32,7 @@ from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training import guards
 from clozelab.training.callbacks import TrainingInterruptedError
-from clozelab.training.checkpoints import load_file, newest_whole
+from clozelab.training.checkpoints import load_file, newest_intact
 from clozelab.training.guards import DivergedError
 from clozelab.training.stopping import Watch
 from clozelab.training.tracking import MetricsCsv
@@ -236,7 +236,7 @@ class ToyRun:
         validation = DataLoader(
             [collate(global_batch(1000)), collate(global_batch(1001))], batch_size=None
         )
-        self.trainer.fit(self.module, loader, validation, ckpt_path=newest_whole(last.parent))
+        self.trainer.fit(self.module, loader, validation, ckpt_path=newest_intact(last.parent))
         return self.module
 
     def rows(self) -> list[tuple[int, str, str]]:

@@ -18,7 +18,7 @@ from clozelab.cli import main
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
 from clozelab.modules.model import max_positions, sentence_vectors, with_pooling, write_model
-from clozelab.modules.sentence_folders import SentenceVectors, files_beside, sentence_files
+from clozelab.modules.sentence_folders import SentenceVectors, sentence_files, sidecar_files
 
 transformers = pytest.importorskip("transformers")
 
@@ -437,7 +437,7 @@ def test_another_vocabulary_and_an_export_leave_the_vectors_as_they_were(
     # Nothing is read or written outside of a folder.
     (folder / "modules.json").write_text(json.dumps([{"type": TYPES + "Dense", "path": "../x"}]))
     with pytest.raises(ValueError, match=r"names \.\./x, which leads out of it"):
-        files_beside(folder)
+        sidecar_files(folder)
     for name, words in commands.items():
         assert main([*words, f"to={tmp_path / name / 'again'}"]) == 1
         assert not (tmp_path / name / "again").exists()

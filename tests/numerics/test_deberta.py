@@ -16,7 +16,7 @@ from tests.numerics.members import MEMBERS, Batch, Pair, assert_equal, case_of
 from torch import Tensor
 
 from clozelab.models import disentangled
-from clozelab.models.attention_maps import noted_attention
+from clozelab.models.attention_maps import capture_attention
 from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.deberta_v2 import FAMILY
@@ -214,7 +214,7 @@ def test_attention_maps_in_bf16_are_about_those_in_fp32(tmp_path: Path) -> None:
     for is_bf16 in (False, True):
         layers: list[Tensor] = []
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=is_bf16)
-        with torch.no_grad(), autocast, noted_attention(encoder, layers.append):
+        with torch.no_grad(), autocast, capture_attention(encoder, layers.append):
             encoder.read(batch.ours)
         maps.append(layers)
     torch.testing.assert_close(maps[1], maps[0], atol=0.05, rtol=0)

@@ -19,7 +19,7 @@ from tests.numerics.members import Batch, assert_equal, case_of
 from torch import Tensor
 
 from clozelab.models import attention, windows
-from clozelab.models.attention_maps import noted_attention
+from clozelab.models.attention_maps import capture_attention
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder
 from clozelab.models.families import longformer
@@ -193,7 +193,7 @@ def test_what_is_a_little_off_is_seen(name: str, changes: Any, tmp_path: Path) -
     batch = members.make_batch(case)
     node = encoder.config.attention.node()
     for change in changes:
-        assert changed_by(encoder, batch, attention=ModuleSpec.of(node | change, "")) > 1e-4
+        assert changed_by(encoder, batch, attention=ModuleSpec.from_node(node | change, "")) > 1e-4
     assert changed_by(encoder, batch) == 0.0
 
 
@@ -252,7 +252,7 @@ def test_attention_maps_are_theirs(form: str, take: Any, tmp_path: Path) -> None
     pair = members.build_pair(case, "Model", tmp_path)
     batch = members.make_batch(case)
     maps: list[Tensor] = []
-    with torch.no_grad(), noted_attention(pair.encoder, maps.append):
+    with torch.no_grad(), capture_attention(pair.encoder, maps.append):
         pair.encoder(**batch.ours)
     with torch.no_grad():
         expected = pair.theirs(**batch.theirs, output_attentions=True).attentions

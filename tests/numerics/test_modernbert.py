@@ -39,10 +39,10 @@ def test_a_window_or_a_base_that_is_a_little_off_is_seen(tmp_path: Path) -> None
     config = encoder.config
     attention = config.attention.node()
     for change in ({"window": 3}, {"window": 5}, {"global_every": 2}, {"first_global": 1}):
-        assert changed_by(encoder, attention=ModuleSpec.of(attention | change, "")) > 1e-2
+        assert changed_by(encoder, attention=ModuleSpec.from_node(attention | change, "")) > 1e-2
     positions = config.positions.node()
     for change in ({"base": 150_000.0}, {"window_base": 11_000.0}, {"window_base": None}):
-        assert changed_by(encoder, positions=ModuleSpec.of(positions | change, "")) > 1e-4
+        assert changed_by(encoder, positions=ModuleSpec.from_node(positions | change, "")) > 1e-4
     assert changed_by(encoder) == 0.0
 
 
@@ -51,7 +51,7 @@ def test_padding_far_from_a_token_gives_no_nan(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot that is further from all real tokens than a window sees itself alone."""
-    monkeypatch.setattr("clozelab.models.attention._usual_kernel", lambda _: kernel)
+    monkeypatch.setattr("clozelab.models.attention._default_kernel", lambda _: kernel)
     encoder = members.build_pair(CASE, "Model", tmp_path).encoder.train()
     batch = members.make_batch(CASE, "rectangle")
     states = encoder(**batch.ours).sequence_output
@@ -90,7 +90,7 @@ def test_a_pattern_is_read_as_it_was_written(num_layers, every):
     attention = {"_target_": "clozelab.models.attention.FullAttention"}
     if every != 1:
         attention = plain.attention.node() | {"global_every": every}
-    config = replace(plain, attention=ModuleSpec.of(attention, ""))
+    config = replace(plain, attention=ModuleSpec.from_node(attention, ""))
     written = family_for(config).to_hf_config(config)
     assert written["model_type"] == "modernbert"
     assert family_for(config).from_hf_config(json.loads(json.dumps(written))) == config

@@ -166,7 +166,7 @@ def test_two_streams(
     """Queries start from `mask_emb`, whatever stands there, and see neither themselves nor what
     follows in the order.
     """
-    monkeypatch.setattr("clozelab.models.attention._usual_kernel", lambda _: kernel)
+    monkeypatch.setattr("clozelab.models.attention._default_kernel", lambda _: kernel)
     pair = members.build_pair(CASE, "LMHeadModel", tmp_path)
     model, encoder, heads = pair.theirs, pair.encoder, pair.heads
     token = PermutedLanguageModel(**MASKING, sees_every_position=False)

@@ -135,7 +135,7 @@ def test_two_streams_are_one(
     shards: Any, ids: Any, make_mpnet: Any, monkeypatch: Any, sees_every_position, positions, kernel
 ) -> None:
     """States, loss and gradients, with instances that are padded among others."""
-    monkeypatch.setattr("clozelab.models.attention._usual_kernel", lambda _: kernel)
+    monkeypatch.setattr("clozelab.models.attention._default_kernel", lambda _: kernel)
     objective = objective_of(sees_every_position)
     instances = objective.bind(shards, ids, WIDTH)
     index = np.arange(8)

@@ -36,7 +36,11 @@ def token_of(path: Path | None) -> MaskedLanguageModel:
 
 @pytest.fixture
 def text(shards: TokenShards) -> Any:
-    packed = FullSentences().bind(shards, SpecialIds.of(TOKENIZER), SLOTS).pack(1, 0, np.arange(12))
+    packed = (
+        FullSentences()
+        .bind(shards, SpecialIds.from_tokenizer(TOKENIZER), SLOTS)
+        .pack(1, 0, np.arange(12))
+    )
     assert (packed.input_ids[packed.special] < 5).all()
     return packed
 
@@ -100,11 +104,11 @@ def test_units_are_hidden_whole_or_not_at_all(
 
 def test_where_units_stand_is_a_plain_scan(text: Any, units: tuple[Path, list[list[int]]]) -> None:
     path, runs = units
-    goes_on = np.zeros(len(text.input_ids), dtype=bool)
+    is_continuation = np.zeros(len(text.input_ids), dtype=bool)
     for here in plain_units(text.input_ids.tolist(), runs):
-        goes_on[here.start + 1 : here.stop] = True
+        is_continuation[here.start + 1 : here.stop] = True
     begins = token_of(path).begins(text).reshape(-1)
-    assert np.array_equal(begins, begin_words(text, None).reshape(-1) & ~goes_on)
+    assert np.array_equal(begins, begin_words(text, None).reshape(-1) & ~is_continuation)
     assert inside_units(np.array([7]), {2: np.array([[7, 8]])}).tolist() == [False]
 
 

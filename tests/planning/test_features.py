@@ -135,5 +135,5 @@ def test_the_worker_trains_the_bilstm_alone(
         "evaluation_tokens": 200,
     }
     for request in by_size(jobs, 128).requests():
-        speed = timing.answer(replace(request, question={**request.question, **small}))
+        speed = timing.time_shape(replace(request, question={**request.question, **small}))
         assert not speed.problem and speed.tokens_per_second > 0

@@ -21,9 +21,9 @@ from clozelab.corpus.instances import FullSentences
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
+from clozelab.modules.pretraining import PretrainingModel
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
-from clozelab.planning import timing
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.jobs import (
@@ -36,7 +36,7 @@ from clozelab.planning.jobs import (
     Request,
     Sample,
     Speed,
-    made_up_corpus,
+    synthetic_corpus,
 )
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, read_preview
@@ -103,7 +103,7 @@ def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
 
 def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm]) -> None:
     """Whole sentences leave an instance partly empty: counted over all of them, not full ones."""
-    corpus = made_up_corpus(2048)
+    corpus = synthetic_corpus(2048)
     token = next(arm for arm in demo if arm.name == "mlm").objective.token
     arm = replace(
         demo[1],
@@ -228,11 +228,13 @@ def test_a_budget_buys_no_more_passes_than_a_text_is_good_for(demo: list[Arm]) -
 
 def test_what_task_files_hold() -> None:
     aligned = Preview({"first": ["abcd", "abcdefgh"], "second": ["ab", "ab"]}, None, 2)
-    assert Sample.of(aligned) == Sample(2, 1.0, 8.0, 2.0)
+    assert Sample.from_preview(aligned) == Sample(2, 1.0, 8.0, 2.0)
     questions = Preview({"question": ["who?", "why?"], "passage": ["x" * 96]}, None, 2)
-    assert Sample.of(questions) == Sample(2, 1.0, 100.0, 2.0)
+    assert Sample.from_preview(questions) == Sample(2, 1.0, 100.0, 2.0)
     choices = Preview({"context": ["a b c"], "ending": ["d", "e", "f", "g"]}, None, 1)
-    assert Sample.of(choices) == Sample(1, 4.0, 6.0, 4.0), "each ending is an input of its own"
+    assert Sample.from_preview(choices) == Sample(1, 4.0, 6.0, 4.0), (
+        "each ending is an input of its own"
+    )
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
@@ -373,12 +375,12 @@ def test_the_worker_compiles_what_a_run_compiles(
 ) -> None:
     compiled: list[bool] = []
     monkeypatch.setattr(
-        timing, "compile_encoder", lambda encoder, *, dynamic: compiled.append(dynamic)
+        PretrainingModel, "compile_parts", lambda model, *, whole: compiled.append(whole)
     )
     request = next(demo[0].requests())
     asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
     assert asked["hardware"]["compile"] == asked["hardware"]["cuda_graphs"] == "auto"
-    for choice, expected in (("auto", []), ("true", [False])):
+    for choice, expected in (("auto", []), ("true", [False]), ("whole", [False, True])):
         monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
         pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))
         assert compiled == expected, "on the CPU `auto` compiles nothing"

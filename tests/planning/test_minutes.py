@@ -15,7 +15,7 @@ from clozelab.planning import starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
 from clozelab.planning.jobs import Shape, Speed, rounded_length
 from clozelab.planning.measures import Reading
-from clozelab.planning.plan import keep_plan
+from clozelab.planning.plan import save_plan
 from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, text_bytes
@@ -135,9 +135,9 @@ def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) 
     assert together.startswith(
         f"together about {duration(whole)}, with preparing 5 s, pre-flight 9 s and report 5 s"
     )
-    keep_plan(tmp_path, parts)
+    save_plan(tmp_path, parts)
     assert len(json.loads((tmp_path / "plan.json").read_text())["parts"]) == 6
-    keep_plan(tmp_path, None)
+    save_plan(tmp_path, None)
     assert not (tmp_path / "plan.json").exists(), "an old plan would be taken for this one"
 
 
@@ -174,7 +174,7 @@ def test_pools_know_whether_jobs_are_forked(tmp_path: Path) -> None:
         (["trainer.accelerator=gpu"], False),
     ):
         step = next(step for step in make_steps(FOLDER, [*words, *more]) if step.verb == "pretrain")
-        assert Pool.of(step).forks is forks
+        assert Pool.from_step(step).forks is forks
 
 
 @pytest.mark.parametrize(("limit", "threads"), [("", 4), ("16", 4), ("3", 3), ("no number", 4)])
@@ -186,7 +186,7 @@ def test_a_plan_has_the_threads_of_the_runs(
     monkeypatch.setenv("OMP_NUM_THREADS", limit)
     words = ["scale=dials", f"data_dir={tmp_path}", "hydra.launcher.jobs_at_once=2"]
     step = next(step for step in make_steps(FOLDER, words) if step.verb == "pretrain")
-    pool = Pool.of(step)
+    pool = Pool.from_step(step)
     assert (pool.at_once, pool.threads) == (2, threads)
     launcher = ProcessLauncher(2, 1.0, fork=False)
     launcher.master = step.sweep.master

@@ -51,7 +51,7 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Request]]:
         reply.speeds = speeds  # type: ignore[attr-defined]
         return [Request({"a": name}, name, step_tokens=600.0, step_flops=1e12) for name in speeds]
 
-    monkeypatch.setattr(timing, "answer", reply)
+    monkeypatch.setattr(timing, "time_shape", reply)
     monkeypatch.setattr(timing, "start_workers", lambda at_once, _: ThreadPoolExecutor(at_once))
     return set_replies
 
@@ -104,7 +104,7 @@ def test_what_is_kept_can_be_measured_again(
     kept = next((tmp_path / "speeds").glob("*.json"))
     kept.write_text(kept.read_text().replace("1000.0", "5.0"))
     assert ask(asked, tmp_path) == [Speed(5.0)]
-    assert ask(asked, tmp_path, anew=True) == [GOOD]
+    assert ask(asked, tmp_path, measures_again=True) == [GOOD]
     assert ask(asked, tmp_path) == [GOOD]
 
 
@@ -115,7 +115,7 @@ def test_the_mean_of_processes_side_by_side() -> None:
 def test_what_takes_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
     asked = Request({"kind": "pretrain", "hardware": HARDWARE}, "", 600.0, 2e11)
-    assert timing.answer(asked) == Speed(pytest.approx(12.0), is_estimated=True)
+    assert timing.time_shape(asked) == Speed(pytest.approx(12.0), is_estimated=True)
 
 
 def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
@@ -129,7 +129,7 @@ def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
             time.sleep(1.0)
         return reply(request)
 
-    monkeypatch.setattr(timing, "answer", slow_reply)
+    monkeypatch.setattr(timing, "time_shape", slow_reply)
     monkeypatch.setattr(timing, "MAX_ANSWER_SECONDS", 0.3)
     assert ask(asked, tmp_path) == [GOOD, Speed(0.0, problem="not timed within 0 s"), GOOD]
 
@@ -161,7 +161,7 @@ def test_a_gpus_pretraining_is_timed_as_written_unless_asked_anew(
     as_written = Speed(pytest.approx(500.0), is_uncompiled=True)
     assert ask(asked, tmp_path, at_once=1) == [as_written]
     assert ask(asked, tmp_path, measure=False, at_once=1) == [as_written], "kept, with its mark"
-    assert ask(asked, tmp_path, anew=True, at_once=1) == [Speed(pytest.approx(1000.0))]
+    assert ask(asked, tmp_path, measures_again=True, at_once=1) == [Speed(pytest.approx(1000.0))]
     assert ask(asked, tmp_path, at_once=1) == [Speed(pytest.approx(1000.0))]
     assert compiled == [False, True]
     # What a run does not compile is no different.
@@ -180,7 +180,7 @@ def test_a_shape_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(timing, "_timed", fail)
     asked = Request({"kind": "pretrain", "hardware": HARDWARE}, "", 600.0, 1.0)
-    assert timing.answer(asked) == Speed(0.0, problem="RuntimeError: no room")
+    assert timing.time_shape(asked) == Speed(0.0, problem="RuntimeError: no room")
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
@@ -204,13 +204,13 @@ def measure_with_killers(folder: str) -> None:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])
     multiprocessing.get_context = lambda _: server  # type: ignore[assignment]
-    timing.answer = kill_or_reply
+    timing.time_shape = kill_or_reply
     asked = [Request({"a": name}, name, 1.0, 1.0) for name in ("fine", "dies", "too")]
     speeds = measured_speeds(asked, Path(folder), at_once=2, threads=1, measure=True)
     assert speeds == [GOOD, Speed(0.0, problem="its process was killed"), GOOD], speeds
 
 
-def kill_or_reply(request: Request) -> Speed:
+def kill_or_reply(request: Request, _: bool) -> Speed:
     if request.title == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     return GOOD

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from clozelab.planning import timing
-from clozelab.planning.jobs import Request, Speed, made_up_corpus
+from clozelab.planning.jobs import Request, Speed, synthetic_corpus
 from clozelab.planning.sweeps import Corpora
 
 OF_THIS_MACHINE = {
@@ -27,7 +27,7 @@ class Worker:
         self.speed = Speed(50_000.0, is_busy=is_busy)
         monkeypatch.setattr(timing, "_measure", self)
         monkeypatch.setattr(
-            Corpora, "_sample_world", lambda self, settings, world: made_up_corpus(2048)
+            Corpora, "_sample_world", lambda self, settings, world: synthetic_corpus(2048)
         )
 
     def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas
 import pytest
 
-from clozelab.readers.delimited import Quotes, judge_quotes
+from clozelab.readers.delimited import Quotes, detect_quoting
 from clozelab.readers.lines import text_lines
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import FORMATS, open_table, table_format
@@ -112,7 +112,7 @@ QUOTES = [
 def test_quotation_marks_of_a_tsv(tmp_path: Path, content: str | bytes, quotes: Quotes) -> None:
     path = tmp_path / "x.tsv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    assert judge_quotes(text_lines(path)) == quotes
+    assert detect_quoting(text_lines(path)) == quotes
 
 
 @pytest.mark.parametrize("quoting", [0, 1, 2])
@@ -121,7 +121,7 @@ def test_what_pandas_writes_is_known_as_a_csv_writers(tmp_path: Path, quoting: i
     frame = pandas.DataFrame({"text": texts, "n": range(4)})
     options: dict[str, Any] = {"sep": "\t", "index": False, "quoting": quoting}
     frame.to_csv(tmp_path / "x.tsv", **options)
-    assert judge_quotes(text_lines(tmp_path / "x.tsv")).are_certain
+    assert detect_quoting(text_lines(tmp_path / "x.tsv")).are_certain
     read = open_table(tmp_path / "x.tsv", "csv").whole_rows()
     assert [row["text"] for row in read] == texts
 

@@ -20,8 +20,8 @@ from clozelab.report.plots import (
     _draw_losses,
     draw_sizes,
     draw_table,
-    look,
     plt,
+    use_style,
     within_percent,
 )
 from clozelab.report.render import write_report
@@ -49,9 +49,9 @@ def resize(root: Path, arm: str, parameters: int) -> None:
 def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
     root = make_runs(MEANS, pretrain_seeds=(1, 2))
     table = build_table(load_experiment(find_experiment(TABLE_5)), find(root))
-    with look("light"):
+    with use_style("light"):
         first, second = draw_table(table), draw_table(table)
-    with look("dark"):
+    with use_style("dark"):
         dark = draw_table(table)
     assert first is not None and first == second
     assert first.png.startswith(b"\x89PNG") and ElementTree.fromstring(first.svg).tag.endswith(
@@ -97,7 +97,7 @@ def test_the_line_is_that_of_the_best_trivial_rule(
     )
     assert column.trivial == expected
     table = SimpleNamespace(cells={}, experiment=SimpleNamespace(rows=()))
-    with look("light"):
+    with use_style("light"):
         axes = (figure := plt.figure()).add_subplot()
         _draw_column(axes, table, column)  # type: ignore[arg-type]
         assert [line.get_xdata()[0] for line in axes.lines] == [

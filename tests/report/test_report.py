@@ -18,9 +18,9 @@ import pytest
 from rich.console import Console
 from tests.screens import Screens, refuses, shows
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.analysis.verdict_codes import Verdict
-from clozelab.report import verdict_looks
+from clozelab.report import verdict_styles
 from clozelab.report.page import CellView
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
@@ -116,7 +116,7 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0})
     before = texts(written(root))["report.html"]
-    monkeypatch.setitem(verdict_looks.LABELS, Verdict.HOLDS, "stands")
+    monkeypatch.setitem(verdict_styles.LABELS, Verdict.HOLDS, "stands")
     report = written(root)
     after = texts(report)["report.html"]
 
@@ -365,8 +365,10 @@ def test_surface_baselines_are_a_row_and_no_claim(
     }
     spans = {"longest overlap": {"f1": 68.8}}
     for seed in (1, 2):
-        one_answer = {"majority_baseline": 0.684}
-        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known, **one_answer)
+        constant_answer_scores = {"majority_baseline": 0.684}
+        writers.finetune(
+            root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known, **constant_answer_scores
+        )
         writers.finetune(root, "ltr", "squad_v1", (seed, 1), 60.0, baselines=spans)
     report = written(root)
     group = report.page.table.groups[0]
@@ -529,7 +531,7 @@ def test_only_pretraining_so_far(make_runs: Callable[..., Path]) -> None:
 
 
 def test_wording() -> None:
-    assert [rough(value) for value in (7, 1_527_680, 999_950, 3.2e9)] == [
+    assert [format_count(value) for value in (7, 1_527_680, 999_950, 3.2e9)] == [
         "7",
         "1.53 M",
         "1 M",

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from tests.results.words import read_claim
 
-from clozelab.analysis.comparability import Reason
-from clozelab.analysis.contrasts import Context, Contrast, ContrastTerm, Obstacles
+from clozelab.analysis.comparability import Exclusion
+from clozelab.analysis.contrasts import Context, Contrast, ContrastTerm, Exclusions
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.history import Breach, BreachKind
-from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.hypotheses import ResolvedClaim
 from clozelab.analysis.schema import IN_PERCENT, Column, SequentialDesign
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Forecast, Judgement
-from clozelab.report import verdict_looks, wording
+from clozelab.report import verdict_styles, wording
 
-NO_RUN = Reason("no run", "no complete run of LTR")
+NO_RUN = Exclusion("no run", "no complete run of LTR")
 
 
 # -- verdicts --------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def judgement(*contrasts: Contrast, **changes: Any) -> Judgement:
     """A claim on one data set that stays open."""
     claim = read_claim({"text": "t", "compare": ["ltr", "mlm", "MRPC"], "direction": "lower"})
     judged = Judgement(
-        placed=ClaimOnDataset(claim, DATASET, "MRPC", contrasts),
+        resolved=ResolvedClaim(claim, DATASET, "MRPC", contrasts),
         verdict=Verdict.INCONCLUSIVE,
         verdicts=(Verdict.INCONCLUSIVE,) * len(contrasts),
         weakest=None,
@@ -87,8 +87,8 @@ def test_a_verdict_of_the_log_is_shown_by_its_label(stored: str, label: str) -> 
 
 
 def test_every_verdict_has_a_label_and_colours_and_labels_differ() -> None:
-    assert set(verdict_looks.LABELS) == set(verdict_looks.COLOURS) == set(Verdict)
-    assert len(set(verdict_looks.LABELS.values())) == len(Verdict)
+    assert set(verdict_styles.LABELS) == set(verdict_styles.COLOURS) == set(Verdict)
+    assert len(set(verdict_styles.LABELS.values())) == len(Verdict)
 
 
 CAUTIONS = [
@@ -101,7 +101,7 @@ CAUTIONS = [
         "seeds after the last look (2) decide nothing",
     ),
     (
-        replace(CONTRAST, obstacles=Obstacles(duplicates="LTR: one encoder")),
+        replace(CONTRAST, exclusions=Exclusions(duplicates="LTR: one encoder")),
         "LTR: one encoder: copies decide nothing",
     ),
     (
@@ -120,7 +120,7 @@ CAUTIONS = [
         "texts cut; with torch",
     ),
     (
-        replace(CONTRAST, context=Context(below_floor="LTR has 12.9")),
+        replace(CONTRAST, context=Context(below_baseline="LTR has 12.9")),
         ("below its floor: LTR has 12.9; such a row decides nothing about what pre-training gives"),
     ),
 ]
@@ -204,7 +204,7 @@ def test_why_a_plain_interval_is_not_the_verdict(
             {"text": "t", "rows": ["ltr", "mlm"], "column": "MRPC", "direction": "within"}
             | {"points": margin, "primary": primary}
         )
-    judged = replace(judged, placed=replace(judged.placed, claim=claim))
+    judged = replace(judged, resolved=replace(judged.resolved, claim=claim))
     assert wording.judgement_note(judged) == sentence
 
 
@@ -213,7 +213,7 @@ def test_several_differences_are_counted() -> None:
         CONTRAST,
         label="LTR − No NSP",
         difference=None,
-        obstacles=Obstacles(missing=NO_RUN),
+        exclusions=Exclusions(missing=NO_RUN),
     )
     judged = judgement(CONTRAST, lacking, verdicts=(Verdict.HOLDS, Verdict.INCONCLUSIVE))
     assert wording.judgement_note(judged) == (
@@ -228,16 +228,18 @@ def test_several_differences_are_counted() -> None:
 
 def test_a_claim_about_all_columns_names_each() -> None:
     claim = read_claim({"text": "t", "compare": ["ltr", "mlm", "all"], "direction": "lower"})
-    lacking = Obstacles(missing=NO_RUN)
-    barred = Obstacles(incomparability=Reason("other code", "other code"))
+    lacking = Exclusions(missing=NO_RUN)
+    barred = Exclusions(incomparability=Exclusion("other code", "other code"))
     contrasts = (
         replace(CONTRAST, label="MRPC"),
-        replace(CONTRAST, label="QNLI", obstacles=lacking, difference=None),
-        replace(CONTRAST, label="SST-2", obstacles=barred),
+        replace(CONTRAST, label="QNLI", exclusions=lacking, difference=None),
+        replace(CONTRAST, label="SST-2", exclusions=barred),
     )
     judged = judgement(verdicts=(Verdict.HOLDS, Verdict.NOT_COMPARABLE, Verdict.NOT_COMPARABLE))
-    placed = ClaimOnDataset(claim, None, "1 of 4 columns", contrasts, silent_columns=("SQuAD F1",))
-    assert wording.judgement_note(replace(judged, placed=placed)) == (
+    resolved = ResolvedClaim(
+        claim, None, "1 of 4 columns", contrasts, columns_without_data=("SQuAD F1",)
+    )
+    assert wording.judgement_note(replace(judged, resolved=resolved)) == (
         "MRPC: holds; no runs for QNLI, SQuAD F1; not comparable on SST-2 (other code)"
     )
 

@@ -18,7 +18,7 @@ from tests.results.words import (
 )
 from tests.screens import shows
 
-from clozelab.analysis.comparability import Reason
+from clozelab.analysis.comparability import Exclusion
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.launch import sweep
@@ -101,7 +101,7 @@ def protocol_differences(experiment: Experiment, root: Path, stage: str = "fine-
     return differences_in(reason, stage)
 
 
-def differences_in(reason: Reason, stage: str) -> str:
+def differences_in(reason: Exclusion, stage: str) -> str:
     before = f"another protocol: {stage} with "
     after = ", which differ_in in paper.yaml does not allow for"
     assert reason.text.startswith(before) and reason.text.endswith(after)
@@ -113,7 +113,7 @@ def unequal(experiment: Experiment, root: Path) -> list[str]:
 
 
 def provenance_of(judgement: Judgement) -> str:
-    return judgement.placed.contrasts[0].context.provenance
+    return judgement.resolved.contrasts[0].context.provenance
 
 
 def allowing(experiment: Experiment, **values: Any) -> Experiment:
@@ -378,7 +378,7 @@ def test_what_is_not_known_is_not_matched(
     found = mrpc(allowing(experiment, matched_by=matched), root)
     assert found.verdict == Verdict.NOT_COMPARABLE
     name = "training time (seconds x devices)" if amount == "training_seconds" else amount
-    assert incomparability_of(found) == Reason(
+    assert incomparability_of(found) == Exclusion(
         "unknown amount",
         f"{name} of pre-training not known for ltr, so nobody can say the arms match",
     )
@@ -388,7 +388,7 @@ def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: P
     shutil.rmtree(root / "pretrain" / "ltr")
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    reason = Reason("no pre-training", "no complete pre-training run of ltr")
+    reason = Exclusion("no pre-training", "no complete pre-training run of ltr")
     assert incomparability_of(found) == reason
     assert mrpc(allowing(experiment, matched_by="none"), root).verdict == Verdict.HOLDS
 
@@ -447,7 +447,7 @@ def test_an_arm_of_other_steps(
         assert reason == NOTHING
     else:
         assert found.verdict == Verdict.NOT_COMPARABLE
-        assert reason == Reason(
+        assert reason == Exclusion(
             "unmatched amount",
             f"arms not matched: {unmatched} of pre-training, and matched_by in paper.yaml does not"
             " say that this is meant",
@@ -544,7 +544,7 @@ def test_lines_that_changed_between_runs_bar_the_row(
 ) -> None:
     change(root, pattern, **{f"{kind}_delta__new": 1})
     text = f"the runs of ltr were made from 2 versions of its {kind}"
-    assert incomparability_of(mrpc(experiment, root)) == Reason("several versions", text)
+    assert incomparability_of(mrpc(experiment, root)) == Exclusion("several versions", text)
 
 
 def test_two_rows_of_one_arm_from_different_encoders(
@@ -564,7 +564,7 @@ def test_two_rows_of_one_arm_from_different_encoders(
         table = build_table(experiment, find(root))
         reason = why_barred(table, "ltr", "ltr_bilstm", ("squad_v1",))
         text = "the rows stand for one encoder, and began from different ones (pre-training seed 1)"
-        is_shared = reason == Reason("shared encoder", text)
+        is_shared = reason == Exclusion("shared encoder", text)
         assert is_shared == (encoder == "another")
 
 
@@ -629,9 +629,9 @@ def made(root: Path, pattern: str, **environment: str) -> None:
     )
 
 
-def other_code(stage: str, module: str) -> Reason:
+def other_code(stage: str, module: str) -> Exclusion:
     text = f"other code: {stage} with two versions of {module}, and differ_in does not say code"
-    return Reason("other code", text)
+    return Exclusion("other code", text)
 
 
 def test_arms_of_two_versions_of_the_code_are_not_compared(

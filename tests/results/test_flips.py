@@ -324,7 +324,7 @@ def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) ->
         )
     found = verdicts(experiment, root)["average"]
     assert found.verdict == Verdict.INCONCLUSIVE
-    copies = found.placed.contrasts[0].obstacles.duplicates
+    copies = found.resolved.contrasts[0].exclusions.duplicates
     for copy in copies.split("; "):
         assert copy.endswith("pre-training seeds 1, 2, 3 and 4 are one and the same encoder")
 

@@ -40,7 +40,7 @@ def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
 
 def contrast_of(judgement: Judgement) -> Contrast:
     """The only contrast of a claim on one data set."""
-    (only,) = judgement.placed.contrasts
+    (only,) = judgement.resolved.contrasts
     return only
 
 
@@ -101,7 +101,7 @@ def test_claim_about_all_columns(
     root = make_runs(means)
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
     assert one.verdict == Verdict.INCONCLUSIVE  # SST-2 has no runs
-    assert one.placed.silent_columns == ("SST-2",)
+    assert one.resolved.columns_without_data == ("SST-2",)
     assert one.judged_on == "4 of 5 columns"
     short = experiment.model_copy(
         update={
@@ -125,7 +125,7 @@ def test_one_confident_opposite_is_enough_to_fail(
     assert one.verdict == Verdict.CONTRADICTED
     verdicts = {
         contrast.label: verdict
-        for contrast, verdict in zip(one.placed.contrasts, one.verdicts, strict=True)
+        for contrast, verdict in zip(one.resolved.contrasts, one.verdicts, strict=True)
     }
     assert verdicts["SQuAD F1"] == Verdict.CONTRADICTED
     assert list(verdicts.values()).count(Verdict.CONTRADICTED) == 1
@@ -229,14 +229,14 @@ def test_a_row_below_its_floor_decides_nothing(
     assert one.verdict == Verdict.BELOW_FLOOR and one.difference is not None and not forecast(one)
     assert one.difference.mean == pytest.approx(36.3, abs=0.3)
     assert one.corrected_p is not None and one.corrected_p < 0.05, "only the floor withholds it"
-    below = contrast_of(one).context.below_floor
+    below = contrast_of(one).context.below_baseline
     assert below.startswith("No NSP has 12.9 on SQuAD F1, where the same head on random weights")
     assert BELOW in problems(table)["Below the floor"]
     # On real runs it failed before, as it does where the row has cleared its floor.
     root = make_runs(means | {("mlm", "squad_v1"): 25.9}, finetune_seeds=(2,), below="other")
     (one,) = judged(experiment, root)["ltr_hurts_squad"]
     assert one.verdict == Verdict.CONTRADICTED
-    assert contrast_of(one).context.below_floor == ""
+    assert contrast_of(one).context.below_baseline == ""
 
 
 def test_what_pretraining_gives_is_judged_against_the_floor(
@@ -253,7 +253,7 @@ def test_what_pretraining_gives_is_judged_against_the_floor(
         build_table(against, find(make_runs({("mlm", "mrpc"): 60.0, ("random", "mrpc"): 70.0})))
     )
     assert one.verdict == Verdict.CONTRADICTED
-    assert contrast_of(one).context.below_floor == ""
+    assert contrast_of(one).context.below_baseline == ""
 
 
 def test_without_a_floor_one_answer_is_the_floor(
@@ -267,7 +267,7 @@ def test_without_a_floor_one_answer_is_the_floor(
             )
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.BELOW_FLOOR
-    assert contrast_of(one).context.below_floor == (
+    assert contrast_of(one).context.below_baseline == (
         "LTR & No NSP has 65.0 on MRPC, where one fixed answer has 68.4"
     )
 
@@ -285,7 +285,7 @@ def test_a_mean_that_equals_its_floor_is_not_below_it(
     estimate = table.cells["mlm", column.key].estimate
     assert estimate is not None and column.majority is not None
     assert estimate.mean < column.majority, "else this test says nothing"
-    assert table.below_floor("mlm", column) == ""
+    assert table.below_baseline("mlm", column) == ""
 
 
 def test_methods_that_beat_rows_are_named_and_withhold_nothing(
@@ -393,7 +393,7 @@ def test_a_difference_with_and_without_collapsed_runs(
 
 
 @pytest.mark.parametrize(
-    ("healthy", "verdict", "rests_on_collapsed"),
+    ("healthy", "verdict", "depends_on_collapsed_runs"),
     [(72.0, Verdict.INCONCLUSIVE, True), (60.0, Verdict.HOLDS, False)],
 )
 def test_no_verdict_rests_on_collapsed_runs(
@@ -402,7 +402,7 @@ def test_no_verdict_rests_on_collapsed_runs(
     writers: Any,
     healthy: float,
     verdict: str,
-    rests_on_collapsed: bool,
+    depends_on_collapsed_runs: bool,
 ) -> None:
     """One fine-tuning seed of every encoder of one row collapses: alone it would make a sure
     difference.
@@ -424,8 +424,8 @@ def test_no_verdict_rests_on_collapsed_runs(
     )
     assert one.verdict == verdict
     assert one.weakest is not None and one.weakest.is_tested
-    assert one.weakest.rests_on_collapsed is rests_on_collapsed
-    assert (one.p_value == 1.0) is rests_on_collapsed
+    assert one.weakest.depends_on_collapsed_runs is depends_on_collapsed_runs
+    assert (one.p_value == 1.0) is depends_on_collapsed_runs
 
 
 def test_collapsed_runs_lend_no_spread(
@@ -441,7 +441,7 @@ def test_collapsed_runs_lend_no_spread(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and not one.difference.has_no_spread
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
-    assert one.weakest is not None and one.weakest.rests_on_collapsed
+    assert one.weakest is not None and one.weakest.depends_on_collapsed_runs
 
 
 def test_seeds_with_one_encoder_are_copies(
@@ -459,7 +459,7 @@ def test_seeds_with_one_encoder_are_copies(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
     copies = "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder"
-    assert contrast_of(one).obstacles.duplicates == copies
+    assert contrast_of(one).exclusions.duplicates == copies
 
 
 def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
@@ -491,9 +491,9 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
 
     copies = judge_given()
     assert copies.verdict == Verdict.INCONCLUSIVE
-    assert "one and the same encoder" in contrast_of(copies).obstacles.duplicates
+    assert "one and the same encoder" in contrast_of(copies).exclusions.duplicates
     fixed = judge_given(fixed_encoder=True)
-    assert fixed.verdict == Verdict.HOLDS and not contrast_of(fixed).obstacles.duplicates
+    assert fixed.verdict == Verdict.HOLDS and not contrast_of(fixed).exclusions.duplicates
     note = "Given is one encoder: its seeds are of fine-tuning alone"
     assert contrast_of(fixed).context.encoders == (note,)
     # One of its seeds fine-tuned another encoder.
@@ -502,7 +502,7 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
     other.write_text(json.dumps(state | {"inputs": {"encoder": "another"}}))
     mixed = judge_given(fixed_encoder=True)
     assert mixed.verdict == Verdict.NOT_COMPARABLE
-    reason = contrast_of(mixed).obstacles.incomparability
+    reason = contrast_of(mixed).exclusions.incomparability
     assert reason is not None
     assert reason.text == "Given says fixed_encoder, and its runs began with 2 encoders"
     other.write_text(json.dumps(state))

@@ -100,8 +100,8 @@ def test_evaluations_of_unknown_rows_are_left_out_and_named(
 
 def test_a_loss_is_below_its_floor_where_it_is_larger(table: ResultTable) -> None:
     column = next(one for one in table.columns if one.heading == "Bits")
-    assert table.below_floor("mlm", column) == ""
-    below = table.below_floor("ltr", column)
+    assert table.below_baseline("mlm", column) == ""
+    below = table.below_baseline("ltr", column)
     assert below.endswith("has 2.5 on Bits, where the same head on random weights has 2.2")
 
 

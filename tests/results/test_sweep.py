@@ -349,7 +349,7 @@ def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any)
     scores = {"further": FURTHER, "public": PUBLIC}
     write_tunings(tmp_path, writers, scores, {"further": "", "public": ""}, **seeds)
     table = infer_table(find(tmp_path))
-    assert table.usual_basis == FINETUNING_SEEDS
+    assert table.most_common_basis == FINETUNING_SEEDS
     (difference,) = differences(table)
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
     assert seed_counts(table) == "4 fine-tuning seeds (1/1, 2/1, 3/1, 4/1)"
@@ -495,5 +495,5 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
     assert (column.majority, column.baseline, column.positive_label) == (None, None, None)
     assert "Below the floor" not in problems(table)
     assert [(one.row, one.ours) for one in differences(table)] == [("older", signed(10.0))]
-    reason = contrast_rows(table, "other", "first", column).obstacles.incomparability
+    reason = contrast_rows(table, "other", "first", column).exclusions.incomparability
     assert reason and reason.text == "another class: F1 of fraud against ok"

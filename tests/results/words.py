@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from clozelab.analysis.comparability import Reason, find_incomparability, provenance
+from clozelab.analysis.comparability import Exclusion, find_incomparability, provenance
 from clozelab.analysis.schema import BaseClaim, Claim
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.verdicts import Judgement
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-NOTHING = Reason("", "")
+NOTHING = Exclusion("", "")
 CLAIMS: TypeAdapter[BaseClaim] = TypeAdapter(Claim)
 
 
@@ -67,19 +67,19 @@ def forecast(judgement: Judgement, table: ResultTable | None = None) -> str:
     return claims.needs_of(judgement, table)
 
 
-def incomparability_of(judgement: Judgement) -> Reason:
+def incomparability_of(judgement: Judgement) -> Exclusion:
     """Why the claim's first contrast is barred; NOTHING where it is not."""
-    return judgement.placed.contrasts[0].obstacles.incomparability or NOTHING
+    return judgement.resolved.contrasts[0].exclusions.incomparability or NOTHING
 
 
 def missing_in(judgement: Judgement) -> str:
     """What the claim, or else its first contrast that lacks something, has no scores of."""
-    lacks = [judgement.placed.missing]
-    lacks += [contrast.obstacles.missing for contrast in judgement.placed.contrasts]
+    lacks = [judgement.resolved.missing]
+    lacks += [contrast.exclusions.missing for contrast in judgement.resolved.contrasts]
     return next((reason.text for reason in lacks if reason), "")
 
 
-def why_barred(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Reason:
+def why_barred(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Exclusion:
     """Why two rows are not comparable; NOTHING where they are."""
     pair = table.evidence(first, second, tuple(tasks))
     return (find_incomparability(pair) if pair else None) or NOTHING

@@ -20,7 +20,7 @@ from clozelab.launch.processes import Job, JobState
 from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.outcome import ending, has_learnt_nothing, results, score_in_context
+from clozelab.runs.outcome import ending, ignores_context, results, score_in_context
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.stages.compare import main as compare
@@ -114,17 +114,17 @@ def test_what_a_run_is_called_is_no_verdict_on_it(root: Path) -> None:
         named.facts = {"title": title}
         assert ending(named) == [f"{title}: {DASH}"]
     # a record of before, with fewer facts, is read and judges nothing
-    learnt, nothing = sorted(runs.pretrain, key=has_learnt_nothing)
-    assert has_learnt_nothing(nothing) and not has_learnt_nothing(learnt)
+    learnt, nothing = sorted(runs.pretrain, key=ignores_context)
+    assert ignores_context(nothing) and not ignores_context(learnt)
     del nothing.facts["unigram_loss"]
-    assert not has_learnt_nothing(nothing)
+    assert not ignores_context(nothing)
 
 
 def test_a_new_head_on_given_weights_is_not_their_encoder(root: Path, writers: Any) -> None:
     facts = {"unigram_loss": 6.32, "validation/loss": 6.35, "fresh_heads": ["lm"]}
     writers.pretrain(root, "further", 1, known=facts)
     (run,) = [run for run in find(root).pretrain if run.name == "further"]
-    assert not has_learnt_nothing(run)
+    assert not ignores_context(run)
     words = "the given encoder had no trained lm head, the new one needs more steps"
     assert score_in_context(run) == f"6.35 nats, word frequencies give 6.32; {words}"
     assert any(line.startswith("next: clozelab finetune") for line in ending(run))
@@ -133,7 +133,7 @@ def test_a_new_head_on_given_weights_is_not_their_encoder(root: Path, writers: A
     run.facts |= {"validation/loss": 4.0}
     assert words not in score_in_context(run)
     run.facts |= {"validation/loss": 6.35, "fresh_heads": []}
-    assert has_learnt_nothing(run)
+    assert ignores_context(run)
 
 
 def test_seeds_that_learnt_nothing_are_said_once(root: Path, writers: Any) -> None:

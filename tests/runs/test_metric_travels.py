@@ -198,7 +198,7 @@ def test_scores_in_two_units_are_not_subtracted(trained: Path, tmp_path: Path) -
     terms = (ContrastTerm(1.0, "close", column), ContrastTerm(-1.0, "far", other))
     cells = dict(table.cells) | {("far", "other"): table.cells["far", column.key]}
     contrast = make_contrast(replace(table, cells=cells), terms)
-    reason = contrast.obstacles.incomparability
+    reason = contrast.exclusions.incomparability
     assert reason is not None
     assert reason.text == "another unit: points and percent cannot be subtracted"
 

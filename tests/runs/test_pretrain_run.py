@@ -188,7 +188,7 @@ def test_the_line_without_context_is_on_the_held_out_labels(
     cfg = composed("pretrain", overrides(workplace, whole_run)).config
     corpus = prepared_corpus(cfg)
     objective, _ = build_objectives(cfg)
-    instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
+    instances = objective.bind(corpus.validation, SpecialIds.from_tokenizer(corpus.tokenizer), 16)
     order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]
     batches = [
         objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order

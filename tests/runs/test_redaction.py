@@ -18,7 +18,7 @@ from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_config
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import flatten
-from clozelab.text.redaction import HIDDEN, redacted, redacted_words
+from clozelab.text.redaction import HIDDEN, redact_argv, redacted
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 
@@ -80,7 +80,7 @@ def test_command_line() -> None:
         "+logger.api_key=abc",
         f"note={WANDB_KEY}",
     ]
-    assert redacted_words(words) == [*words[:4], f"+logger.api_key={HIDDEN}", f"note={HIDDEN}"]
+    assert redact_argv(words) == [*words[:4], f"+logger.api_key={HIDDEN}", f"note={HIDDEN}"]
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])

@@ -21,7 +21,7 @@ from clozelab.runs.reuse import (
     kept_steps,
     missing_encoders,
     require_kept_encoders,
-    shared_run_is_there,
+    shared_run_exists,
 )
 from clozelab.runs.store import Run, share_equal_run
 
@@ -264,14 +264,14 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(
     other = configuration(tmp_path, "second")
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    assert shared_run_is_there(read_record(folder))  # type: ignore[arg-type]  # the control
+    assert shared_run_exists(read_record(folder))  # type: ignore[arg-type]  # the control
     if happened == "removed":
         shutil.rmtree(source)
     elif happened == "other weights":
         retrain(first, "other", started="2031-01-01T00:00:00+00:00")
     else:
         shutil.rmtree(source / "encoder")
-    assert not shared_run_is_there(read_record(folder))  # type: ignore[arg-type]
+    assert not shared_run_exists(read_record(folder))  # type: ignore[arg-type]
     assert job_status(other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
     with refuses(reason):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.hypotheses import ResolvedClaim
 from clozelab.analysis.schema import IN_PERCENT
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import estimate
@@ -102,7 +102,7 @@ def judgement(
     dataset = DataColumn("x", "x", "m", column, Origin.OTHER, scale=IN_PERCENT, tasks=tasks)
     seed_numbers = " ".join(map(str, range(1, seeds + 1)))
     return Judgement(
-        placed=ClaimOnDataset(experiment.claims[number], dataset, "x"),
+        resolved=ResolvedClaim(experiment.claims[number], dataset, "x"),
         verdict=verdict,
         verdicts=(verdict,),
         weakest=SimpleNamespace(difference=difference, p_value=p, label=""),
@@ -297,7 +297,7 @@ def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) 
         tasks=("blimp",),
     )
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
-    found = replace(found, placed=replace(found.placed, column=column))
+    found = replace(found, resolved=replace(found.resolved, column=column))
     assert next_seed.next_seed(found, experiment) == [
         *("pretrain.seed=4", "pretrain.arm=b,a"),
         *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),

@@ -57,10 +57,10 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
     assert response.status_code == 200
     assert response.json() == {"predictions": [predictor.classify("a b c").to_dict()]}
     records = [{"text": "a b", "pair": "c"}, {"text": "x", "pair": "y z"}]
-    several = client.post("/predict", json={"do": "classify", "records": records}).json()[
+    count_noun = client.post("/predict", json={"do": "classify", "records": records}).json()[
         "predictions"
     ]
-    assert several == [
+    assert count_noun == [
         answer.to_dict() for answer in predictor.classify([("a b", "c"), ("x", "y z")])
     ]
     vectors = client.post("/predict", json={"do": "embed", "pooling": "cls", "text": "q r"}).json()[

@@ -280,7 +280,7 @@ def write_run(run: Path, recipe: str, text: Path, tokenizer: Tokenizer) -> dict[
     }
     cfg: Any = composed("pretrain", [*clozelab._words(options)]).config
     (objective,) = build_objectives(cfg)
-    ids = SpecialIds.of(tokenizer)
+    ids = SpecialIds.from_tokenizer(tokenizer)
     models = build_models(Encoder(encoder_config(cfg, ids, objective)), [objective])
     torch.manual_seed(3)
     for model in models.values():

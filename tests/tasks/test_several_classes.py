@@ -168,7 +168,7 @@ def test_no_example_helps_to_choose_its_own_threshold() -> None:
     other = target().evaluate(logits, split_of(changed))
     assert other.records[7]["prediction"] == outcome.records[7]["prediction"]
     # all examples choose the one that the model keeps
-    kept = target().remembered_of_model(outcome.scores)["answers"]["threshold"]
+    kept = target().model_config_to_save(outcome.scores)["answers"]["threshold"]
     assert f1_score(labels, probabilities > kept, average="micro") == pytest.approx(
         f1_score(labels, probabilities > best(numbers), average="micro")
     )

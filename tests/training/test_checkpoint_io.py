@@ -21,7 +21,7 @@ from clozelab.training.checkpoints import (
     CheckpointNotSavedError,
     keep_best,
     load_file,
-    newest_whole,
+    newest_intact,
     save_file,
     size_of,
 )
@@ -123,14 +123,14 @@ def test_a_damaged_newest_one_is_named_and_passed_over(
     """And the next save does not keep it as the one before: then both might be lost."""
     save_steps(tmp_path, 2)
     assert (
-        newest_whole(tmp_path) == tmp_path / "last.ckpt"
+        newest_intact(tmp_path) == tmp_path / "last.ckpt"
         and not (tmp_path / "previous.ckpt").exists()
     )
     save_steps(tmp_path, 4)
     assert steps(tmp_path, "last", "previous") == [4, 2]
     DAMAGES[damage](tmp_path / "last.ckpt")
     with caplog.at_level(logging.WARNING):
-        assert newest_whole(tmp_path) == tmp_path / "previous.ckpt"
+        assert newest_intact(tmp_path) == tmp_path / "previous.ckpt"
     assert f"{tmp_path / 'last.ckpt'}" in caplog.text and "passed over" in caplog.text
     assert (tmp_path / "last.ckpt.damaged").exists() and not (tmp_path / "last.ckpt").exists()
     save_steps(tmp_path, 5)
@@ -144,15 +144,15 @@ def test_another_rank_takes_the_same_one_and_moves_nothing(
     flip(tmp_path / "last.ckpt")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert (
-        newest_whole(tmp_path) == tmp_path / "previous.ckpt" and (tmp_path / "last.ckpt").exists()
+        newest_intact(tmp_path) == tmp_path / "previous.ckpt" and (tmp_path / "last.ckpt").exists()
     )
     monkeypatch.delenv("LOCAL_RANK")
     assert (
-        newest_whole(tmp_path) == tmp_path / "previous.ckpt"
+        newest_intact(tmp_path) == tmp_path / "previous.ckpt"
         and not (tmp_path / "last.ckpt").exists()
     )
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert newest_whole(tmp_path) == tmp_path / "previous.ckpt"
+    assert newest_intact(tmp_path) == tmp_path / "previous.ckpt"
 
 
 def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path: Path) -> None:
@@ -162,12 +162,12 @@ def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path
     assert steps(tmp_path, "last", "previous", "best") == [6, 4, 2]
     flip(tmp_path / "last.ckpt")
     flip(tmp_path / "previous.ckpt")
-    assert newest_whole(tmp_path) == tmp_path / "best.ckpt"
+    assert newest_intact(tmp_path) == tmp_path / "best.ckpt"
     flip(tmp_path / "best.ckpt")
     reason = r"best\.ckpt.*no whole one is left.*begin anew"
     with pytest.raises(CheckpointCorruptError, match=reason):
-        newest_whole(tmp_path)
-    assert newest_whole(tmp_path / "nothing here") is None
+        newest_intact(tmp_path)
+    assert newest_intact(tmp_path / "nothing here") is None
 
 
 def test_a_disk_without_links_keeps_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

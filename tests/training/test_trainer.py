@@ -169,14 +169,16 @@ def test_compiling_is_for_gpus_unless_asked_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
     found = {
         word: choose_hardware(**CPU, compile=word).compiles_pretraining
-        for word in ("auto", "true", "false")
+        for word in ("auto", "true", "false", "whole")
     }
-    assert found == {"auto": False, "true": True, "false": False}
+    assert found == {"auto": False, "true": True, "false": False, "whole": True}
     gpu = {
         word: Hardware("gpu", 1, 1, "auto", "bf16-mixed", word).compiles_pretraining
         for word in found
     }
-    assert gpu == {"auto": True, "true": True, "false": False}
+    assert gpu == {"auto": True, "true": True, "false": False, "whole": True}
+    with pytest.raises(ValueError, match="whole is for one device"):
+        choose_hardware(**CPU | {"devices": 2, "strategy": "ddp"}, compile="whole")
 
 
 @pytest.mark.parametrize(

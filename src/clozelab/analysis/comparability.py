@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import rough, some
+from clozelab.analysis.phrases import format_count, truncate_list
 from clozelab.analysis.schema import PROTOCOL, RATE_KEYS
 from clozelab.analysis.statistics import Seeds
 
@@ -30,7 +30,7 @@ NO_VALUE = "none"
 Facts = Mapping[str, str]
 
 
-class Reason(NamedTuple):
+class Exclusion(NamedTuple):
     """Why there is no verdict: a word that programs may ask for, and a sentence for people."""
 
     code: str
@@ -110,10 +110,10 @@ class Pair:
             yield "fine-tuned", runs, self.second.by_task[task]
 
 
-Rule = Callable[[Pair], Reason | None]
+Rule = Callable[[Pair], Exclusion | None]
 
 
-def find_incomparability(pair: Pair) -> Reason | None:
+def find_incomparability(pair: Pair) -> Exclusion | None:
     """The first reason for which two rows' scores are not comparable; None where they are."""
     for rule in RULES:
         reason = rule(pair)
@@ -135,42 +135,42 @@ def provenance(pair: Pair) -> str:
 # -- the rules, in the order in which they are asked --------------------------------------------
 
 
-def results_are_current(pair: Pair) -> Reason | None:
-    return Reason("older version", pair.outdated) if pair.outdated else None
+def results_are_current(pair: Pair) -> Exclusion | None:
+    return Exclusion("older version", pair.outdated) if pair.outdated else None
 
 
-def arms_are_pretrained(pair: Pair) -> Reason | None:
+def arms_are_pretrained(pair: Pair) -> Exclusion | None:
     """Both arms have a complete run, where something of it has to agree."""
     if not pair.has_two_arms or not pair.matched:
         return None
     absent = " and ".join(str(side.arm) for side in pair.sides if not side.pretraining)
     if not absent:
         return None
-    return Reason("no pre-training", f"no complete pre-training run of {absent}")
+    return Exclusion("no pre-training", f"no complete pre-training run of {absent}")
 
 
-def amounts_match(pair: Pair) -> Reason | None:
+def amounts_match(pair: Pair) -> Exclusion | None:
     """Two arms saw equally many tokens, or whatever `matched_by` asks for."""
     if not pair.has_two_arms:
         return None
     return next(filter(None, (_unmatched(pair, amount) for amount in pair.matched)), None)
 
 
-def arms_are_of_one_version(pair: Pair) -> Reason | None:
+def arms_are_of_one_version(pair: Pair) -> Exclusion | None:
     if not pair.has_two_arms:
         return None
     versions = (_several_versions(str(side.arm), "arm", side.pretraining) for side in pair.sides)
     return next(filter(None, versions), None)
 
 
-def arms_are_pretrained_alike(pair: Pair) -> Reason | None:
+def arms_are_pretrained_alike(pair: Pair) -> Exclusion | None:
     if not pair.has_two_arms:
         return None
     allowed = pair.free_keys | pair.arm_factors
     return _other_protocol("pre-trained", pair.first.pretraining, pair.second.pretraining, allowed)
 
 
-def rows_are_finetuned_alike(pair: Pair) -> Reason | None:
+def rows_are_finetuned_alike(pair: Pair) -> Exclusion | None:
     factors = set()
     for key in pair.row_factors:
         if key.split(".")[0] not in PROTOCOL:
@@ -183,21 +183,21 @@ def rows_are_finetuned_alike(pair: Pair) -> Reason | None:
     return None
 
 
-def code_is_the_same(pair: Pair) -> Reason | None:
+def code_is_the_same(pair: Pair) -> Exclusion | None:
     if CODE in pair.free_keys:
         return None
     for stage, first, second in pair.stages_apart():
         modules = _known_differences(first, second, lambda run: run.code)
         if modules:
-            return Reason(
+            return Exclusion(
                 "other code",
-                f"other code: {stage} with two versions of {some(list(modules))}, and differ_in"
+                f"other code: {stage} with two versions of {truncate_list(list(modules))}, and differ_in"
                 " does not say code",
             )
     return None
 
 
-def rows_are_what_they_are_called(pair: Pair) -> Reason | None:
+def rows_match_their_overrides(pair: Pair) -> Exclusion | None:
     """A row's runs have the encoder of its arm, and are of one version of the row's own lines."""
     for runs_of in (attrgetter("finetuning"), attrgetter("evaluation")):
         for side in pair.sides:
@@ -208,7 +208,7 @@ def rows_are_what_they_are_called(pair: Pair) -> Reason | None:
     return None
 
 
-def encoders_are_shared_as_arms_are(pair: Pair) -> Reason | None:
+def encoders_are_shared_as_arms_are(pair: Pair) -> Exclusion | None:
     """Two rows of one arm are about one encoder, those of two arms about two."""
     if not pair.first.arm or not pair.second.arm:
         return None
@@ -220,7 +220,7 @@ def encoders_are_shared_as_arms_are(pair: Pair) -> Reason | None:
     for seed, fraction in sorted(first.keys() & second.keys()):
         is_shared = first[seed, fraction] == second[seed, fraction]
         if is_shared != should_share:
-            return Reason(
+            return Exclusion(
                 "shared encoder", f"the rows stand for {stand_for} (pre-training seed {seed})"
             )
     return None
@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
     arms_are_pretrained_alike,
     rows_are_finetuned_alike,
     code_is_the_same,
-    rows_are_what_they_are_called,
+    rows_match_their_overrides,
     encoders_are_shared_as_arms_are,
 )
 
@@ -242,23 +242,23 @@ RULES: tuple[Rule, ...] = (
 # -- what the rules ask of runs ------------------------------------------------------------------
 
 
-def _unmatched(pair: Pair, amount: str) -> Reason | None:
+def _unmatched(pair: Pair, amount: str) -> Exclusion | None:
     name = "training time (seconds x devices)" if amount == "training_seconds" else amount
     means = {}
     for side in pair.sides:
         means[str(side.arm)] = _mean_amount(side.pretraining, amount)
     unknown = " and ".join(arm for arm, mean in means.items() if mean is None)
     if unknown:
-        return Reason(
+        return Exclusion(
             "unknown amount",
             f"{name} of pre-training not known for {unknown}, so nobody can say the arms match",
         )
     first, second = (mean or 0.0 for mean in means.values())
     if abs(first - second) <= TOLERANCE * max(first, second):
         return None
-    return Reason(
+    return Exclusion(
         "unmatched amount",
-        f"arms not matched: {rough(first)} against {rough(second)} {name} of pre-training, and"
+        f"arms not matched: {format_count(first)} against {format_count(second)} {name} of pre-training, and"
         " matched_by in paper.yaml does not say that this is meant",
     )
 
@@ -271,29 +271,29 @@ def _mean_amount(runs: Runs, amount: str) -> float | None:
     return fmean(known)
 
 
-def _several_versions(name: str, kind: str, runs: Runs) -> Reason | None:
+def _several_versions(name: str, kind: str, runs: Runs) -> Exclusion | None:
     """Runs of one arm or row that were made from several versions of its own lines."""
     count = len({tuple(sorted(run.delta.items())) for run in runs})
     if count < 2:
         return None
-    return Reason(
+    return Exclusion(
         "several versions", f"the runs of {name} were made from {count} versions of its {kind}"
     )
 
 
-def _wrong_encoder(side: RowEvidence, runs: Runs) -> Reason | None:
+def _wrong_encoder(side: RowEvidence, runs: Runs) -> Exclusion | None:
     """Runs of a row began from the encoder of another arm than paper.yaml says."""
-    strangers = []
+    foreign_runs = []
     for run in runs:
         if side.arm and run.encoder_arm not in (side.arm, None):
-            strangers.append(run)
-    if not strangers:
+            foreign_runs.append(run)
+    if not foreign_runs:
         return None
-    example = strangers[0]
-    return Reason(
+    example = foreign_runs[0]
+    return Exclusion(
         "wrong encoder",
         f"not what it is called: paper.yaml says arm {side.arm} of the row {side.name}, and"
-        f" {len(strangers)} of {len(runs)} runs have the encoder of {example.encoder_arm}"
+        f" {len(foreign_runs)} of {len(runs)} runs have the encoder of {example.encoder_arm}"
         f" (e.g. {example.place})",
     )
 
@@ -308,7 +308,9 @@ def _encoders(runs: Iterable[RunEvidence]) -> dict[tuple[int, float], set[str]]:
     return encoders
 
 
-def _other_protocol(stage: str, first: Runs, second: Runs, allowed: Iterable[str]) -> Reason | None:
+def _other_protocol(
+    stage: str, first: Runs, second: Runs, allowed: Iterable[str]
+) -> Exclusion | None:
     """What two rows' settings differ in for seeds that both have: a difference is paired."""
     allowed = list(allowed)
     differences = _differences(_settings_by_seeds(first), _settings_by_seeds(second))
@@ -321,7 +323,7 @@ def _other_protocol(stage: str, first: Runs, second: Runs, allowed: Iterable[str
         unmeant.pop(RATE_KEYS[1], None)
     if not unmeant:
         return None
-    return Reason(
+    return Exclusion(
         "other protocol",
         f"another protocol: {stage} with {_named(unmeant)}, which differ_in in paper.yaml does not"
         " allow for",
@@ -380,7 +382,7 @@ def _differences(
 
 def _named(differences: Mapping[str, str]) -> str:
     """`torch 2.13 against 2.11; numpy ...` of the first keys."""
-    return some([f"{key} {apart}" for key, apart in differences.items()], "; ")
+    return truncate_list([f"{key} {apart}" for key, apart in differences.items()], "; ")
 
 
 def join_facts(facts: Sequence[Facts]) -> dict[str, str]:

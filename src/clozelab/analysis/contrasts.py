@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
 from statistics import fmean
 from typing import NamedTuple
 
-from clozelab.analysis.comparability import Reason, find_incomparability, provenance
+from clozelab.analysis.comparability import Exclusion, Pair, find_incomparability, provenance
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import listed
+from clozelab.analysis.phrases import join_list
 from clozelab.analysis.schema import PERCENT, ZERO, Row, SequentialDesign, negated
 from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
 from clozelab.analysis.statistics import (
@@ -56,7 +56,7 @@ class ContrastKey:
     boundaries: tuple[float, ...]
 
     @classmethod
-    def of(
+    def from_terms(
         cls, terms: Iterable[tuple[float, str, str]], boundaries: tuple[float, ...]
     ) -> ContrastKey:
         # a - b and b - a are one test: the smaller way to write it is the key.
@@ -77,13 +77,13 @@ class ContrastKey:
         for weight, row, key in self.terms:
             sign_only = math.copysign(0.5, weight) if weight % 1 else weight
             terms.append((sign_only, row, key))
-        key_without_weights = ContrastKey.of(terms, ZERO)
+        key_without_weights = ContrastKey.from_terms(terms, ZERO)
         return " ".join(
             f"{weight:+g} {row} on {key}" for weight, row, key in key_without_weights.terms
         )
 
 
-def seeds_in_words(seeds: Iterable[Seeds]) -> str:
+def format_seeds(seeds: Iterable[Seeds]) -> str:
     """`1 2 3/1 2`: pre-training and fine-tuning seeds, as the analysis log has them."""
     pairs = list(seeds)
     pretraining = sorted({seed for seed, _ in pairs})
@@ -95,11 +95,11 @@ def seeds_in_words(seeds: Iterable[Seeds]) -> str:
 
 
 @dataclass(frozen=True)
-class Obstacles:
+class Exclusions:
     """What keeps a contrast from being tested."""
 
-    incomparability: Reason | None = None
-    missing: Reason | None = None
+    incomparability: Exclusion | None = None
+    missing: Exclusion | None = None
     # which seeds of its cells are one and the same run, in words
     duplicates: str = ""
     # a cell of it has no run that read its input
@@ -122,7 +122,7 @@ class Context:
     # what its runs were made with, where that differs and bars nothing
     provenance: str = ""
     # rows below their floor, unless the contrast is the difference from that floor
-    below_floor: str = ""
+    below_baseline: str = ""
     # rows that are one given encoder, and what to do where that leaves too few pairs of seeds
     encoders: tuple[str, ...] = ()
     # cells that lack runs, or have collapsed ones
@@ -141,7 +141,7 @@ class Contrast:
     difference: Estimate | None
     # the values that it is tested against, in ascending order: the one nearest to the mean counts
     boundaries: tuple[float, ...] = ZERO
-    obstacles: Obstacles = Obstacles()
+    exclusions: Exclusions = Exclusions()
     context: Context = Context()
     # some run behind it gave one answer to everything
     has_collapsed: bool = False
@@ -160,15 +160,15 @@ class Contrast:
         terms = []
         for term in self.terms:
             terms.append((term.weight, term.row, term.column.key))
-        return ContrastKey.of(terms, self.boundaries)
+        return ContrastKey.from_terms(terms, self.boundaries)
 
     @cached_property
     def is_tested(self) -> bool:
         """Whether there is an interval over replications that may decide something."""
-        obstacles = self.obstacles
-        if self.difference is None or not obstacles.is_comparable:
+        exclusions = self.exclusions
+        if self.difference is None or not exclusions.is_comparable:
             return False
-        if obstacles.every_run_collapsed or obstacles.duplicates:
+        if exclusions.every_run_collapsed or exclusions.duplicates:
             return False
         return self.has_replications(self.difference) and not self.difference.has_no_spread
 
@@ -190,7 +190,7 @@ class Contrast:
         """
         if self.difference is None or not self.is_tested:
             return None
-        if self.rests_on_collapsed:
+        if self.depends_on_collapsed_runs:
             return 1.0
         p_values = []
         for estimate in self._with_and_without_collapsed():
@@ -239,11 +239,11 @@ class Contrast:
             if self._is_on_low_side(estimate):
                 boundaries = list(self.boundaries)
             gaps = [abs(estimate.mean - boundary) for boundary in boundaries]
-            candidates.append([_in_deviations(gap, estimate.sd) for gap in gaps])
+            candidates.append([_in_standard_deviations(gap, estimate.sd) for gap in gaps])
         return min(candidates, key=min, default=[])
 
     @property
-    def rests_on_collapsed(self) -> bool:
+    def depends_on_collapsed_runs(self) -> bool:
         """Whether the runs that did not collapse say something else, or too little."""
         if self.difference is None or not self.has_collapsed:
             return False
@@ -271,7 +271,7 @@ def nearest_boundary(mean: float, boundaries: Sequence[float]) -> float:
     return min(boundaries, key=lambda boundary: abs(mean - boundary))
 
 
-def _in_deviations(gap: float, sd: float | None) -> float:
+def _in_standard_deviations(gap: float, sd: float | None) -> float:
     if sd:
         return gap / sd
     return math.inf if gap > 1e-9 else 0.0
@@ -344,7 +344,7 @@ def make_contrast(
     has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)
     difference, without_collapsed = _estimates(terms, paired, has_fixed_encoders)
     other_classes = _other_classes(terms, cells)
-    obstacles = Obstacles(
+    exclusions = Exclusions(
         incomparability=other_classes or _incomparability(table, terms, cells),
         missing=_missing(table, terms, paired, difference),
         duplicates=_duplicates(table, terms, paired),
@@ -353,7 +353,7 @@ def make_contrast(
     context = Context(
         text_lengths=_text_lengths(cells),
         provenance=_provenance(table, terms),
-        below_floor=_below_floor(table, terms),
+        below_baseline=_rows_below_baseline(table, terms),
         encoders=_fixed_encoders(table, terms, paired),
         cells=_cell_cautions(table, terms),
     )
@@ -366,12 +366,12 @@ def make_contrast(
         terms=terms,
         difference=difference,
         boundaries=boundaries,
-        obstacles=obstacles,
+        exclusions=exclusions,
         context=context,
         has_collapsed=has_collapsed,
         without_collapsed=without_collapsed if has_collapsed else None,
         has_fixed_encoders=has_fixed_encoders,
-        seeds=seeds_in_words(_common_seeds(paired)),
+        seeds=format_seeds(_common_seeds(paired)),
     )
     design = table.spec.stopping
     if design is None:
@@ -398,17 +398,17 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
     averaged = []
     by_dataset = group_by(zip(terms, cells, strict=True), lambda pair: pair[0].column.key)
     for term, cell in zip(terms, cells, strict=True):
-        beside = [other for _, other in by_dataset[term.column.key]]
-        scores = _pretraining_means(cell.scores, [other.scores for other in beside])
-        healthy = _pretraining_means(cell.healthy, [other.healthy for other in beside])
+        other_scores = [other for _, other in by_dataset[term.column.key]]
+        scores = _pretraining_means(cell.scores, [other.scores for other in other_scores])
+        healthy = _pretraining_means(cell.healthy, [other.healthy for other in other_scores])
         averaged.append(replace(cell, scores=scores, healthy=healthy))
     return averaged
 
 
-def _pretraining_means(scores: Scores, beside: Sequence[Scores]) -> dict[Seeds, float]:
+def _pretraining_means(scores: Scores, other_scores: Sequence[Scores]) -> dict[Seeds, float]:
     """(pre-training seed, 0) -> mean over the fine-tuning seeds that all cells with scores have."""
     common = set(scores)
-    for others in beside:
+    for others in other_scores:
         if others:
             common &= others.keys()
     means = {}
@@ -445,14 +445,14 @@ def _resolution_at_ceiling(terms: Sequence[ContrastTerm], scores: Sequence[Score
     """
     resolution = 0.0
     for term, cell_scores in zip(terms, scores, strict=True):
-        answer = _weight_of_one_answer(term.column)
+        answer = _weight_per_answer(term.column)
         if not answer or any(score < CEILING for score in cell_scores.values()):
             return None
         resolution += abs(term.weight) * answer
     return resolution
 
 
-def _weight_of_one_answer(column: DataColumn) -> float | None:
+def _weight_per_answer(column: DataColumn) -> float | None:
     """By how many points a score below its ceiling is lower, at most, for one wrong answer.
 
     None where that is not known. Of 400 entities it is 2 x 100 / 400 = 0.5 points: one wrong tag
@@ -474,23 +474,22 @@ def _common_seeds(cells: Sequence[Cell]) -> set[Seeds]:
 
 def _incomparability(
     table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]
-) -> Reason | None:
+) -> Exclusion | None:
     """Another split, metric, protocol, or other tokens; None where the cells may be compared."""
     reason = _other_scores([term.column for term in terms]) or _other_targets(table, terms)
     if reason is not None:
         return reason
-    for first, second in _row_pairs(terms):
-        pair = table.evidence(first.row, second.row, first.column.tasks)
-        reason = find_incomparability(pair) if pair else None
+    for pair in _evidence(table, terms):
+        reason = find_incomparability(pair)
         if reason is not None:
             return reason
     for term, cell in zip(terms, cells, strict=True):
         reason = _several_encoders(table.spec.row(term.row), cell)
         if reason is not None:
             return reason
-    contexts = {run.is_causal for run in _runs_behind(cells)} - {None}
+    contexts = {run.is_causal for run in _contributing_runs(cells)} - {None}
     if len(contexts) > 1:
-        return Reason("other context", "one is asked from the left, one from both sides")
+        return Exclusion("other context", "one is asked from the left, one from both sides")
     return None
 
 
@@ -500,7 +499,7 @@ def _parts_of(term: ContrastTerm, cell: Cell) -> list[tuple[DataColumn, Cell]]:
     return parts if parts else [(term.column, cell)]
 
 
-def _other_classes(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Reason | None:
+def _other_classes(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Exclusion | None:
     """Scores on one data set, each of one class, that are of several classes."""
     classes_by_column: dict[str, set[str]] = {}
     for term, cell in zip(terms, cells, strict=True):
@@ -509,39 +508,41 @@ def _other_classes(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Reas
     for classes in classes_by_column.values():
         if len(classes) > 1:
             named = " against ".join(name or "no named class" for name in sorted(classes))
-            return Reason("other class", f"another class: F1 of {named}")
+            return Exclusion("other class", f"another class: F1 of {named}")
     return None
 
 
-def _several_encoders(row: Row, cell: Cell) -> Reason | None:
+def _several_encoders(row: Row, cell: Cell) -> Exclusion | None:
     """A row that says it has one given encoder, and whose runs began with others, too."""
-    count = len({run.encoder for run in _runs_behind([cell])})
+    count = len({run.encoder for run in _contributing_runs([cell])})
     if not row.fixed_encoder or count <= 1:
         return None
-    return Reason(
+    return Exclusion(
         "several encoders",
         f"{row.label} says fixed_encoder, and its runs began with {count} encoders",
     )
 
 
-def _other_scores(columns: Sequence[DataColumn]) -> Reason | None:
+def _other_scores(columns: Sequence[DataColumn]) -> Exclusion | None:
     """Cells of two splits, or of another score than the claim is about."""
     splits = dict.fromkeys(column.metric.partition("/")[0] for column in columns if column.metric)
     if len(splits) > 1:
-        return Reason("other split", f"another split: cells of {' against cells of '.join(splits)}")
+        return Exclusion(
+            "other split", f"another split: cells of {' against cells of '.join(splits)}"
+        )
     for column in columns:
         claimed = column.column.metric if column.column else ""
         if claimed and column.tasks and column.metric != claimed:
             text = f"another metric: {column.metric}, where the claim is about {claimed}"
-            return Reason("other metric", text)
+            return Exclusion("other metric", text)
     units = dict.fromkeys(column.unit for column in columns)
     if len(units) > 1:
         text = f"another unit: {' and '.join(units)} cannot be subtracted"
-        return Reason("other unit", text)
+        return Exclusion("other unit", text)
     return None
 
 
-def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Reason | None:
+def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Exclusion | None:
     """Losses of objectives that predict other tokens."""
     targets = set()
     for term in terms:
@@ -549,19 +550,22 @@ def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Reason |
             targets |= table.prediction_targets(term.row)
     if len(targets) < 2:
         return None
-    return Reason(
+    return Exclusion(
         "other targets",
         "their objectives predict other tokens, so losses do not compare: measure=held_out_text"
         " asks alike",
     )
 
 
-def _row_pairs(terms: Sequence[ContrastTerm]) -> list[tuple[ContrastTerm, ContrastTerm]]:
-    """The terms two by two: those whose cells stand against each other."""
-    return list(zip(terms[::2], terms[1::2], strict=True))
+def _evidence(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Iterator[Pair]:
+    """What is known of every two terms whose cells stand against each other."""
+    for first, second in zip(terms[::2], terms[1::2], strict=True):
+        pair = table.evidence(first.row, second.row, first.column.tasks)
+        if pair:
+            yield pair
 
 
-def _runs_behind(cells: Iterable[Cell]) -> list[ScoredRun]:
+def _contributing_runs(cells: Iterable[Cell]) -> list[ScoredRun]:
     runs: list[ScoredRun] = []
     for cell in cells:
         for part in cell.parts:
@@ -574,7 +578,7 @@ def _missing(
     terms: Sequence[ContrastTerm],
     cells: Sequence[Cell],
     difference: Estimate | None,
-) -> Reason | None:
+) -> Exclusion | None:
     labels: dict[str, None] = {}
     for term, cell in zip(terms, cells, strict=True):
         if cell.scores:
@@ -582,17 +586,17 @@ def _missing(
         label = table.spec.label(term.row)
         labels[label] = None
         if cell.num_unscored:
-            return no_such_score(cell.num_unscored, term.column.metric, f" of {label}")
+            return exclude_missing_metric(cell.num_unscored, term.column.metric, f" of {label}")
     if labels:
-        return Reason("no run", f"no complete run of {' and '.join(labels)}")
+        return Exclusion("no run", f"no complete run of {' and '.join(labels)}")
     if difference is None:
-        return Reason("no common seed", "the rows have no seed in common")
+        return Exclusion("no common seed", "the rows have no seed in common")
     return None
 
 
-def no_such_score(count: int, metric: str, of_row: str = "") -> Reason:
+def exclude_missing_metric(count: int, metric: str, of_row: str = "") -> Exclusion:
     text = f"another metric: {count} complete run(s){of_row} have no {metric}"
-    return Reason("no such score", text)
+    return Exclusion("no such score", text)
 
 
 def _duplicates(table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> str:
@@ -615,7 +619,7 @@ def shared_encoder(runs: Iterable[ScoredRun]) -> str:
     for group in group_by(usable, lambda run: run.encoder).values():
         seeds = sorted({run.seeds[0] for run in group})
         if len(seeds) > 1:
-            return f"pre-training seeds {listed(map(str, seeds))} are one and the same encoder"
+            return f"pre-training seeds {join_list(map(str, seeds))} are one and the same encoder"
     return ""
 
 
@@ -627,7 +631,7 @@ def _text_lengths(cells: Sequence[Cell]) -> str:
     """
     lengths: dict[str, None] = {}
     for cell in cells:
-        known = {run.max_seq_length for run in _runs_behind([cell]) if run.max_seq_length}
+        known = {run.max_seq_length for run in _contributing_runs([cell]) if run.max_seq_length}
         lengths["/".join(map(str, sorted(known)))] = None
     if len(lengths) < 2 or not all(lengths):
         return ""
@@ -635,20 +639,16 @@ def _text_lengths(cells: Sequence[Cell]) -> str:
 
 
 def _provenance(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
-    for first, second in _row_pairs(terms):
-        pair = table.evidence(first.row, second.row, first.column.tasks)
-        text = provenance(pair) if pair else ""
-        if text:
-            return text
-    return ""
+    texts = map(provenance, _evidence(table, terms))
+    return next(filter(None, texts), "")
 
 
-def _below_floor(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
+def _rows_below_baseline(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
     rows = {term.row for term in terms}
     texts: dict[str, None] = {}
     for term in terms:
         if table.spec.row(term.row).floor not in rows:
-            texts[table.below_floor(term.row, term.column)] = None
+            texts[table.below_baseline(term.row, term.column)] = None
     return "; ".join(filter(None, texts))
 
 
@@ -675,16 +675,16 @@ def _fixed_encoders(
 ) -> tuple[str, ...]:
     """Which rows are one given encoder, and which seeds it lacks to be paired with another row."""
     fixed: dict[str, None] = {}
-    several: dict[str, None] = {}
+    count_noun: dict[str, None] = {}
     for term, cell in zip(terms, cells, strict=True):
         label = table.spec.label(term.row)
         if table.spec.row(term.row).fixed_encoder:
             fixed[label] = None
         elif _num_pretrain_seeds(cell.scores) > 1:
-            several[label] = None
+            count_noun[label] = None
     texts = [f"{label} is one encoder: its seeds are of fine-tuning alone" for label in fixed]
     if _num_pretrain_seeds(_common_seeds(cells)) < 2:
-        for label, other in product(fixed, several):
+        for label, other in product(fixed, count_noun):
             texts.append(f"give {label} the pretrain_seed= of {other}, so that they are pairs")
     return tuple(texts)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clozelab.analysis.contrasts import LearningCurve
-from clozelab.analysis.hypotheses import ClaimOnDataset
+from clozelab.analysis.hypotheses import ResolvedClaim
 from clozelab.analysis.scores import DataColumn, ScoreTable
 from clozelab.analysis.statistics import CONFIDENCE, Scores, Seeds, t_quantile
 
@@ -107,26 +107,26 @@ class Crossover:
     leader: str | None
 
 
-def find_crossover(placed: ClaimOnDataset, table: ScoreTable) -> Crossover | None:
+def find_crossover(resolved: ResolvedClaim, table: ScoreTable) -> Crossover | None:
     """Where the first of two lines crosses the second; None for a claim without two lines.
 
     Scores are straight between points, over the logarithm of tokens (FLOPs, seconds). The interval
     is every place at which a t test over pre-training seeds does not exclude that both are level.
     """
-    if not placed.curves or placed.column is None:
+    if not resolved.curves or resolved.column is None:
         return None
-    first, second = placed.curves
+    first, second = resolved.curves
     start = max(first.start, second.start)
     end = min(first.end, second.end)
     points = {amount for amount, _ in (*first.points, *second.points)}
     amounts = sorted(amount for amount in points if start <= amount <= end)
-    leads = _leads(placed.curves, placed.column, amounts, table)
+    leads = _leads(resolved.curves, resolved.column, amounts, table)
     if not len(leads):
         return None
 
     log_amounts = np.log(amounts)
     means = leads.mean(axis=0)
-    is_tested = len(leads) > 1 and all(contrast.is_tested for contrast in placed.contrasts)
+    is_tested = len(leads) > 1 and all(contrast.is_tested for contrast in resolved.contrasts)
     if len(leads) == 1:
         # A single seed has sign changes, and no test.
         leads = leads.repeat(2, axis=0)

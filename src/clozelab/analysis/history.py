@@ -67,7 +67,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def rule_of(design: SequentialDesign | None) -> str:
+def describe_stopping_rule(design: SequentialDesign | None) -> str:
     """A sequential design as the log has it; empty for none."""
     if design is None:
         return ""
@@ -75,7 +75,7 @@ def rule_of(design: SequentialDesign | None) -> str:
 
 
 def statement(claim: BaseClaim) -> str:
-    """What a claim says of which rows, whatever it is called: JSON, as the log has it."""
+    """A claim without its name and text, as JSON for the log."""
     return claim.model_dump_json(exclude={"id", "text", "paper_delta"}, exclude_defaults=True)
 
 
@@ -116,7 +116,7 @@ class History:
     claims: Sequence[str]
 
     @classmethod
-    def of(
+    def from_analyses(
         cls,
         analyses: Sequence[InterimAnalysis],
         seeds: Mapping[str, str],
@@ -124,7 +124,7 @@ class History:
         claims: Iterable[BaseClaim],
     ) -> History:
         """The analyses against the present ones: `seeds` of every tested contrast."""
-        rule = rule_of(design)
+        rule = describe_stopping_rule(design)
         before = []
         for analysis in analyses:
             if analysis.seeds == seeds and analysis.rule == rule:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
-from clozelab.analysis.comparability import TOLERANCE, Reason
+from clozelab.analysis.comparability import TOLERANCE, Exclusion
 from clozelab.analysis.contrasts import (
     Contrast,
     ContrastTerm,
     LearningCurve,
     contrast_rows,
+    exclude_missing_metric,
     make_contrast,
-    no_such_score,
 )
 from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import (
@@ -34,7 +34,7 @@ NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
-class ClaimOnDataset:
+class ResolvedClaim:
     """A claim and the contrasts that it rests on here."""
 
     claim: BaseClaim
@@ -44,9 +44,9 @@ class ClaimOnDataset:
     judged_on: str
     contrasts: tuple[Contrast, ...] = ()
     # why there is no contrast at all
-    missing: Reason | None = None
+    missing: Exclusion | None = None
     # of a claim about all columns: those that nothing speaks for
-    silent_columns: tuple[str, ...] = ()
+    columns_without_data: tuple[str, ...] = ()
     # of a claim that one line crosses another: both lines
     curves: tuple[LearningCurve, ...] = ()
 
@@ -59,26 +59,26 @@ class ClaimOnDataset:
     @property
     def is_whole(self) -> bool:
         """Whether something speaks for all that it is about."""
-        return self.missing is None and not self.silent_columns
+        return self.missing is None and not self.columns_without_data
 
 
-def place_claim(claim: BaseClaim, table: ScoreTable) -> list[ClaimOnDataset]:
+def resolve_claim(claim: BaseClaim, table: ScoreTable) -> list[ResolvedClaim]:
     """The claim on each data set that speaks for its column; once if it is about all columns."""
     if claim.column == ALL_COLUMNS:
         return [_on_all_columns(claim, table)]
     column = table.spec.column(claim.column)
     datasets = datasets_for_column(column.name, table.with_results)
     if not datasets:
-        return [_on_nothing(claim, column, table)]
+        return [_unresolved_claim(claim, column, table)]
     if isinstance(claim, ContrastClaim):
         return _contrast_claim(claim, table)
     if isinstance(claim, CrossingClaim):
         return [_crossing_claim(claim, dataset, table) for dataset in datasets]
-    placed = []
+    resolved = []
     for dataset in datasets:
         contrasts = _row_contrasts(claim, dataset, table)
-        placed.append(ClaimOnDataset(claim, dataset, dataset.heading, contrasts))
-    return placed
+        resolved.append(ResolvedClaim(claim, dataset, dataset.heading, contrasts))
+    return resolved
 
 
 def _row_contrasts(
@@ -96,37 +96,39 @@ def _row_contrasts(
     return tuple(contrasts)
 
 
-def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ClaimOnDataset:
+def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ResolvedClaim:
     contrasts: list[Contrast] = []
-    silent = []
-    spoken = set()
+    without_data = []
+    comparable_datasets = set()
     for column in table.spec.all_columns:
         datasets = datasets_for_column(column.name, table.with_results)
         if not datasets:
-            silent.append(column.name)
+            without_data.append(column.name)
             continue
         added = _row_contrasts(claim, datasets[0], table, datasets[0].heading)
         contrasts += added
-        if any(contrast.obstacles.is_comparable for contrast in added):
-            spoken.add(datasets[0].key)
-    judged_on = f"{len(spoken)} of {len(table.spec.all_columns)} columns"
-    return ClaimOnDataset(claim, None, judged_on, tuple(contrasts), silent_columns=tuple(silent))
+        if any(contrast.exclusions.is_comparable for contrast in added):
+            comparable_datasets.add(datasets[0].key)
+    judged_on = f"{len(comparable_datasets)} of {len(table.spec.all_columns)} columns"
+    return ResolvedClaim(
+        claim, None, judged_on, tuple(contrasts), columns_without_data=tuple(without_data)
+    )
 
 
-def _on_nothing(claim: BaseClaim, column: Column, table: ScoreTable) -> ClaimOnDataset:
+def _unresolved_claim(claim: BaseClaim, column: Column, table: ScoreTable) -> ResolvedClaim:
     """Why no data set speaks for a column."""
-    missing = Reason("no run in column", f"no run on {column.name} or a stand-in for it")
+    missing = Exclusion("no run in column", f"no run on {column.name} or a stand-in for it")
     for dataset in reversed(table.columns):
         unscored = sum(table.cells[row, dataset.key].num_unscored for row in table.rows)
         if dataset.column == column and unscored:
-            missing = no_such_score(unscored, dataset.metric)
-    return ClaimOnDataset(claim, None, NOTHING, missing=missing)
+            missing = exclude_missing_metric(unscored, dataset.metric)
+    return ResolvedClaim(claim, None, NOTHING, missing=missing)
 
 
 # -- differences of differences ------------------------------------------------------------------
 
 
-def _contrast_claim(claim: ContrastClaim, table: ScoreTable) -> list[ClaimOnDataset]:
+def _contrast_claim(claim: ContrastClaim, table: ScoreTable) -> list[ResolvedClaim]:
     """One for each pair of data sets that belong together, and one for each without counterpart.
 
     The paper's data set goes with the paper's, and a stand-in with the one at its place in the
@@ -139,23 +141,23 @@ def _contrast_claim(claim: ContrastClaim, table: ScoreTable) -> list[ClaimOnData
     datasets = datasets_for_column(column.name, table.with_results)
     other_datasets = datasets_for_column(other_column.name, table.with_results)
     if not other_datasets:
-        return [_on_nothing(claim, other_column, table)]
+        return [_unresolved_claim(claim, other_column, table)]
 
     goes_with_all = _is_single(datasets, column) or _is_single(other_datasets, other_column)
-    placed = []
+    resolved = []
     paired = set()
     for dataset, other in product(datasets, other_datasets):
         if goes_with_all or _place(dataset, column) == _place(other, other_column):
-            placed.append(_contrast_on(claim, dataset, other, table))
+            resolved.append(_contrast_on(claim, dataset, other, table))
             paired |= {dataset.key, other.key}
 
     alone = [(dataset, column, other_column) for dataset in datasets]
     alone += [(dataset, other_column, column) for dataset in other_datasets]
     for dataset, own_column, lacking_column in alone:
         if dataset.key not in paired:
-            missing = _no_counterpart(dataset, own_column, lacking_column)
-            placed.append(ClaimOnDataset(claim, dataset, dataset.heading, missing=missing))
-    return placed
+            missing = _without_counterpart(dataset, own_column, lacking_column)
+            resolved.append(ResolvedClaim(claim, dataset, dataset.heading, missing=missing))
+    return resolved
 
 
 def _is_single(datasets: Sequence[DataColumn], column: Column) -> bool:
@@ -164,7 +166,7 @@ def _is_single(datasets: Sequence[DataColumn], column: Column) -> bool:
 
 def _contrast_on(
     claim: ContrastClaim, dataset: DataColumn, other: DataColumn, table: ScoreTable
-) -> ClaimOnDataset:
+) -> ResolvedClaim:
     columns = (dataset, dataset, other, other)
     terms = tuple(
         ContrastTerm(weight, row, column)
@@ -175,7 +177,7 @@ def _contrast_on(
         judged_on = f"{dataset.heading} against {other.heading}"
     # Where either is not the paper's data, the paper's size says nothing about the difference.
     speaks = other if dataset.is_paper and not other.is_paper else dataset
-    return ClaimOnDataset(claim, speaks, judged_on, (make_contrast(table, terms),))
+    return ResolvedClaim(claim, speaks, judged_on, (make_contrast(table, terms),))
 
 
 def _place(dataset: DataColumn, column: Column) -> int | str:
@@ -185,28 +187,30 @@ def _place(dataset: DataColumn, column: Column) -> int | str:
     return dataset.task
 
 
-def _no_counterpart(dataset: DataColumn, own_column: Column, lacking_column: Column) -> Reason:
+def _without_counterpart(
+    dataset: DataColumn, own_column: Column, lacking_column: Column
+) -> Exclusion:
     code = "no counterpart"
     name = lacking_column.name
     place = _place(dataset, own_column)
     if isinstance(place, int) and place < len(lacking_column.tasks):
         task = lacking_column.tasks[place]
-        return Reason(code, f"no run on {task}, the counterpart of {dataset.heading} in {name}")
-    return Reason(code, f"{name} has no counterpart of {dataset.heading} in paper.yaml")
+        return Exclusion(code, f"no run on {task}, the counterpart of {dataset.heading} in {name}")
+    return Exclusion(code, f"{name} has no counterpart of {dataset.heading} in paper.yaml")
 
 
 # -- crossing lines ------------------------------------------------------------------------------
 
 
-def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable) -> ClaimOnDataset:
+def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable) -> ResolvedClaim:
     """Its two contrasts are the second line's lead at the first common point, and the first line's
     at the last, which the claim's rows set.
 
     Points between them are left out where they may not be compared or rest on collapsed runs.
     """
 
-    def without(code: str, text: str) -> ClaimOnDataset:
-        return ClaimOnDataset(claim, dataset, dataset.heading, missing=Reason(code, text))
+    def without(code: str, text: str) -> ResolvedClaim:
+        return ResolvedClaim(claim, dataset, dataset.heading, missing=Exclusion(code, text))
 
     def line_of(row: str) -> CheckpointSeries | None:
         series = table.checkpoint_series
@@ -237,7 +241,7 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
         _lead(behind, ahead, start, dataset, table),
         _lead(ahead, behind, end, dataset, table),
     )
-    return ClaimOnDataset(claim, dataset, dataset.heading, contrasts, curves=tuple(curves))
+    return ResolvedClaim(claim, dataset, dataset.heading, contrasts, curves=tuple(curves))
 
 
 def _common_fractions(
@@ -268,8 +272,8 @@ def _common_fractions(
 
 def _is_usable(first: str, second: str, dataset: DataColumn, table: ScoreTable) -> bool:
     contrast = contrast_rows(table, first, second, dataset)
-    is_comparable = contrast.obstacles.incomparability is None
-    has_collapsed = contrast.obstacles.every_run_collapsed or contrast.rests_on_collapsed
+    is_comparable = contrast.exclusions.incomparability is None
+    has_collapsed = contrast.exclusions.every_run_collapsed or contrast.depends_on_collapsed_runs
     return is_comparable and not has_collapsed
 
 
@@ -324,13 +328,13 @@ def _lead(
     return make_contrast(table, tuple(terms), label=names)
 
 
-def families_of(claims: Iterable[ClaimOnDataset]) -> Mapping[str, list[Contrast]]:
+def families_of(claims: Iterable[ResolvedClaim]) -> Mapping[str, list[Contrast]]:
     """Text of a primary claim -> its contrasts, in the order of the claims.
 
     Last, under no name, those of all other claims.
     """
     families: dict[str, list[Contrast]] = {}
-    for placed in sorted(claims, key=lambda placed: not placed.claim.primary):
-        name = placed.claim.text if placed.claim.primary else ""
-        families.setdefault(name, []).extend(placed.contrasts)
+    for resolved in sorted(claims, key=lambda resolved: not resolved.claim.primary):
+        name = resolved.claim.text if resolved.claim.primary else ""
+        families.setdefault(name, []).extend(resolved.contrasts)
     return families

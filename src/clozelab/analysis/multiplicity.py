@@ -129,7 +129,7 @@ def _p_of_untested(
 ) -> float:
     """1 where one was measured and gives no p, by collapsed runs say: it has no verdict."""
     for key, contrast in contrasts.items():
-        is_measured = contrast.difference and contrast.obstacles.is_comparable
+        is_measured = contrast.difference and contrast.exclusions.is_comparable
         if is_measured and key not in p_values:
             return 1.0
     return 0.0

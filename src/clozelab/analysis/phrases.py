@@ -8,7 +8,7 @@ MINUS = "\u2212"
 SHOWN = 3  # of several names or differences
 
 
-def rough(value: float) -> str:
+def format_count(value: float) -> str:
     """Write a count to three digits: 1.53 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
@@ -16,7 +16,7 @@ def rough(value: float) -> str:
     return f"{value:.0f}"
 
 
-def listed(names: Iterable[str]) -> str:
+def join_list(names: Iterable[str]) -> str:
     """Join names as `1, 2 and 3`."""
     *most, last = names
     if not most:
@@ -24,7 +24,7 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def some(names: Sequence[str], between: str = ", ") -> str:
+def truncate_list(names: Sequence[str], between: str = ", ") -> str:
     """Join the first names, and say how many more there are."""
     text = between.join(names[:SHOWN])
     if len(names) > SHOWN:

@@ -150,7 +150,7 @@ class Column(Entry):
     """true or false, beside unit"""
 
     @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def _check_one_kind(self) -> Self:
         sources = [bool(self.task), self.is_pretraining, bool(self.parts)]
         if sources.count(True) != 1 or (self.source and self.parts):
             raise ValueError(
@@ -293,7 +293,7 @@ class BaseClaim(Entry):
         return without_compare | {"rows": [first, *other_rows], "column": column}
 
     @model_validator(mode="after")
-    def _means_something(self) -> Self:
+    def _check_rows_and_margin(self) -> Self:
         if len(self.rows) < 2 or len(set(self.rows)) < len(self.rows):
             raise ValueError(
                 f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}"
@@ -453,13 +453,13 @@ DIRECTIONS: Mapping[str, type[BaseClaim]] = {
 }
 
 
-def _kind_of(entry: object) -> str:
+def _claim_class(entry: object) -> str:
     """The name of the class that an entry of paper.yaml is one of."""
     if isinstance(entry, BaseClaim):
         return type(entry).__name__
-    said = entry if isinstance(entry, dict) else {}
-    otherwise = ContrastClaim if said.get("against") else OrderClaim
-    return DIRECTIONS.get(str(said.get("direction")), otherwise).__name__
+    fields = entry if isinstance(entry, dict) else {}
+    otherwise = ContrastClaim if fields.get("against") else OrderClaim
+    return DIRECTIONS.get(str(fields.get("direction")), otherwise).__name__
 
 
 _MarginClaim = (
@@ -472,7 +472,7 @@ Claim = Annotated[
     | _MarginClaim
     | Annotated[CrossingClaim, Tag("CrossingClaim")]
     | Annotated[ContrastClaim, Tag("ContrastClaim")],
-    Discriminator(_kind_of),
+    Discriminator(_claim_class),
 ]
 
 
@@ -492,7 +492,7 @@ class SequentialDesign(Entry):
     """seeds of the last look, at most 50"""
 
     @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
+    def _check_range(self) -> Self:
         if self.most < self.first:
             raise ValueError(
                 f"the last look is at {self.most} seeds, before the first one at {self.first}"
@@ -519,7 +519,7 @@ class TableSpec(Entry):
     """one of mean, median, best"""
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _check_unique_names(self) -> Self:
         names = [f"columns: name {column.name!r}" for column in self.columns]
         names += [f"rows: row {row.name!r}" for row in self.rows]
         names += [f"claims: id {claim.id!r}" for claim in self.claims if claim.id]

@@ -262,7 +262,7 @@ class ScoreTable:
         return any(self.cells[row, column.key].scores for row in self.rows)
 
     @cached_property
-    def usual_basis(self) -> str:
+    def most_common_basis(self) -> str:
         """What most intervals can be over; cells of another basis say so themselves."""
         bases = set()
         for cell in self.cells.values():
@@ -289,7 +289,7 @@ class ScoreTable:
     def checkpoint_series(self) -> Sequence[CheckpointSeries]:
         return ()
 
-    def below_floor(self, row: str, column: DataColumn) -> str:
+    def below_baseline(self, row: str, column: DataColumn) -> str:
         """That a row with pre-training lies below its floor on a data set; empty where not.
 
         It is the row of the same head on random weights; where that has no score, always the most

@@ -1,6 +1,6 @@
 """The codes of verdicts, as claims.csv and the analysis log hold them.
 
-A code is never shown: report/verdict_looks.py has the label and the colours of each.
+A code is never shown: report/verdict_styles.py has the label and the colours of each.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from clozelab.analysis.history import (
     History,
     InterimAnalysis,
     append_to_log,
+    describe_stopping_rule,
     now,
     read_log,
-    rule_of,
     statement,
 )
-from clozelab.analysis.hypotheses import ClaimOnDataset, families_of, place_claim
+from clozelab.analysis.hypotheses import ResolvedClaim, families_of, resolve_claim
 from clozelab.analysis.multiplicity import Correction, fallback_procedure
 from clozelab.analysis.power import MOST_SEEDS, minimum_detectable_difference, required_seeds
 from clozelab.analysis.schema import (
@@ -65,7 +65,7 @@ class Forecast:
 class Judgement:
     """One claim on one data set (or on all of them)."""
 
-    placed: ClaimOnDataset
+    resolved: ResolvedClaim
     verdict: Verdict
     # of each contrast
     verdicts: tuple[Verdict, ...]
@@ -88,20 +88,20 @@ class Judgement:
 
     @property
     def claim(self) -> BaseClaim:
-        return self.placed.claim
+        return self.resolved.claim
 
     @property
     def column(self) -> DataColumn | None:
         """The data set; None where there is none, or for a claim about all columns."""
-        return self.placed.column
+        return self.resolved.column
 
     @property
     def judged_on(self) -> str:
-        return self.placed.judged_on
+        return self.resolved.judged_on
 
     @property
     def rows(self) -> list[str]:
-        return self.placed.rows
+        return self.resolved.rows
 
     @property
     def is_exploratory(self) -> bool:
@@ -121,7 +121,7 @@ class Judgement:
     @property
     def reported_contrast(self) -> str:
         """Which difference that is, where there are several; else empty."""
-        if self.weakest is None or len(self.placed.contrasts) < 2:
+        if self.weakest is None or len(self.resolved.contrasts) < 2:
             return ""
         return self.weakest.label
 
@@ -149,22 +149,22 @@ def judge(table: ScoreTable, analyses: Sequence[InterimAnalysis] = ()) -> list[J
     claims = table.spec.claims
     placed_claims = []
     for claim in claims:
-        placed_claims += place_claim(claim, table)
+        placed_claims += resolve_claim(claim, table)
     correction = fallback_procedure(families_of(placed_claims))
     seeds = tested_seeds(placed_claims)
-    history = History.of(analyses, seeds, table.spec.stopping, claims)
-    return [judge_claim(placed, correction, table, history) for placed in placed_claims]
+    history = History.from_analyses(analyses, seeds, table.spec.stopping, claims)
+    return [judge_claim(resolved, correction, table, history) for resolved in placed_claims]
 
 
 def judge_claim(
-    placed: ClaimOnDataset, correction: Correction, table: ScoreTable, history: History
+    resolved: ResolvedClaim, correction: Correction, table: ScoreTable, history: History
 ) -> Judgement:
     verdicts = tuple(
-        contrast_verdict(contrast, placed.claim, correction.corrected.get(contrast.key))
-        for contrast in placed.contrasts
+        contrast_verdict(contrast, resolved.claim, correction.corrected.get(contrast.key))
+        for contrast in resolved.contrasts
     )
-    verdict = intersection_union_verdict(placed, verdicts)
-    weakest = least_supported_contrast(placed, verdicts)
+    verdict = intersection_union_verdict(resolved, verdicts)
+    weakest = least_supported_contrast(resolved, verdicts)
     corrected_p = None
     gated_by = ""
     if weakest is not None:
@@ -173,13 +173,13 @@ def judge_claim(
             corrected_p = correction.corrected.get(weakest.key)
     crossover = None
     if verdict is not Verdict.NOT_COMPARABLE:
-        crossover = find_crossover(placed, table)
-    forecast = find_forecast(placed, verdicts, verdict, correction)
-    size_obstacle = find_size_obstacle(placed, table)
-    seeds = tested_seeds([placed])
-    breaches = tuple(history.breaches(placed.claim, placed.judged_on, seeds))
+        crossover = find_crossover(resolved, table)
+    forecast = find_forecast(resolved, verdicts, verdict, correction)
+    size_obstacle = size_comparison_obstacle(resolved, table)
+    seeds = tested_seeds([resolved])
+    breaches = tuple(history.breaches(resolved.claim, resolved.judged_on, seeds))
     return Judgement(
-        placed=placed,
+        resolved=resolved,
         verdict=verdict,
         verdicts=verdicts,
         weakest=weakest,
@@ -194,11 +194,11 @@ def judge_claim(
     )
 
 
-def tested_seeds(claims: Sequence[ClaimOnDataset]) -> dict[str, str]:
+def tested_seeds(claims: Sequence[ResolvedClaim]) -> dict[str, str]:
     """Tested contrast, as the analysis log calls it -> the seeds that it is over."""
     seeds = {}
-    for placed in claims:
-        for contrast in placed.contrasts:
+    for resolved in claims:
+        for contrast in resolved.contrasts:
             if contrast.is_tested:
                 seeds[contrast.key.for_history()] = contrast.seeds
     return seeds
@@ -206,7 +206,7 @@ def tested_seeds(claims: Sequence[ClaimOnDataset]) -> dict[str, str]:
 
 def contrast_verdict(contrast: Contrast, claim: BaseClaim, corrected_p: float | None) -> Verdict:
     """The verdict on one contrast of a claim, by its p-value after the table's correction."""
-    if contrast.difference is None or not contrast.obstacles.is_comparable:
+    if contrast.difference is None or not contrast.exclusions.is_comparable:
         return Verdict.NOT_COMPARABLE
     if not contrast.has_replications(contrast.difference):
         return Verdict.ONE_SEED
@@ -215,7 +215,7 @@ def contrast_verdict(contrast: Contrast, claim: BaseClaim, corrected_p: float | 
     # reads has measured nothing.
     if not contrast.is_tested or not is_significant:
         return Verdict.INCONCLUSIVE
-    if contrast.context.below_floor:
+    if contrast.context.below_baseline:
         return Verdict.BELOW_FLOOR
     return Verdict.HOLDS if supports(contrast, claim) else Verdict.CONTRADICTED
 
@@ -226,38 +226,42 @@ def supports(contrast: Contrast, claim: BaseClaim) -> bool:
     return estimate is not None and claim.is_supported_by(estimate.mean)
 
 
-def intersection_union_verdict(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> Verdict:
+def intersection_union_verdict(resolved: ResolvedClaim, verdicts: Sequence[Verdict]) -> Verdict:
     """All contrasts must hold; one that confidently goes the other way is enough to fail."""
-    spoken = [verdict for verdict in verdicts if verdict is not Verdict.NOT_COMPARABLE]
-    is_about_one_column = placed.claim.column != ALL_COLUMNS
-    is_barred = is_about_one_column and any(
-        contrast.obstacles.incomparability for contrast in placed.contrasts
+    comparable_verdicts = [verdict for verdict in verdicts if verdict is not Verdict.NOT_COMPARABLE]
+    is_about_one_column = resolved.claim.column != ALL_COLUMNS
+    is_incomparable = is_about_one_column and any(
+        contrast.exclusions.incomparability for contrast in resolved.contrasts
     )
-    if Verdict.CONTRADICTED in spoken:
+    if Verdict.CONTRADICTED in comparable_verdicts:
         return Verdict.CONTRADICTED
-    if not spoken or is_barred:
+    if not comparable_verdicts or is_incomparable:
         return Verdict.NOT_COMPARABLE
     for open_verdict in (Verdict.ONE_SEED, Verdict.BELOW_FLOOR):
-        if open_verdict in spoken:
+        if open_verdict in comparable_verdicts:
             return open_verdict
-    is_whole = len(spoken) == len(verdicts) and placed.is_whole
-    if is_whole and set(spoken) == {Verdict.HOLDS}:
+    is_whole = len(comparable_verdicts) == len(verdicts) and resolved.is_whole
+    if is_whole and set(comparable_verdicts) == {Verdict.HOLDS}:
         return Verdict.HOLDS
     return Verdict.INCONCLUSIVE
 
 
 def least_supported_contrast(
-    placed: ClaimOnDataset, verdicts: Sequence[Verdict]
+    resolved: ResolvedClaim, verdicts: Sequence[Verdict]
 ) -> Contrast | None:
     """Of the contrasts that there is a difference for; of a single one that one."""
-    if len(placed.contrasts) == 1:
-        return placed.contrasts[0]
-    spoken = [
+    if len(resolved.contrasts) == 1:
+        return resolved.contrasts[0]
+    comparable_verdicts = [
         contrast
-        for contrast, verdict in zip(placed.contrasts, verdicts, strict=True)
+        for contrast, verdict in zip(resolved.contrasts, verdicts, strict=True)
         if verdict is not Verdict.NOT_COMPARABLE
     ]
-    return max(spoken, key=lambda contrast: evidence_rank(contrast, placed.claim), default=None)
+    return max(
+        comparable_verdicts,
+        key=lambda contrast: evidence_rank(contrast, resolved.claim),
+        default=None,
+    )
 
 
 def evidence_rank(contrast: Contrast, claim: BaseClaim) -> tuple[float, float]:
@@ -276,7 +280,7 @@ def evidence_rank(contrast: Contrast, claim: BaseClaim) -> tuple[float, float]:
 
 
 def find_forecast(
-    placed: ClaimOnDataset,
+    resolved: ResolvedClaim,
     verdicts: Sequence[Verdict],
     verdict: Verdict,
     correction: Correction,
@@ -284,26 +288,26 @@ def find_forecast(
     """How many seeds would decide an undecided claim; None where seeds are not what
     is lacking.
     """
-    seeds = _replications(placed)
+    seeds = _replications(resolved)
     if verdict is Verdict.ONE_SEED:
         return Forecast(f"needs 2 or more {seeds}", "", additional_seeds=1)
-    open_contrasts = _open_contrasts(placed, verdicts)
+    open_contrasts = _open_contrasts(resolved, verdicts)
     if verdict is not Verdict.INCONCLUSIVE or not open_contrasts:
         return None
 
-    design = placed.contrasts[0].design
+    design = resolved.contrasts[0].design
     present = max(contrast.difference.count for contrast in open_contrasts if contrast.difference)
     if design and not all(contrast.interim for contrast in open_contrasts):
         text = f"the first look is at {design.first} {seeds}"
         return Forecast(text, "waits", design.first - present)
     gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
     gate = next(filter(None, gates), "")
-    if gate and placed.claim.primary:
+    if gate and resolved.claim.primary:
         return Forecast(f"first the primary claim '{gate}' has to be decided", "waits")
 
     most = design.most if design else MOST_SEEDS
     level = _level_of_next_step(open_contrasts, correction, design)
-    needed = _seeds_that_decide(placed, open_contrasts, level, most)
+    needed = _seeds_that_decide(resolved, open_contrasts, level, most)
     # The next seed cannot make it fewer than there are.
     count = max(needed, 1 + present)
     if count > most:
@@ -316,19 +320,19 @@ def find_forecast(
     return Forecast(text, f"~{count} seeds", count - present, count)
 
 
-def _replications(placed: ClaimOnDataset) -> str:
+def _replications(resolved: ResolvedClaim) -> str:
     """The seeds that a claim's differences are over; of given encoders, those of fine-tuning."""
-    if all(contrast.has_fixed_encoders for contrast in placed.contrasts):
+    if all(contrast.has_fixed_encoders for contrast in resolved.contrasts):
         return "fine-tuning seeds"
     return "pre-training seeds"
 
 
-def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list[Contrast]:
+def _open_contrasts(resolved: ResolvedClaim, verdicts: Sequence[Verdict]) -> list[Contrast]:
     """The inconclusive contrasts of a claim; none where more seeds alone could not decide it."""
-    if not placed.is_whole or Verdict.NOT_COMPARABLE in verdicts:
+    if not resolved.is_whole or Verdict.NOT_COMPARABLE in verdicts:
         return []
     contrasts = []
-    for contrast, verdict in zip(placed.contrasts, verdicts, strict=True):
+    for contrast, verdict in zip(resolved.contrasts, verdicts, strict=True):
         if verdict is Verdict.INCONCLUSIVE:
             contrasts.append(contrast)
     if any(_is_stuck(contrast) for contrast in contrasts):
@@ -338,12 +342,12 @@ def _open_contrasts(placed: ClaimOnDataset, verdicts: Sequence[Verdict]) -> list
 
 def _is_stuck(contrast: Contrast) -> bool:
     """Whether more seeds would not help: what is wrong with its runs stays wrong."""
-    obstacles = contrast.obstacles
+    exclusions = contrast.exclusions
     return bool(
-        obstacles.duplicates
-        or obstacles.every_run_collapsed
-        or contrast.rests_on_collapsed
-        or contrast.context.below_floor
+        exclusions.duplicates
+        or exclusions.every_run_collapsed
+        or contrast.depends_on_collapsed_runs
+        or contrast.context.below_baseline
     )
 
 
@@ -359,7 +363,7 @@ def _level_of_next_step(
 
 
 def _seeds_that_decide(
-    placed: ClaimOnDataset, open_contrasts: Sequence[Contrast], level: float, most: int
+    resolved: ResolvedClaim, open_contrasts: Sequence[Contrast], level: float, most: int
 ) -> int:
     """Seeds that decide the claim either way; `most` + 1 where it would take more.
 
@@ -368,12 +372,12 @@ def _seeds_that_decide(
     against = [
         contrast.standardized_effects
         for contrast in open_contrasts
-        if not supports(contrast, placed.claim)
+        if not supports(contrast, resolved.claim)
     ]
     ways = against
     if not ways:
         all_effects = []
-        for contrast in placed.contrasts:
+        for contrast in resolved.contrasts:
             all_effects += contrast.standardized_effects
         ways = [all_effects]
     counts = [required_seeds(effects, 1.0 - level, most=most) for effects in ways]
@@ -383,9 +387,9 @@ def _seeds_that_decide(
 # -- sizes ---------------------------------------------------------------------------------------
 
 
-def find_size_obstacle(placed: ClaimOnDataset, table: ScoreTable) -> str:
+def size_comparison_obstacle(resolved: ResolvedClaim, table: ScoreTable) -> str:
     """Why our difference is not held against the size of the paper's; empty where it is."""
-    column = placed.column
+    column = resolved.column
     if not table.spec.has_paper:
         return ""
     if column is None or column.is_paper:
@@ -399,7 +403,7 @@ def find_size_obstacle(placed: ClaimOnDataset, table: ScoreTable) -> str:
     if column.is_pretraining:
         return "our own held-out text: direction only"
     kind = "synthetic" if column.is_synthetic else "stand-in"
-    if placed.claim.has_margin:
+    if resolved.claim.has_margin:
         return f"{kind}: says nothing of the sizes in the paper"
     return f"{kind}: direction only"
 
@@ -421,8 +425,8 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
     if seeds < 2:
         return None
     deviations: dict[object, float] = {}
-    placed = chain.from_iterable(place_claim(claim, table) for claim in table.spec.claims)
-    for contrast in chain.from_iterable(each.contrasts for each in placed):
+    resolved = chain.from_iterable(resolve_claim(claim, table) for claim in table.spec.claims)
+    for contrast in chain.from_iterable(each.contrasts for each in resolved):
         observed = contrast.difference
         if observed is None or observed.is_at_ceiling:
             continue
@@ -461,7 +465,7 @@ def run_interim_analysis(table: ScoreTable, folder: Path) -> AnalysedTable:
     seeds: dict[str, str] = {}
     for judgement in judgements:
         seeds |= judgement.seeds
-    rule = rule_of(table.spec.stopping)
+    rule = describe_stopping_rule(table.spec.stopping)
     is_noted = any(analysis.seeds == seeds and analysis.rule == rule for analysis in analyses)
     if not seeds or is_noted:
         return AnalysedTable(judgements, analyses)

@@ -51,7 +51,9 @@ def build_module(
     # Fresh weights, also those of the heads, are a function of the seed alone.
     seed_initialisation(cfg.seed)
     if cfg.encoder is None:
-        encoder = Encoder(encoder_config(cfg, SpecialIds.of(corpus.tokenizer), objectives[-1]))
+        encoder = Encoder(
+            encoder_config(cfg, SpecialIds.from_tokenizer(corpus.tokenizer), objectives[-1])
+        )
         encoder.share_projections()
     else:
         encoder = load_encoder_as(given_config(cfg), Path(cfg.encoder), cfg.seed)
@@ -118,7 +120,7 @@ def given_config(cfg: PretrainConfig) -> EncoderConfig:
             f" type {config.model_type} and stays so: leave the architecture out, and choose the"
             " recipe's objective, input and tokenizer by themselves"
         )
-    attention = ModuleSpec.of(cfg.architecture.attention, "architecture.attention")
+    attention = ModuleSpec.from_node(cfg.architecture.attention, "architecture.attention")
     return longer_config(folder, model_type, attention, cfg.model.max_position_embeddings)
 
 
@@ -194,7 +196,7 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> list[
         stored = folders.read_tensors(folder)
         # A Longformer may begin with a BERT's, which have that one's names.
         family = family_for(folders.read_config(folder))
-    if family.asks_by_positions(stored) and "lm" in model.heads and model.heads["lm"].is_stock:
+    if family.has_position_queries(stored) and "lm" in model.heads and model.heads["lm"].is_stock:
         log.warning(
             "%s predicts tokens by absolute positions (mlm_emd), and this objective does not:"
             " they are left out",

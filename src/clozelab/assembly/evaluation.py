@@ -73,13 +73,13 @@ TRAINING_ARGUMENTS = (
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """What an evaluation works with, once all that can be refused has been looked at."""
+    """What an evaluation works with, once every check has passed."""
 
     cfg: EvaluateConfig
     hardware: Hardware
     data: DataModule  # set up: read and tokenised
     module: ScoringModule
-    remembered: PlainDict  # what the model's folder says of its predictions
+    saved_config: PlainDict  # what the model's folder says of its predictions
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
 
@@ -93,13 +93,13 @@ def prepare(cfg: EvaluateConfig) -> EvaluationJob:
     data = build_data(cfg, folder, encoder)
     data.setup("validate")
     module = build_module(cfg, folder, encoder, data)
-    remembered = recall(cfg, folder, module)
+    saved_config = restore_config(cfg, folder, module)
     inputs = {
         "encoder": encoder_fingerprint(folder),
         "task_data": data.fingerprint,
         "task_files": data.source_fingerprint,
     }
-    return EvaluationJob(cfg, hardware, data, module, remembered, inputs)
+    return EvaluationJob(cfg, hardware, data, module, saved_config, inputs)
 
 
 def check_evaluation(cfg: EvaluateConfig) -> None:
@@ -166,7 +166,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
         summarise(loggers, results["scores"])
         run.content.scores = {key: score_of(job.module, key) for key in results["scores"]}
         facts = {key: results[key] for key in RESULTS_IN_RECORD}
-        run.complete(results, data=job.data.facts, **facts, **job.remembered)
+        run.complete(results, data=job.data.facts, **facts, **job.saved_config)
 
 
 def score_of(module: ScoringModule, key: str) -> Score:
@@ -175,7 +175,7 @@ def score_of(module: ScoringModule, key: str) -> Score:
 
 
 def describe_measure(job: EvaluationJob) -> PlainDict:
-    """What scores.json says of the measure."""
+    """What scores.json keeps about the measure."""
     measure = job.cfg.measure
     description: PlainDict = {
         "name": measure.name,
@@ -184,32 +184,29 @@ def describe_measure(job: EvaluationJob) -> PlainDict:
     }
     if measure.module is not None and isinstance(job.data, FinetuningDataModule):
         description["baselines"] = job.data.baselines
-    return description | job.remembered
+    return description | job.saved_config
 
 
 def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModule:
-    """The measure's data module, or its task's; it has looked for its files."""
+    """The data module of the measure, or of its task; its files are there, and not yet read.
+
+    A fine-tuned model is scored by its own classes, under the names that the task's file has.
+    ValueError where files, settings or labels do not fit the model.
+    """
     measure = cfg.measure
     task = measure.task
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
-    label_names = None
-    if measure.module is None and task is not None:
-        # Questions have answers and no classes, whatever a folder calls its two outputs.
-        if {"label_column", "tag_column"} & set(task["data"]):
-            label_names = label_names_of(cfg, folder)
-        trained_on = provenance.get("task", task["name"])
-        if trained_on != task["name"]:
-            log.warning(
-                "%s was fine-tuned on %s: do its classes mean the same on %s?",
-                folder,
-                trained_on,
-                task["name"],
-            )
-    inputs = replace(_task_inputs(cfg, folder, encoder), label_names=label_names)
+    inputs = _task_inputs(cfg, folder, encoder)
     if task is None:
         return build("measure.data", measure.data)(
             inputs=inputs, is_causal=encoder.config.is_causal
         )
+    label_names = None
+    if measure.module is None:
+        warn_of_other_task(task, folder)
+        # Questions have answers and no classes, whatever a folder calls its two outputs.
+        if {"label_column", "tag_column"} & set(task["data"]):
+            label_names = label_names_of(cfg, folder)
+    inputs = replace(inputs, label_names=label_names)
     if label_names is not None:
         task = with_positive_label(task, cfg, folder)
     plan = replace(READ_ONCE, max_train_examples=measure.max_train_examples)
@@ -223,7 +220,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
 
 
 def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInputs:
-    """What the measure's data is made from; no labels' names yet."""
+    """What the measure's data is made from; the labels' names are not among it."""
     provenance = folders.read_config_dict(folder).get("clozelab", {})
     code = ""
     if cfg.measure.task:
@@ -248,6 +245,20 @@ def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInp
         corpus=provenance.get("corpus_fingerprint"),
         predicts_next=encoder.config.predicts_next,
     )
+
+
+def warn_of_other_task(task: ReadOnlyJson, folder: Path) -> None:
+    """Warn where a fine-tuned model is scored on a task that it was not trained on."""
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    trained_on = provenance.get("task", task["name"])
+    if trained_on != task["name"]:
+        # The names of classes may agree and mean something else.
+        log.warning(
+            "%s was fine-tuned on %s: do its classes mean the same on %s?",
+            folder,
+            trained_on,
+            task["name"],
+        )
 
 
 def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
@@ -294,6 +305,7 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     """
     config = folders.read_config_dict(folder)
     path = config_path(folder)
+    # In the order of the model's outputs, which need not be the task's.
     names = named_labels(config, path)
     # of ordered classes an output is no class by itself
     names = config.get("clozelab", {}).get("answers", {}).get("ranks", names)
@@ -339,6 +351,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     if data.target.configured_names != list(names):
         return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
+    # The preview reads texts and labels without tokenising them: this check is cheap.
     labels = sorted(set(data.preview().validation.labels or ()))
     unknown = [label for label in labels if label not in names]
     if not unknown:
@@ -356,18 +369,18 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     )
 
 
-def recall(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
+def restore_config(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
     """Let a fine-tuned model predict as its folder says.
 
     Returns what the record says of that, nothing for an encoder.
     """
     if isinstance(module, Measurement):
         return {}
-    remembered = {}
+    saved_config = {}
     # A threshold belongs to the weights it was chosen with.
     if cfg.initialisation == "pretrained":
-        remembered = folders.read_config_dict(folder).get("clozelab", {})
-    return dict(module.recall(remembered))
+        saved_config = folders.read_config_dict(folder).get("clozelab", {})
+    return dict(module.restore_config(saved_config))
 
 
 def build_module(
@@ -400,7 +413,7 @@ def build_module(
 
 def _build_task_module(
     cfg: EvaluateConfig,
-    task: ReadOnlyJson,
+    task: PlainMapping,
     folder: Path,
     encoder: Encoder,
     data: Any,
@@ -413,7 +426,7 @@ def _build_task_module(
             f"{folder} tags words by features of several layers, which an evaluation does not read;"
             " `clozelab predict` does"
         )
-    check_reading(data.remembered(), provenance, folder)
+    check_reading(data.saved_config(), provenance, folder)
     of_training = dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0))
     return FineTuning(
         encoder=encoder,

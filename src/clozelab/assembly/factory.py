@@ -1,7 +1,7 @@
-"""What several stages check, and build, of their configuration in the same way.
+"""Checks and parts of a configuration that several stages share: machine, optimizer, trackers.
 
-What is wrong with a value is a ValueError that names the key, before anything slow, and before a
-run folder is claimed.
+A wrong value is a ValueError that names its key. It is raised before the first slow step, and
+before a run folder is claimed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ LIGHTNING_ARGUMENTS = (
 
 
 def hardware_of(trainer: TrainerConfig) -> Hardware:
-    """Resolve what `cfg.trainer` asks for.
-
-    ValueError says what this machine lacks.
-    """
+    """The hardware that `cfg.trainer` asks for; ValueError where this machine lacks it."""
+    # Every field of Hardware is a key of `trainer`.
     keys = [field.name for field in fields(Hardware)]
     # These two are settings of the process rather than of a Trainer.
     keys += ["threads", "tf32"]
@@ -67,7 +65,7 @@ def hardware_of_run(run: Run, hardware: Hardware) -> Hardware:
 
 
 def record_begin(run: Run, hardware: Hardware, **facts: Any) -> None:
-    """Record with what numerics a run begins, and further facts."""
+    """Record the precision and the threads that a run begins with, and further facts."""
     run.record(precision=hardware.precision, threads=torch.get_num_threads(), **facts)
 
 
@@ -90,9 +88,9 @@ def recompose_config(record: Record, overrides: Sequence[str] = ()) -> Iterator[
 
 
 def require_machine_and_encoder(cfg: EncoderStageConfig) -> tuple[Hardware, Path]:
-    """Look at what a stage on an encoder needs but its data: trackers, this machine, the encoder.
+    """Check what a stage on an encoder needs beside its data: trackers, this machine, the encoder.
 
-    Returns the machine's hardware and the encoder's folder.
+    Returns the hardware and the encoder's folder.
     """
     check_trackers(cfg)
     hardware = hardware_of(cfg.trainer)
@@ -102,11 +100,12 @@ def require_machine_and_encoder(cfg: EncoderStageConfig) -> tuple[Hardware, Path
 
 
 def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
-    """Build optimizer and schedule once: their constructors know what they can do.
+    """Build the optimizer and the schedule once, since their constructors refuse wrong settings.
 
-    The parameters are of no use; one has the name of a layer's, for optimizers that tell by it.
-    Groups are held against the names of the model, once there is one.
+    `optimizer.groups` are left out: they are checked against the names of the model's parameters,
+    once there is a model.
     """
+    # Two parameters of no use; some optimizers treat a layer's weights otherwise, by their name.
     parameters = []
     for name in ("weight", "encoder.layer.0.weight"):
         parameters.append((name, nn.Parameter(torch.zeros(1, 1))))
@@ -119,6 +118,7 @@ def check_optimizer(cfg: TrainingConfig, steps: int) -> None:
 
 def check_trackers(cfg: StageConfig) -> None:
     """Refuse trackers and callbacks whose package is missing or whose settings are wrong."""
+    # Of no run: the constructors refuse wrong settings, and nothing is sent.
     nobody = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
     build_trackers(cfg, nobody)
     # An evaluation has no callbacks to choose.
@@ -158,7 +158,7 @@ def check_fraction(folder: Path, fraction: float) -> None:
 
 
 def encoder_facts(folder: Path, config: EncoderConfig) -> PlainDict:
-    """What a record says of the encoder that a run begins with: where it is from, and its size."""
+    """What a record keeps about the encoder that a run begins with: its scale, and its size."""
     return {
         "scale": scale_of_encoder(folder),
         "num_hidden_layers": config.num_hidden_layers,
@@ -177,6 +177,7 @@ def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Lo
     if not cfg.logger:
         return loggers
     job = tracked_job(cfg, run, arm=arm, name=name)
+    # Times of a run that goes on count from its first start.
     began = datetime.fromisoformat(run.content.started).timestamp()
     for label, tracker in build_trackers(cfg, job).items():
         logger = BackgroundLogger(tracker, label, run.dir, began)
@@ -191,14 +192,12 @@ def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Lo
 
 
 def build_trackers(cfg: StageConfig, job: TrackedJob) -> dict[str, Logger]:
-    """Build the chosen trackers, by their names in `logger`.
-
-    Ours wait to be told of the job; Lightning's are whole already.
-    """
+    """Build the chosen trackers, by their names in `logger`."""
     trackers = {}
     for label, tracker in build("logger", cfg.logger or {}).items():
         if not tracker:
             continue
+        # Trackers of this package are built in two steps, and get the job now.
         if not isinstance(tracker, Logger):
             tracker = tracker(job=job)
         trackers[str(label)] = tracker
@@ -212,10 +211,10 @@ def build_callbacks(
     min_seconds: float = 0.0,
     before_checkpoint: Sequence[Callback] = (),
 ) -> list[Callback]:
-    """Build the callbacks of a training, in the order they need.
+    """Build the callbacks of a training, in the order in which they depend on each other.
 
-    Checkpoints lie at least `interval_steps` and `min_seconds` apart. `before_checkpoint` finds a
-    step's averages made, and the step not yet saved.
+    Checkpoints lie at least `interval_steps` and `min_seconds` apart. Those of `before_checkpoint`
+    run when the averages of a step have been made, and before its checkpoint is written.
     """
     of_stage = stage_callbacks(
         run.dir / "checkpoints" / LAST,
@@ -230,7 +229,7 @@ def build_callbacks(
 
 
 def configured_callbacks(cfg: TrainingConfig) -> list[Callback]:
-    """Build what the group `callbacks` chooses."""
+    """Build the callbacks that the group `callbacks` chooses; a null switches one off."""
     callbacks = build("callbacks", cfg.callbacks or {}).values()
     return [callback for callback in callbacks if callback]
 
@@ -245,11 +244,12 @@ def make_trainer(
     loggers: Sequence[Logger],
     folder: Path,
 ) -> Trainer:
-    """A Trainer that follows the plan, with what `trainer.lightning` says.
+    """A Trainer for `total_steps` optimizer steps, with the options of `trainer.lightning`.
 
-    It validates every `validation_interval_steps`, or (None) at the end of each short epoch.
+    It validates every `validation_interval_steps`, or (None) at the end of each epoch, as the data
+    module cuts them.
     """
-    # The data modules are asked for each next stretch.
+    # A new epoch asks the data module for the batches up to the next evaluation.
     options: PlainDict = {"reload_dataloaders_every_n_epochs": 1}
     if not validation_interval_steps:
         options["limit_val_batches"] = 1.0
@@ -266,13 +266,13 @@ def make_trainer(
     )
 
 
-def own_trainer(
+def standalone_trainer(
     cfg: TrainingConfig,
     hardware: Hardware,
     total_steps: int,
     validation_interval_steps: int | None,
 ) -> Trainer:
-    """A Trainer for a training of somebody's own: no run, no trackers, no checkpoints."""
+    """A Trainer for a training from Python: it has no run, no trackers and no checkpoints."""
     return make_trainer(
         cfg,
         hardware,
@@ -285,7 +285,7 @@ def own_trainer(
 
 
 def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:
-    """The arguments that all training modules share."""
+    """The arguments that a stage passes to every TrainingModule."""
     return {
         "optimizer_factory": build("optimizer", cfg.optimizer),
         "schedule_factory": build("schedule", cfg.schedule),

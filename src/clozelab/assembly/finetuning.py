@@ -42,7 +42,7 @@ from clozelab.tasks.target import metrics_of
 from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
-from clozelab.training.checkpoints import newest_whole, seed_initialisation
+from clozelab.training.checkpoints import newest_intact, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
@@ -68,7 +68,7 @@ RESULTS_IN_RECORD = (
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """What a fine-tuning works with, once all that can be refused has been looked at."""
+    """What a fine-tuning works with, once every check has passed."""
 
     cfg: FinetuneConfig
     hardware: Hardware
@@ -85,6 +85,7 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     """
     check_finetuning(cfg)
     hardware, folder = factory.require_machine_and_encoder(cfg)
+    # From the cheap checks to the slow ones: settings, machine, files, encoder, texts.
     fingerprint = encoder_fingerprint(folder)
     data = build_data(cfg, folder, fingerprint, hardware)
     inputs = {
@@ -121,7 +122,7 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     check_targets({"task": vars(cfg.task)})
     # What a task can do is known to its parts, before a file is read.
     unit, target = build_parts(vars(cfg.task))
-    check_head(cfg.head, unit, target)
+    check_head(cfg.head, unit)
     check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
 
@@ -144,7 +145,7 @@ def refuse_partial_scores(cfg: FinetuneConfig, total_steps: int) -> None:
 
 
 def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
-    """Say how the encoder is trained, and why that is not the scale's recipe for a given one."""
+    """Log how the encoder is trained, and why a given encoder does not take the scale's recipe."""
     log.info(
         "learning rate %g, %d steps (epochs=%g of batches of %d)",
         cfg.learning_rate,
@@ -154,6 +155,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
     )
     if not is_given(folder, cfg.scale.name):
         return
+    # The recipe of a scale was made for the encoders that are pre-trained at that scale.
     of_scale = []
     for key in ("learning_rate", "epochs", "global_batch_size"):
         value = getattr(cfg.scale.finetune, key)
@@ -184,9 +186,9 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
 
 
 def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
-    """What scores.json says of the task.
+    """What scores.json keeps about the task.
 
-    A task that a command line names anew does not keep the title of the file that it began with.
+    A task that gets a new name on the command line does not keep the title of its file.
     """
     task = job.cfg.task
     title = task.title
@@ -265,7 +267,7 @@ def train(
             loggers=loggers,
             folder=run.dir,
         )
-        trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        trainer.fit(module, datamodule=data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         results: JsonObject = {}
         if run.is_leader:
@@ -324,16 +326,16 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 
 
 def model_facts(job: FinetuneJob) -> PlainDict:
-    """What a model's folder remembers of its fine-tuning."""
-    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.remembered()}
+    """What a model's config.json keeps about its fine-tuning."""
+    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
 
 
 def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:
-    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    """Module, data and Trainer, for a training from Python; no run folder is claimed."""
     job = prepare(cfg)
     if job.hardware.compile == "true":
         compile_encoder(job.encoder, dynamic=True)
-    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, None)
+    trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, None)
     return build_module(cfg, job.encoder, job.data), job.data, trainer
 
 
@@ -351,7 +353,7 @@ def build_data(
     cache_dir = Path(cfg.cache_dir)
     data_dir = Path(cfg.data_dir)
     if cfg.hub:
-        data_dir = hub_files(HubSource.of(vars(cfg.task)), cache_dir)
+        data_dir = hub_files(HubSource.from_task(vars(cfg.task)), cache_dir)
     source = EncoderSource(weights_name, load, hardware.device)
     task = vars(cfg.task)
     code = task_data.task_code(task)

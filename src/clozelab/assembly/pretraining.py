@@ -1,8 +1,7 @@
 """Stage pretrain: one encoder from a prepared corpus.
 
-Micro-batch sizes and compilation are chosen for the machine when a run begins. A run that goes on
-reads them in run.json: the very same kernels and micro-batches, whatever the machine or the cache
-would say today.
+Micro-batch sizes and compilation are chosen for the machine when a run begins. A resumed run takes
+them from run.json. So it goes on with the same kernels and micro-batches.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from clozelab.runs.store import Run, share_equal_run
 from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.callbacks import KeepEncoders, check_position_growth
-from clozelab.training.checkpoints import newest_whole
+from clozelab.training.checkpoints import newest_intact
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
@@ -63,7 +62,7 @@ HEADLINE = "validation/loss"
 
 @dataclass(frozen=True)
 class PretrainingJob:
-    """What a pre-training works with, once all that can be refused has been looked at."""
+    """What a pre-training works with, once every check has passed."""
 
     cfg: PretrainConfig
     hardware: Hardware
@@ -79,6 +78,7 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
 
     All that can be wrong is found here, before a run folder is taken.
     """
+    # From the cheap checks to the slow ones: settings, folders, then the corpus.
     hardware = factory.hardware_of(cfg.trainer)
     objectives = build_objectives(cfg)
     check_pretraining(cfg, hardware)
@@ -249,7 +249,7 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
 
 
 def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
-    """Say how often the plan reads the corpus; many passes are a warning."""
+    """Log how often the plan reads the corpus; too many passes are a warning."""
     planned_tokens = 0
     for phase in data.phases:
         planned_tokens += phase.steps * phase.global_batch_size * phase.seq_length
@@ -261,7 +261,7 @@ def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
 
 
 def log_learning_rate(cfg: PretrainConfig) -> None:
-    """Say at which learning rate a given encoder is trained further."""
+    """Log the learning rate with which a given encoder is trained further."""
     encoder = Path(str(cfg.encoder))
     learning_rate = cfg.optimizer.get("learning_rate")
     of_scale = cfg.scale.pretrain.learning_rate
@@ -304,7 +304,7 @@ def train(job: PretrainingJob, run: Run) -> None:
             loggers=loggers,
             folder=run.dir,
         )
-        trainer.fit(module, datamodule=job.data, ckpt_path=newest_whole(run.dir / "checkpoints"))
+        trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
             save()
@@ -322,14 +322,14 @@ def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> di
 
 
 def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusDataModule, Trainer]:
-    """Module, data and Trainer, for a training of somebody's own; nothing is claimed."""
+    """Module, data and Trainer, for a training from Python; no run folder is claimed."""
     job = prepare(cfg)
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     module.choose_graphs(job.hardware.cuda_graphs)
     if job.hardware.compiles_pretraining:
         module.model.compile_parts(whole=job.hardware.compile == "whole")
     interval_steps = cfg.validation.interval_steps
-    trainer = factory.own_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
+    trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, interval_steps)
     return module, job.data, trainer
 
 
@@ -361,6 +361,7 @@ def corpus_facts(
     `known_loss` too, the best that any model can do. `text` is a digest of the files that were read
     and of how much was held out, whatever they are called and whichever tokenizer cuts them.
     """
+    # Losses that need no model: of frequencies alone and, where it is known, the best possible.
     labels = data.held_out_labels()
     facts: PlainDict = {
         "unigram_loss": unigram_loss(corpus.train, labels),
@@ -395,10 +396,10 @@ def corpus_facts(
 def encoder_provenance(
     cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
 ) -> PlainDict:
-    """What an encoder folder remembers of its making, without secrets, for it is given away.
+    """What an encoder's config.json keeps about its training, without secrets: models are shared.
 
-    `step` is the one after which it was kept (None: the last). It has seen no longer sequences than
-    until then.
+    `step`: the optimizer step after which it was kept (None: the last). Only sequence lengths that
+    were trained on until then are listed.
     """
     # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
     first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)

@@ -15,7 +15,7 @@ from clozelab.datamodules.corpus import BoundPhase
 from clozelab.runs.record import Record, read_record
 from clozelab.runs.reuse import is_record_of
 from clozelab.training.callbacks import SameConfig
-from clozelab.training.checkpoints import load_file, newest_whole
+from clozelab.training.checkpoints import load_file, newest_intact
 from clozelab.training.trainer import Hardware
 
 FILE = "batch_order.safetensors"
@@ -68,6 +68,7 @@ def instances_by_step(bound: BoundPhase) -> NDArray[np.int32]:
     size = bound.phase.global_batch_size
     order = np.empty((bound.phase.steps, size), np.int32)
     for step in range(bound.phase.steps):
+        # Places count through all steps of a phase: a pass over the text may end within a step.
         places = np.arange(step * size, (step + 1) * size)
         _, order[step] = instance_indices(bound.seed, len(bound.instances), places)
     return order
@@ -81,7 +82,7 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     that has the run's corpus. ValueError where the run has no checkpoint of its own.
     """
     record = read_record(run)
-    checkpoint_path = newest_whole(run / "checkpoints", put_aside=False)
+    checkpoint_path = newest_intact(run / "checkpoints", set_aside=False)
     if record is None or record.stage != "pretrain" or checkpoint_path is None:
         raise ValueError(
             f"{run} is no pre-training run with a checkpoint; a complete one has its encoder/"

@@ -11,7 +11,7 @@ import numpy as np
 from clozelab.datamodules.columns import trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
-from clozelab.readers.lines import file_suffix, sound_lines
+from clozelab.readers.lines import decoded_lines, file_suffix
 from clozelab.readers.records import Table
 from clozelab.readers.rows import open_rows
 from clozelab.readers.tables import table_format
@@ -42,7 +42,7 @@ def queries_of(values: Mapping[str, str], model_path: Path) -> list[str]:
     if table_format(path) is not None or file_suffix(path) == ".json":
         queries = _queries_of_table(path, values, model_path)
     else:
-        queries = [line for _, line in sound_lines(path)]
+        queries = [line for _, line in decoded_lines(path)]
     if not queries:
         raise ValueError(f"queries={path} has no text to search for")
     return queries
@@ -98,7 +98,7 @@ def content_of(
 ) -> PlainDict:
     """What decides a file's vectors: the model and its code, how it pools, what it reads."""
     from clozelab.modules.model import sentence_vectors
-    from clozelab.runs.code import code_behind
+    from clozelab.runs.code import code_version
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
@@ -107,7 +107,7 @@ def content_of(
         "options": dict(options),
         "model": encoder_fingerprint(folder),
         "precision": precision,
-        "code": code_behind(["clozelab.modules.predictor.Predictor"]),
+        "code": code_version(["clozelab.modules.predictor.Predictor"]),
         "file": file_sha256(file.path),
         "form": file.form,
         "columns": dict(roles),

@@ -1,4 +1,4 @@
-"""The numbers of a run, sent to a tracker that was away while it trained."""
+"""Send the numbers of a run to a tracker that could not be reached while the run trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.runs.record import Record
 from clozelab.terminal import say
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 from clozelab.text.plain import PlainDict, read_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def send(record: Record, logger: str) -> None:
     """Send one run's numbers to the tracker that `logger` names, or to those that it had.
 
     Raises:
-        ValueError: there is none, or it is still away.
+        ValueError: there is no tracker to send to, or it cannot be reached.
     """
     from clozelab.assembly import factory
     from clozelab.runs.tracked import job_of_record
@@ -36,6 +36,7 @@ def send(record: Record, logger: str) -> None:
     with factory.recompose_config(record, overrides) as composed:
         cfg = composed.config
         job = job_of_record(cfg, record)
+        # Built in the folder that the run was started in: their paths may be relative to it.
         trackers = factory.build_trackers(cfg, job)
     if not trackers:
         raise ValueError(f"{folder} had no tracker to send to; say logger=mlflow or logger=wandb")
@@ -52,11 +53,11 @@ def send(record: Record, logger: str) -> None:
                 f" ({type(error).__name__}: {reason(error)}); try again later",
             ) from error
         note_unsent(folder, label, 0)
-        say(f"{label} was sent {several(num_values, 'value')} of {folder}")
+        say(f"{label} was sent {count_noun(num_values, 'value')} of {folder}")
 
 
 def final_scores(record: Record) -> PlainDict:
-    """Of a complete run: the scores of a fine-tuning, the facts of a pre-training."""
+    """The scores of a fine-tuning, or the facts of a pre-training; empty until it is complete."""
     path = record.folder / "scores.json"
     if not record.is_complete:
         return {}
@@ -70,7 +71,7 @@ def final_scores(record: Record) -> PlainDict:
 
 
 def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
-    """Send all but what the tracker says it has; returns the number of values sent."""
+    """Send the values that the tracker does not have yet; returns how many were sent."""
     from clozelab.training.background import final_numbers
     from clozelab.training.catching_up import (
         MetricCall,

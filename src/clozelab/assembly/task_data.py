@@ -5,7 +5,7 @@ from __future__ import annotations
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.modules.finetuning import FineTuning
-from clozelab.runs.code import code_behind
+from clozelab.runs.code import code_version
 from clozelab.targets import build_parts, parameters_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
@@ -17,7 +17,7 @@ READ_ONCE = TrainingPlan(
     seed=0,
     num_workers=0,
 )
-"""Of a task that nothing is trained on: one epoch is read, in any order."""
+"""The plan of an evaluation, which trains on nothing."""
 
 
 def build_task_data(
@@ -27,18 +27,23 @@ def build_task_data(
     *,
     hub: bool | None = None,
 ) -> FinetuningDataModule:
-    """Build the task's data module; it has looked for its files, and read nothing yet.
+    """Build the data module of a task. Its files are there; nothing has been read yet.
 
     Args:
-        task: its settings.
-        inputs: that all formats take.
-        plan: of training.
-        hub: a fine-tuning's; an evaluation has none, so it is not advised there.
+        task: the settings of the task: unit, target, data, how_to_get.
+        inputs: what the data of every task is made from.
+        plan: length and size of the training.
+        hub: whether a fine-tuning takes the files from the hub. None for an evaluation, which
+            cannot, so that a message about a missing file does not advise it.
+
+    Raises:
+        ValueError: a setting is wrong, or a file is missing.
     """
     further = {}
     if hub is False and task["hub"]:
         further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
     unit, target = build_parts(task)
+    # The other settings have gone to the unit and the target.
     own = parameters_of(FinetuningDataModule)
     settings = {key: value for key, value in task["data"].items() if key in own}
     return FinetuningDataModule(
@@ -65,6 +70,6 @@ def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> Jso
 
 
 def task_code(task: ReadOnlyJson) -> str:
-    """Hash of the code that reads a task's files: other code's cached examples are not taken."""
+    """Hash of the code that reads a task's files: examples that other code cached are not used."""
     parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_behind([*parts, "datamodules.finetuning"]))
+    return digest(code_version([*parts, "datamodules.finetuning"]))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,
@@ -69,10 +69,10 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
     """Warm-up, and the plateau of masked models."""
     fraction = arm.settings.get("schedule", {}).get("warmup_fraction", 0.0)
     needed = arm.tokens_to_plateau
-    figure = f"{arm.steps:,} steps, {rough(arm.tokens)} tokens, warmup_fraction {fraction:g}"
+    figure = f"{arm.steps:,} steps, {format_count(arm.tokens)} tokens, warmup_fraction {fraction:g}"
     plateau = (
         "the budget may end before the masked model leaves its plateau"
-        f" (about {rough(needed)} tokens)"
+        f" (about {format_count(needed)} tokens)"
     )
     yield first_finding(
         "schedule",
@@ -118,14 +118,14 @@ class Predictions:
     input_ids: I64  # what stands there instead
 
     @classmethod
-    def of(cls, arm: Arm, packed: PackedInstances) -> Predictions:
+    def from_arm(cls, arm: Arm, packed: PackedInstances) -> Predictions:
         arrays = arm.objective.arrays_of(packed)
         # The objective says which slot each prediction is about; its own slot may be another.
         spec = arm.objective.token.visibility(packed, arrays)[0]
         labels = _of_spec(spec, arrays["prediction_labels"])
         # In a drawn order the text stays as it is, and a slot behind it predicts.
-        is_behind = arm.objective.token.predictions_help
-        slots = spec.positions if is_behind else spec.about
+        is_below_baseline = arm.objective.token.predictions_help
+        slots = spec.positions if is_below_baseline else spec.about
         return cls(spec.about, labels, arrays["input_ids"][slots])
 
 
@@ -139,7 +139,8 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     if not isinstance(token, Masking) or token.is_causal:
         yield _check_predicted_share(arm, packed)
         return
-    predictions = Predictions.of(arm, packed)
+    predictions = Predictions.from_arm(arm, packed)
+    # Counts first: how many tokens are predicted, of those that may be.
     candidates = _num_candidates(token, packed)
     number = len(predictions.positions)
     figure = share(number, candidates)
@@ -152,15 +153,16 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
             begins = begin_words(packed, packed.ids.continues)
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
         word = np.cumsum(begins, dtype=np.int64)
-        wrong += _torn_words(word, packed.special, predictions.positions)
+        wrong += _partly_masked_words(word, packed.special, predictions.positions)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:
         wrong.append(f"{num_special} special tokens are predicted")
     if number:
         shares = _replacement_shares(predictions, arm.corpus.ids.mask)
         wrong += _wrong_replacements(token, shares, number)
+        # With dupe_factor=1 masks are static on purpose: every epoch has those of the first.
         later = replace(packed, draws=replace(packed.draws, epoch=1))
-        again = Predictions.of(arm, later)
+        again = Predictions.from_arm(arm, later)
         if arm.objective.dupe_factor != 1 and np.array_equal(
             again.positions, predictions.positions
         ):
@@ -205,6 +207,7 @@ def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[
     counted = candidates
     if token.count_specials:
         counted = packed.lengths[is_masked].sum()
+    # The limit holds for each instance by its width, whether or not its text is as long.
     most = int(token.max_predictions_fraction * packed.width) * int(is_masked.sum())
     expected = min(token.predict_prob * counted, most)
     # Each instance rounds to whole tokens, so the number may be off by half a token each.
@@ -213,7 +216,7 @@ def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[
     return [f"{share(number, candidates)} tokens are predicted, the settings say {expected:,.0f}"]
 
 
-def _torn_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[str]:
+def _partly_masked_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[str]:
     """Whether words are predicted in part.
 
     Args:
@@ -221,6 +224,7 @@ def _torn_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[s
         special: bool [T].
         positions: [P] slots that are predicted.
     """
+    # A word is torn where some of its tokens are predicted, and not all of them.
     sizes = np.bincount(word[~special])
     hits = np.bincount(word[positions], minlength=int(word.max()) + 1)
     num_torn = int(((hits > 0) & (hits < sizes)).sum())
@@ -288,6 +292,7 @@ def sample_pairs(arm: Arm) -> PairSample | None:
     assert a_length is not None and b_length is not None
 
     # [CLS] A [SEP] B [SEP]: A ends before slot 1 + a_length, B begins behind its separators.
+    # A segment shorter than an n-gram cannot be located.
     usable = (a_length >= NGRAM) & (b_length >= NGRAM)
     hashes = np.zeros((2, len(ids)), dtype=np.uint64)
     if usable.any():
@@ -313,6 +318,7 @@ def locate_pairs(arm: Arm, sample: PairSample, index: NgramIndex) -> LocatedPair
     a_position = index.only_position(sample.a_hash)
     b_position = index.only_position(sample.b_hash)
     is_located = (a_position >= 0) & (b_position >= 0)
+    # An n-gram that is nowhere, or in several places, has the position -1.
     num_located = int(is_located.sum())
 
     # Tokens at which documents begin, and the document of each segment.
@@ -327,6 +333,8 @@ def locate_pairs(arm: Arm, sample: PairSample, index: NgramIndex) -> LocatedPair
         # which has cut tokens at the boundary
         follows |= is_same_document & (b_position > a_position)
     assert arm.objective.pair is not None
+    # A random B is strange where it could be the right one: of the same document for NSP; for a
+    # swap, of another document, or in its old order.
     if arm.objective.pair.is_of_other_document:
         is_strange = is_same_document
     else:
@@ -384,6 +392,7 @@ def check_pairs(
     )
     if is_released and rate >= random_prob:
         is_off = False  # its lone sentences have random Bs besides
+    # Where a random B is shorter on average, the label can be guessed without reading.
     length_level = ERROR
     if is_released:
         length_level = WARNING  # the released code's do: objective.input.cuts=ours has none of it
@@ -471,7 +480,7 @@ class ArmProbe:
     packed: PackedInstances
 
     @classmethod
-    def of(cls, arm: Arm) -> ArmProbe:
+    def from_arm(cls, arm: Arm) -> ArmProbe:
         """A few instances of the arm's shortest phase, and models of its shape or a small one.
 
         They are always the same.
@@ -482,6 +491,7 @@ class ArmProbe:
             models = build_models(Encoder(_probe_config(arm.config)), [arm.objective])
         for model in models.values():
             model.eval()
+        # Short instances: a forward of the CPU is tried many times.
         shortest = min(phase["seq_length"] for phase in arm.phases)
         instances = arm.corpus.instances(arm.objective, min(MAX_PROBED_SLOTS, shortest))
         packed = instances.pack(PROBE_SEED, 0, np.arange(min(NUM_PROBED, len(instances))))
@@ -558,7 +568,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
     # Products this small only make threads wait for each other, longest on a busy machine.
     torch.set_num_threads(1)
     try:
-        probe = ArmProbe.of(arm)
+        probe = ArmProbe.from_arm(arm)
         for spec in arm.objective.visibility(probe.packed):
             yield check_context(probe, spec, f"{arm.name}, {spec.term}")
             yield check_own_label(probe, spec, f"{arm.name}, {spec.term}")
@@ -571,6 +581,7 @@ def check_context(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
     """Change everything right of an instance's middle, then everything left of it."""
     arrays = probe.arrays()
     width = arrays["width"]
+    # The middle of each instance divides its slots; padding belongs to neither side.
     position_ids = arrays["position_ids"]
     slots = np.arange(len(position_ids)) % width
     is_real = slots < np.repeat(arrays["lengths"], width)  # bool [T]
@@ -627,7 +638,7 @@ def check_context(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
         # A rule of its own: one predicted token of each instance tells more than a half.
         good = "sees what it may"
         one_slot = np.zeros(len(slots), dtype=bool)
-        one_slot[_one_of_each(spec, probe.packed.width, width)] = True
+        one_slot[_one_instance_of_each(spec, probe.packed.width, width)] = True
         has_leak |= bool((is_changed(one_slot) & ~may_change(one_slot) & is_real).any())
     figure = f"{' and '.join(shares)} positions see what follows, and what precedes them"
     cases = [
@@ -657,8 +668,9 @@ def check_context(probe: ArmProbe, spec: VisibilitySpec, name: str) -> Finding:
     return first_finding("future", name, good, figure, *cases)
 
 
-def _one_of_each(spec: VisibilitySpec, text_width: int, width: int) -> I64:
+def _one_instance_of_each(spec: VisibilitySpec, text_width: int, width: int) -> I64:
     """Of each instance the slot of one predicted token, in rows of `width` slots."""
+    # `about` numbers slots of the packed text, whose rows may be shorter than the stream's.
     instance, slot = np.divmod(spec.about, text_width)
     _, first, number = np.unique(instance, return_index=True, return_counts=True)
     middle = first + number // 2
@@ -746,6 +758,7 @@ class Form:
 
 def _forms(packed: PackedInstances) -> dict[str, Form]:
     """The instances with and without their padding, some of them shortened."""
+    # Every instance loses 0 to 3 eighths of its text, so that there is padding to look at.
     cut = np.arange(packed.num_instances) % 4 * (packed.lengths // 8)
     lengths = np.maximum(2, packed.lengths - cut)
     is_real = packed.position_ids < np.repeat(lengths, packed.width)
@@ -805,5 +818,6 @@ def _count_leaks(probe: ArmProbe, model: str, form: Form) -> int:
 
 def changed(before: Tensor, after: Tensor) -> np.ndarray:
     """bool [T or P]: whose values differ by more than rounding."""
+    # Relative to the largest output, since the weights of a probe are large.
     scale = float(before.abs().max())
     return ((before - after).abs().flatten(1).amax(dim=1) > TOLERANCE * scale).numpy()

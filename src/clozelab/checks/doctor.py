@@ -42,7 +42,7 @@ from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import Heading, make_console, print_table
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -75,14 +75,14 @@ def examine(subject: Subject) -> Iterator[Finding]:
     # The findings are passed on; what comes back are arms whose ids can be trusted.
     sound = yield from _examine_corpora(subject)
     for arm in sound:
-        yield from _tried("future", arm.name, partial(check_visibility, arm))
-        yield from _tried("masks", arm.name, partial(check_masks, arm))
+        yield from _run_check("future", arm.name, partial(check_visibility, arm))
+        yield from _run_check("masks", arm.name, partial(check_masks, arm))
         # Pairs of a prepared corpus were looked at with the corpus.
         if arm.corpus.tokenizer is None:
-            yield from _tried("pairs", arm.name, partial(check_pairs, arm))
+            yield from _run_check("pairs", arm.name, partial(check_pairs, arm))
     for task in subject.tasks:
         for name, check_task in TASK_CHECKS.items():
-            yield from _tried(name, task.name, partial(check_task, task))
+            yield from _run_check(name, task.name, partial(check_task, task))
     yield check_disk(subject)
 
 
@@ -94,7 +94,7 @@ def _examine_corpora(subject: Subject) -> Generator[Finding, None, list[Arm]]:
     for corpus in subject.corpora:
         check = partial(_examine_corpus, subject, corpus, arms)
         is_readable = True
-        for finding in _tried("corpus", corpus.name, check):
+        for finding in _run_check("corpus", corpus.name, check):
             yield finding
             # What reads instances cannot be asked where ids are impossible.
             if finding.check in ("corpus", "vocabulary") and finding.level == ERROR:
@@ -145,7 +145,7 @@ def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterat
         yield check_contamination(sample, corpus, index)
 
 
-def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _run_check(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """The findings of a check; an error of its name where it fails itself."""
     try:
         yield from run()
@@ -184,8 +184,8 @@ def print_findings(findings: Sequence[Finding], *, shows_all: bool) -> None:
     title = "[bold]ready[/]:"
     if counts[ERROR]:
         title = "[bold]not ready[/]:"
-    in_words = [f"{counts[OK]} {OK}", several(counts[WARNING], WARNING)]
-    in_words.append(several(counts[ERROR], ERROR))
+    in_words = [f"{counts[OK]} {OK}", count_noun(counts[WARNING], WARNING)]
+    in_words.append(count_noun(counts[ERROR], ERROR))
     numbers = ", ".join(words for words in in_words if not words.startswith("0 "))
     if not shows_all:
         numbers += " (--all shows each)"
@@ -198,7 +198,7 @@ def print_findings(findings: Sequence[Finding], *, shows_all: bool) -> None:
             lines += _finding_lines(findings, level)
     headings = [Heading("check"), Heading("result"), Heading("what", folds=True)]
     if console.width < FIGURES_BESIDE:  # two columns of sentences would break words
-        lines = _figures_below(lines)
+        lines = _indented_figures(lines)
     else:
         headings.append(Heading("figure", folds=True))
     if lines:
@@ -216,7 +216,7 @@ def _finding_lines(findings: Sequence[Finding], level: str) -> list[list[str]]:
     return lines
 
 
-def _figures_below(lines: Sequence[list[str]]) -> list[list[str]]:
+def _indented_figures(lines: Sequence[list[str]]) -> list[list[str]]:
     """The same with each figure under its sentence."""
     stacked = []
     for check, level, what, figure in lines:
@@ -234,10 +234,10 @@ class Fact:
     note: str = ""
 
 
-def look_at_machine(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
+def machine_facts(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
     """Facts in the order in which they are shown."""
     yield from _ceilings()
-    yield from chosen_path(cores, allocator_tuned)
+    yield from automatic_choices(cores, allocator_tuned)
     yield from gpu_facts()
 
 
@@ -258,7 +258,7 @@ def _ceilings() -> Iterator[Fact]:
         yield Fact("ceilings", "matmul bf16", "emulated", note)
 
 
-def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
+def automatic_choices(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
     """What `auto` means here, on the CPU."""
     yield Fact(
         "path", "precision", choose_precision("auto", "cpu"), "trainer=cpu with precision auto"

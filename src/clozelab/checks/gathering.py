@@ -135,7 +135,7 @@ class Gathering:
             pretraining.check_pretraining(cfg, hardware)
             arm = open_arm(settings, jobs, self.corpora)
             for name, encoder in pretraining.read_folders(cfg, arm.objectives).items():
-                if not _is_there(encoder) and not _is_of_sweep(encoder, sweep):
+                if not _is_there(encoder) and not _belongs_to_sweep(encoder, sweep):
                     require_encoder(encoder, name)
             if all(map(_is_there, pretraining.read_folders(cfg, arm.objectives).values())):
                 pretraining.check_inputs(cfg, arm.objectives)
@@ -178,9 +178,9 @@ class Gathering:
         except USER_ERRORS as error:
             if runs_here:
                 raise
-            what = f"not to be had here: {_reason(error)}"
+            problem = f"not to be had here: {_reason(error)}"
             remedy = "the jobs run elsewhere, and each checks its own machine"
-            self.noticed.append(Finding("machine", WARNING, what, "", remedy))
+            self.noticed.append(Finding("machine", WARNING, problem, "", remedy))
             return Hardware(
                 "cpu", trainer.devices, trainer.num_nodes, trainer.strategy, trainer.precision
             )
@@ -206,10 +206,10 @@ class Gathering:
                     self.refusals.append((f"task {name}", _reason(error) + remedy))
         if 0 < len(missing_encoder_of) < len(sweep.jobs):
             example = next(iter(missing_encoder_of.values()))
-            what = "some jobs have no encoder: those that are not complete will fail"
+            problem = "some jobs have no encoder: those that are not complete will fail"
             figure = f"{len(missing_encoder_of)} of {len(sweep.jobs)} jobs, e.g. {example}"
             remedy = "pre-train it first, or leave its row out"
-            self.noticed.append(Finding("encoder", WARNING, what, figure, remedy))
+            self.noticed.append(Finding("encoder", WARNING, problem, figure, remedy))
 
     def _missing_encoders(self, sweep: Sweep) -> dict[Words, str]:
         """Job -> the encoder that it needs and that neither is there nor will be pre-trained."""
@@ -239,9 +239,9 @@ class Gathering:
             trained_length = max_positions(encoder)
             stored_label_names = named_labels(read_config_dict(encoder), encoder)
         if settings["hub"]:
-            what = f"{name}: its files come from the hub and are not looked at"
+            problem = f"{name}: its files come from the hub and are not looked at"
             remedy = "data_dir=FOLDER with the same files would be"
-            self.noticed.append(Finding("task", WARNING, what, "", remedy))
+            self.noticed.append(Finding("task", WARNING, problem, "", remedy))
             return
         # The files: that they are there, and what they hold.
         task_data = open_task(settings, tokenizer, trained_length)
@@ -301,7 +301,7 @@ def _is_there(encoder: str | Path) -> bool:
     return True
 
 
-def _is_of_sweep(encoder: Path, sweep: Sweep) -> bool:
+def _belongs_to_sweep(encoder: Path, sweep: Sweep) -> bool:
     """Whether a job of the sweep will leave this encoder."""
     return any(encoder.is_relative_to(sweep.settings(job)["run_dir"]) for job in sweep.jobs)
 

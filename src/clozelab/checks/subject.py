@@ -18,6 +18,8 @@ OK = "ok"
 WARNING = "warning"
 ERROR = "error"
 PROBE_SEED = 20181011
+# Standard deviations of a binomial bound: a sound recipe is outside once in 150,000 checks.
+SIGMAS = 4.5
 
 
 class Case(NamedTuple):
@@ -71,9 +73,9 @@ def share(count: float, total: float) -> str:
     return f"{count:,.0f} of {total:,.0f} ({100 * count / total:.1f} %)"
 
 
-def deviation(probability: float, number: int, sigmas: float = 4.5) -> float:
+def deviation(probability: float, number: int) -> float:
     """How far an observed share of `number` draws may lie from its probability by chance."""
-    return sigmas * float(probability * (1 - probability) / max(1, number)) ** 0.5
+    return SIGMAS * float(probability * (1 - probability) / max(1, number)) ** 0.5
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ def _names(task: Task) -> tuple[list[Case], str]:
     for split, preview in _splits(task):
         foreign = sorted(set(preview.labels or ()) - set(names))
         has_foreign |= bool(foreign)
-        what = f"the {split} file has labels that are not the task's: {foreign[:5]}"
-        cases.append(Case(bool(foreign), ERROR, what, LABEL_KEYS))
+        problem = f"the {split} file has labels that are not the task's: {foreign[:5]}"
+        cases.append(Case(bool(foreign), ERROR, problem, LABEL_KEYS))
 
     in_train = Counter(task.preview.train.labels or ())
     in_validation = Counter(task.preview.validation.labels or ())
@@ -155,8 +155,8 @@ def _numbers(task: Task) -> tuple[list[Case], str]:
         try:
             values = [float(label) for label in preview.labels]
         except ValueError as error:
-            what = f"the {split} file's labels are no numbers: {error}"
-            return [Case(True, ERROR, what, RIGHT_FILE)], ""
+            problem = f"the {split} file's labels are no numbers: {error}"
+            return [Case(True, ERROR, problem, RIGHT_FILE)], ""
         # An empty file is one of a single label, too.
         least = min(values, default=0.0)
         most = max(values, default=0.0)
@@ -354,7 +354,7 @@ def _check_overlap(task: Task) -> Finding:
     swapped = None
     if len(task.preview.validation.texts) == 2:
         swapped = swapped_hashes(rows)
-    overlap = Overlap.of(train, text_hashes(rows), swapped=swapped)
+    overlap = Overlap.between(train, text_hashes(rows), swapped=swapped)
     case = Case(
         overlap.is_large,
         WARNING,

@@ -76,7 +76,7 @@ def refuse_unknown(text: str, unknown: float, max_unknown_share: float) -> None:
 
 
 class WordCache:
-    """Words to ids: asks the library once for each word that is not remembered."""
+    """Words to ids: the library encodes each word that is not cached, once."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -100,7 +100,7 @@ class WordCache:
         return ids[ids >= 0], lengths
 
     def _learn(self, missing: list[str]) -> None:
-        """Remember the ids of words that are not remembered yet."""
+        """Cache the ids of words that are not cached yet."""
         calls = []
         for i in range(0, len(missing), WORDS_PER_CALL):
             calls.append(missing[i : i + WORDS_PER_CALL])
@@ -126,7 +126,7 @@ class Tokenizer:
 
     Args:
         path: the file, for messages.
-        rules: its content (tokenizer_files.py: `settled`).
+        rules: its content (tokenizer_files.py: `resolve_settings`).
         config: tokenizer_config.json's content (`read_config`).
         released: the fingerprint of the tokenizer of tokenizers.py with the same vocabulary and
             rules, if there is one; a corpus or an encoder may have been made with that.
@@ -229,7 +229,9 @@ class Tokenizer:
             name = files.unknown_token(self._rules["model"]) or name
         candidates = [name]
         if not name:
-            candidates = [usual for usual in files.USUAL_NAMES[role] if usual in self.added_tokens]
+            candidates = [
+                usual for usual in files.DEFAULT_NAMES[role] if usual in self.added_tokens
+            ]
         return next((token for token in candidates if token in self._ids), "")
 
     def _set_template(self) -> None:
@@ -241,12 +243,12 @@ class Tokenizer:
                 f"{self.path} gives no tokens for {', '.join(PROBES)}: it is not one for text",
             )
         single = encode(probe)
-        before, _, behind = _special_tokens_around(single, 1)
+        before, _, after = _special_tokens_around(single, 1)
         # XLNet's: a [SEP] [CLS], of which [CLS] has type 2.
         self.cls_is_last = not before and single.type_ids[-1] == CLS_TYPE
         if self.cls_is_last:
-            before = [behind.pop()]
-        if len(before) != 1 or len(behind) != 1:
+            before = [after.pop()]
+        if len(before) != 1 or len(after) != 1:
             example = " ".join(single.tokens)
             raise ValueError(
                 f"{self.path}: its template makes {example!r} of {probe!r}; an encoder here needs"
@@ -254,7 +256,7 @@ class Tokenizer:
                 " (post_processor)"
             )
         self.cls_id = before[0]
-        self.sep_id = behind[0]
+        self.sep_id = after[0]
         # whether the rules know a token type 1 at all
         self.can_have_token_types = self._set_pair_template(probe)
         # an encoder may be trained without types though its template has them
@@ -280,15 +282,15 @@ class Tokenizer:
     def _set_pair_template(self, probe: str) -> bool:
         """Whether the second text of a pair has token type 1."""
         pair = self._library.encode(probe, probe)
-        before, between, behind = _special_tokens_around(pair, 2)
+        before, between, after = _special_tokens_around(pair, 2)
         types = np.array(pair.type_ids)
         # from the second text's first token to the end
         is_second = np.cumsum([owner == 1 for owner in pair.sequence_ids]) > 0
         if self.cls_is_last:
-            before.append(behind.pop())
+            before.append(after.pop())
             types[-1] -= 1
         has_types = bool(types.any())
-        is_usual = before == [self.cls_id] and behind == [self.sep_id] and bool(between)
+        is_usual = before == [self.cls_id] and after == [self.sep_id] and bool(between)
         is_usual = is_usual and set(between) == {self.sep_id}
         if is_usual and np.array_equal(types, is_second * int(has_types)):
             self.pair_separators = len(between)
@@ -476,15 +478,15 @@ class Tokenizer:
         word_mark = {"byte_bpe": "Ġ", "metaspace": "▁"}.get(self.kind)
         prefix = model.get("continuing_subword_prefix")
         if word_mark:
-            goes_on = np.array([token[:1] != word_mark for token in self.vocabulary])
+            is_continuation = np.array([token[:1] != word_mark for token in self.vocabulary])
         elif prefix:
-            goes_on = np.array([token.startswith(prefix) for token in self.vocabulary])
+            is_continuation = np.array([token.startswith(prefix) for token in self.vocabulary])
         elif files.type_of(model) == "WordLevel":
-            goes_on = np.zeros(self.vocab_size, dtype=np.bool_)
+            is_continuation = np.zeros(self.vocab_size, dtype=np.bool_)
         else:
             return None
-        goes_on[list(self._added)] = False  # an added token is a word
-        return goes_on
+        is_continuation[list(self._added)] = False  # an added token is a word
+        return is_continuation
 
     @cached_property
     def fingerprint(self) -> str:

@@ -34,7 +34,7 @@ from clozelab.corpus.tokenizer_files import (
     read_config,
     read_text,
     reads_token_types,
-    settled,
+    resolve_settings,
     type_of,
     unknown_token,
 )
@@ -74,12 +74,12 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     if config.get("truncation_side") == "left":
         log.warning("%s: truncation_side left is not followed: a long text loses its end", folder)
     if (folder / TOKENIZER_FILE).is_file():
-        return _of_tokenizer_json(folder, config)
+        return _from_tokenizer_json(folder, config)
     path = vocabulary_file(folder, config)
     if path is not None and path.suffix == ".txt":
-        return _of_vocab_txt(path, config)
+        return _from_vocab_txt(path, config)
     if path is not None:
-        return _of_vocab_json(path, config)
+        return _from_vocab_json(path, config)
     advice = ""
     sentencepiece_files = sorted(folder.glob("*.model"))
     if sentencepiece_files:
@@ -93,10 +93,10 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     )
 
 
-def _of_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
+def _from_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
     path = folder / TOKENIZER_FILE
     content = json_or_empty(path)
-    rules = settled(path, content, config)
+    rules = resolve_settings(path, content, config)
     for section in ("normalizer", "pre_tokenizer"):
         if rules.get(section) != content.get(section):
             log.warning(
@@ -111,11 +111,11 @@ def _of_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
     released = None
     for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
         if released is None:
-            released = tokenizer_class.of_rules(rules)
+            released = tokenizer_class.from_rules(rules)
     tokenizer: Tokenizer
     if released is None:
         tokenizer = Tokenizer(path, rules, config)
-    elif _is_writer_of(released, path, rules):
+    elif _wrote_file(released, path, rules):
         tokenizer = released.with_token_types(_number_of_types(config))
     else:
         tokenizer = Tokenizer(path, rules, config, released.fingerprint)
@@ -168,7 +168,7 @@ def _compare_settings(
             )
 
 
-def _of_vocab_txt(path: Path, config: PlainMapping) -> Tokenizer:
+def _from_vocab_txt(path: Path, config: PlainMapping) -> Tokenizer:
     """BERT's rules, with what tokenizer_config.json says of case, accents and Chinese characters.
 
     A folder of Google's, which has none of transformers' files, is read by the rules of the
@@ -181,9 +181,9 @@ def _of_vocab_txt(path: Path, config: PlainMapping) -> Tokenizer:
     if not any(path.with_name(name).is_file() for name in ("config.json", CONFIG_FILE)):
         return tokenizer_class.from_vocab(path, lowercase)
     plain = None
-    if set(tokenizer_class.usual_tokens) <= set(entries):
+    if set(tokenizer_class.default_tokens) <= set(entries):
         plain = tokenizer_class.from_vocab(path, lowercase)
-    config = _with_usual_roles(config, tokenizer_class.usual_tokens)
+    config = _with_default_roles(config, tokenizer_class.default_tokens)
     if is_mpnet and isinstance(config["mask_token"], str):
         config["mask_token"] = {"content": config["mask_token"], "lstrip": True}
     rules = json.loads(wordpiece_rules(_ids_of_file(path, entries, config), lowercase).to_str())
@@ -191,7 +191,7 @@ def _of_vocab_txt(path: Path, config: PlainMapping) -> Tokenizer:
     rules["model"] |= {"unk_token": unknown, "max_input_chars_per_word": 100}  # theirs
     if is_mpnet:
         rules["post_processor"] = ROBERTA_PROCESSOR
-    return _as_class_builds(path.parent, rules, config, plain)
+    return _rules_of_class(path.parent, rules, config, plain)
 
 
 def _is_lowercase(folder: Path, entries: Sequence[str], config: PlainMapping) -> bool:
@@ -208,18 +208,18 @@ def _is_lowercase(folder: Path, entries: Sequence[str], config: PlainMapping) ->
     )
 
 
-def _of_vocab_json(path: Path, config: PlainMapping) -> Tokenizer:
+def _from_vocab_json(path: Path, config: PlainMapping) -> Tokenizer:
     """RoBERTa's rules, with what tokenizer_config.json says of the space before a text."""
     prefix = bool(config.get("add_prefix_space"))
     plain = ByteBpeTokenizer.from_vocab(path.parent, False, prefix)
-    config = _with_usual_roles(config, plain.usual_tokens)
+    config = _with_default_roles(config, plain.default_tokens)
     model = models.BPE(_ids_of_file(path, plain.vocabulary, config), plain.merges)
     rules = json.loads(byte_bpe_rules(model, False, prefix).to_str())
     rules["post_processor"] = {**ROBERTA_PROCESSOR, "add_prefix_space": prefix}
-    return _as_class_builds(path.parent, rules, config, plain)
+    return _rules_of_class(path.parent, rules, config, plain)
 
 
-def _as_class_builds(
+def _rules_of_class(
     folder: Path, rules: PlainMapping, config: PlainMapping, plain: VocabularyTokenizer | None
 ) -> Tokenizer:
     """The tokenizer that AutoTokenizer makes of a vocabulary and these rules.
@@ -227,10 +227,10 @@ def _as_class_builds(
     `plain` has the same vocabulary, and may have the same rules.
     """
     path = folder / TOKENIZER_FILE  # which is not there
-    complete = settled(path, rules, config)
+    complete = resolve_settings(path, rules, config)
     released = None
     if plain is not None and complete["normalizer"] == rules["normalizer"]:
-        is_plain = _roles_in(config) == list(plain.usual_tokens)
+        is_plain = _roles_in(config) == list(plain.default_tokens)
         released = plain.fingerprint if is_plain else None
     return Tokenizer(path, complete, config, released)
 
@@ -248,7 +248,7 @@ def _roles_in(config: PlainMapping) -> list[str]:
     return [content_of(config[f"{role}_token"]) for role in ROLES]
 
 
-def _with_usual_roles(config: PlainMapping, tokens: Sequence[str]) -> PlainDict:
+def _with_default_roles(config: PlainMapping, tokens: Sequence[str]) -> PlainDict:
     """tokenizer_config.json with the special tokens of the class where it names none."""
     complete = dict(config)
     # RoBERTa's classes have these beside the five.
@@ -266,7 +266,7 @@ def _number_of_types(config: PlainMapping) -> str:
     return "one"
 
 
-def _is_writer_of(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson) -> bool:
+def _wrote_file(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.

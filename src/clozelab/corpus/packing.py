@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.random import Draws
-from clozelab.readers.lines import sound_lines
+from clozelab.readers.lines import decoded_lines
 
 if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenStream
@@ -60,7 +60,7 @@ class SpecialIds:
     )
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> SpecialIds:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> SpecialIds:
         ids = cls(
             cls=tokenizer.cls_id,
             sep=tokenizer.sep_id,
@@ -320,8 +320,8 @@ class Masking:
             if self._unit_ids is None:
                 self._unit_ids = encode_units(self.unit_texts, ids)
             # A token inside a unit no longer begins a word of its own.
-            goes_on = inside_units(packed.input_ids, self._unit_ids)
-            begins = begins & ~goes_on.reshape(begins.shape)
+            is_continuation = inside_units(packed.input_ids, self._unit_ids)
+            begins = begins & ~is_continuation.reshape(begins.shape)
         return begins
 
     def _replacements(self, packed: PackedInstances, position: I64, first: I64) -> I64:
@@ -376,10 +376,10 @@ def begin_words(packed: PackedInstances, continues: BoolArray | None) -> BoolArr
     is_text = ~packed.special.reshape(-1, packed.width)
     if continues is None:
         return is_text
-    goes_on = continues[packed.input_ids].reshape(is_text.shape)
+    is_continuation = continues[packed.input_ids].reshape(is_text.shape)
     # The first token of a text begins a word, whatever it is.
     is_first = np.cumsum(is_text, axis=1) <= 1
-    return is_text & (~goes_on | is_first)
+    return is_text & (~is_continuation | is_first)
 
 
 def read_units(path: Path) -> list[str]:
@@ -389,7 +389,7 @@ def read_units(path: Path) -> list[str]:
             f"objective.token.units: there is no file {path}; give a text file with a phrase or a"
             " name a line"
         )
-    units = [line.strip() for _, line in sound_lines(path)]
+    units = [line.strip() for _, line in decoded_lines(path)]
     if not units:
         raise ValueError(f"objective.token.units: {path} has no unit: write one a line")
     return units
@@ -417,7 +417,7 @@ def inside_units(input_ids: I64, units: Mapping[int, I64]) -> BoolArray:
     token     [CLS] new york city is big [SEP]
     goes on   0     0   1    1    0  0   0
     """
-    goes_on = np.zeros(len(input_ids), dtype=bool)
+    is_continuation = np.zeros(len(input_ids), dtype=bool)
     is_taken = np.zeros(len(input_ids), dtype=bool)
     for length in sorted(units, reverse=True):
         if length > len(input_ids):
@@ -430,8 +430,8 @@ def inside_units(input_ids: I64, units: Mapping[int, I64]) -> BoolArray:
             end = start + length
             if tuple(windows[start].tolist()) in known and not is_taken[start:end].any():
                 is_taken[start:end] = True
-                goes_on[start + 1 : end] = True
-    return goes_on
+                is_continuation[start + 1 : end] = True
+    return is_continuation
 
 
 def choose_spans(
@@ -445,7 +445,7 @@ def choose_spans(
     code.
     """
     rows = np.arange(len(begins))[:, None]
-    word_table = _Words.of(packed, begins, len(weights))
+    word_table = _Words.from_packed(packed, begins, len(weights))
     # [B, S] how many words a span that begins at a slot is to have
     draw = packed.draws.column.uniform("mask span", np.arange(packed.width))
     cumulative = np.cumsum(weights[:-1]) / sum(weights)
@@ -507,7 +507,7 @@ class _Words:
     size: I64  # [B, words] in tokens
 
     @classmethod
-    def of(cls, packed: PackedInstances, begins: BoolArray, longest_span: int) -> _Words:
+    def from_packed(cls, packed: PackedInstances, begins: BoolArray, longest_span: int) -> _Words:
         is_text = ~packed.special.reshape(begins.shape)
         number = np.cumsum(begins, axis=1) - 1
         # There are at most as many words as slots; a span may ask for some behind the last word.

@@ -22,7 +22,7 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of Tokenizer.special_tokens
-USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
+DEFAULT_NAMES: Mapping[str, tuple[str, ...]] = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<cls>", "<s>"),
@@ -97,7 +97,7 @@ def type_of(node: ReadOnlyJson | None) -> str | None:
     return (node or {}).get("type")
 
 
-def settled(path: Path, rules: PlainMapping, config: ReadOnlyJson) -> JsonObject:
+def resolve_settings(path: Path, rules: PlainMapping, config: ReadOnlyJson) -> JsonObject:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
     These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
@@ -114,22 +114,22 @@ def settled(path: Path, rules: PlainMapping, config: ReadOnlyJson) -> JsonObject
             f"{path}: its model has dropout {model['dropout']}, so a text would have other ids"
             " each time; set it to null"
         )
-    settled = {**rules}
+    resolve_settings = {**rules}
     if not is_generic(config["tokenizer_class"]):
-        _settle_normalizer(settled, config)
-        _settle_prefix_space(settled, config)
-        _settle_template(settled, config)
-    return _with_added_tokens(path, settled, config)
+        _settle_normalizer(resolve_settings, config)
+        _settle_prefix_space(resolve_settings, config)
+        _settle_template(resolve_settings, config)
+    return _with_added_tokens(path, resolve_settings, config)
 
 
-def _settle_normalizer(settled: JsonObject, config: PlainMapping) -> None:
-    normalizer = settled.get("normalizer") or {}
+def _settle_normalizer(resolve_settings: JsonObject, config: PlainMapping) -> None:
+    normalizer = resolve_settings.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
     changed = {**dict.fromkeys(BERT_RULES.values()), **normalizer}
     changed |= {rule: config[key] for key, rule in BERT_RULES.items() if key in config}
     if _effect_of(changed) != _effect_of(normalizer):
-        settled["normalizer"] = changed
+        resolve_settings["normalizer"] = changed
 
 
 def _effect_of(normalizer: PlainMapping) -> PlainDict:
@@ -141,30 +141,30 @@ def _effect_of(normalizer: PlainMapping) -> PlainDict:
     return effect
 
 
-def _settle_prefix_space(settled: JsonObject, config: PlainMapping) -> None:
-    splitter = settled.get("pre_tokenizer") or {}
+def _settle_prefix_space(resolve_settings: JsonObject, config: PlainMapping) -> None:
+    splitter = resolve_settings.get("pre_tokenizer") or {}
     if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
         return
     value = bool(config["add_prefix_space"])
     if value == splitter.get("add_prefix_space", True):
         return
-    settled["pre_tokenizer"] = {**splitter, "add_prefix_space": value}
-    processor = settled.get("post_processor") or {}
+    resolve_settings["pre_tokenizer"] = {**splitter, "add_prefix_space": value}
+    processor = resolve_settings.get("post_processor") or {}
     if "add_prefix_space" in processor:
-        settled["post_processor"] = {**processor, "add_prefix_space": value}
+        resolve_settings["post_processor"] = {**processor, "add_prefix_space": value}
 
 
-def _settle_template(settled: JsonObject, config: PlainMapping) -> None:
+def _settle_template(resolve_settings: JsonObject, config: PlainMapping) -> None:
     """BERT's or RoBERTa's template where the file has none."""
-    processor = settled.get("post_processor") or {}
+    processor = resolve_settings.get("post_processor") or {}
     if processor.get("type") not in (None, "ByteLevel"):
         return
     # Unigram lists entries with their scores.
-    vocab = settled["model"]["vocab"]
+    vocab = resolve_settings["model"]["vocab"]
     if isinstance(vocab, list):
         vocab = {entry[0]: index for index, entry in enumerate(vocab)}
     ids = dict(vocab)
-    for token in settled.get("added_tokens", ()):
+    for token in resolve_settings.get("added_tokens", ()):
         ids[token["content"]] = token["id"]
     cls = _template_token("cls", ids, config)
     sep = _template_token("sep", ids, config)
@@ -175,14 +175,14 @@ def _settle_template(settled: JsonObject, config: PlainMapping) -> None:
         roberta["type"] = "RobertaProcessing"
         # A key of ByteLevel's that RobertaProcessing has not.
         roberta.pop("use_regex", None)
-        settled["post_processor"] = roberta
+        resolve_settings["post_processor"] = roberta
         return
     first = [_special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(sep, 0)]
     second = [{"Sequence": {"id": "B", "type_id": 1}}, _special(sep, 1)]
     special_tokens = {}
     for name in (cls, sep):
         special_tokens[name] = {"id": name, "ids": [ids[name]], "tokens": [name]}
-    settled["post_processor"] = {
+    resolve_settings["post_processor"] = {
         "type": "TemplateProcessing",
         "single": first,
         "pair": [*first, *second],
@@ -195,7 +195,7 @@ def _template_token(role: str, ids: Mapping[str, int], config: PlainMapping) -> 
     name = content_of(config.get(f"{role}_token"))
     if name:
         return name
-    return next((usual for usual in USUAL_NAMES[role] if usual in ids), "")
+    return next((usual for usual in DEFAULT_NAMES[role] if usual in ids), "")
 
 
 def _special(name: str, type_id: int) -> PlainDict:
@@ -204,11 +204,11 @@ def _special(name: str, type_id: int) -> PlainDict:
 
 def _with_added_tokens(
     path: Path,
-    settled: PlainDict,
+    resolve_settings: PlainDict,
     config: ReadOnlyJson,
 ) -> PlainDict:
     """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
-    library = open_library(path, settled)
+    library = open_library(path, resolve_settings)
     vocabulary = library.get_vocab(with_added_tokens=True)
     added = library.get_added_tokens_decoder().values()
     present = set(map(repr, added))
@@ -226,9 +226,9 @@ def _with_added_tokens(
             to_add.append(token)
             names.add(token.content)
     if not to_add:
-        return settled
+        return resolve_settings
     library.add_tokens(to_add)
-    return {**settled, "added_tokens": json.loads(library.to_str())["added_tokens"]}
+    return {**resolve_settings, "added_tokens": json.loads(library.to_str())["added_tokens"]}
 
 
 def _named_tokens(config: ReadOnlyJson, vocabulary: Mapping[str, int]) -> Iterator[AddedToken]:

@@ -57,13 +57,13 @@ class VocabularyTokenizer(Tokenizer):
     ValueError where the vocabulary is none.
     """
 
-    usual_tokens: tuple[str, str, str, str, str]  # of files.ROLES
+    default_tokens: tuple[str, str, str, str, str]  # of files.ROLES
     smallest: int  # entries without which no text can be encoded
     trims_spaces = False  # the rules leave none
     has_token_types = True
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        self._ids = ids_of(vocabulary, self.usual_tokens)
+        self._ids = ids_of(vocabulary, self.default_tokens)
         super().__init__(
             Path(TOKENIZER_FILE), json.loads(self.rules()), self._roles(), finds_added=False
         )
@@ -78,13 +78,13 @@ class VocabularyTokenizer(Tokenizer):
 
     def _roles(self) -> dict[str, str]:
         keys = [f"{role}_token" for role in ROLES]
-        return dict(zip(keys, self.usual_tokens, strict=True))
+        return dict(zip(keys, self.default_tokens, strict=True))
 
     def rules(self) -> str:
-        """tokenizer.json, which knows the special tokens."""
+        """tokenizer.json, with the special tokens."""
         library = self._rules_for_words()
         added = []
-        for token in sorted(self.usual_tokens, key=self._ids.__getitem__):
+        for token in sorted(self.default_tokens, key=self._ids.__getitem__):
             # RoBERTa's <mask> takes the space before it along.
             takes_space = token == "<mask>"
             added.append(AddedToken(token, special=True, normalized=False, lstrip=takes_space))
@@ -137,7 +137,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
     """BERT's rules."""
 
     kind = "wordpiece"
-    usual_tokens = SPECIAL_TOKENS
+    default_tokens = SPECIAL_TOKENS
     first_tokens = SPECIAL_TOKENS  # of a vocabulary that is learnt
     library_class = "BertTokenizer"  # of transformers
     smallest = len(SPECIAL_TOKENS) + 1
@@ -181,7 +181,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
     @classmethod
-    def of_rules(cls, rules: ReadOnlyJson) -> WordPieceTokenizer | None:
+    def from_rules(cls, rules: ReadOnlyJson) -> WordPieceTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
         None where those are not BERT's.
@@ -239,13 +239,13 @@ class MpnetTokenizer(WordPieceTokenizer):
     """BERT's rules with RoBERTa's special tokens around texts and pairs, without token types."""
 
     kind = "wordpiece_roberta"
-    usual_tokens = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+    default_tokens = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
     first_tokens = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
     library_class = "MPNetTokenizer"
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         super().__init__(vocabulary, lowercase=lowercase)
-        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.usual_tokens))
+        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
 
     def _template(self) -> processors.PostProcessor:
         return processors.RobertaProcessing(
@@ -336,8 +336,8 @@ class ByteBpeTokenizer(VocabularyTokenizer):
     """
 
     kind = "byte_bpe"
-    usual_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-    smallest = len(usual_tokens) + 256
+    default_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    smallest = len(default_tokens) + 256
 
     def __init__(
         self,
@@ -351,7 +351,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         self.lowercase = lowercase
         self.add_prefix_space = add_prefix_space
         super().__init__(vocabulary)
-        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.usual_tokens))
+        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
 
     @classmethod
     def train(
@@ -362,7 +362,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         The same texts give the same entries.
         """
         # RoBERTa's ids: <s> <pad> </s> <unk> are 0 to 3, and <mask> is the last one.
-        pad, unknown, begin, separator, mask = cls.usual_tokens
+        pad, unknown, begin, separator, mask = cls.default_tokens
         library = byte_bpe_rules(models.BPE(), lowercase, add_prefix_space)
         trainer = BpeTrainer(
             vocab_size=vocab_size - 1,
@@ -407,7 +407,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             ) from None
 
     @classmethod
-    def of_rules(cls, rules: ReadOnlyJson) -> ByteBpeTokenizer | None:
+    def from_rules(cls, rules: ReadOnlyJson) -> ByteBpeTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
         None where those are not RoBERTa's.

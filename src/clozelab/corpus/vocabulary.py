@@ -150,18 +150,18 @@ def old_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
     for index, entry in enumerate(new.vocabulary):
         ids = same.get(entry)
         if ids is None:
-            goes_on = continues is not None and bool(continues[index])
-            ids = _pieces_of(old, new.shown(index).removeprefix("##"), goes_on)
+            is_continuation = continues is not None and bool(continues[index])
+            ids = _pieces_of(old, new.shown(index).removeprefix("##"), is_continuation)
         pieces.append(ids)
     return pieces
 
 
-def _pieces_of(old: Tokenizer, text: str, goes_on: bool) -> list[int]:
+def _pieces_of(old: Tokenizer, text: str, is_continuation: bool) -> list[int]:
     """Ids of a stretch of text that begins a word, or goes on with one; none if it is unknown."""
     # A mark is a word by itself to WordPiece, and has no space before it elsewhere.
     if not text[:1].isalnum():
-        goes_on = old.kind != "wordpiece"
-    ids, _ = old.encode_words([text], inside=goes_on)
+        is_continuation = old.kind != "wordpiece"
+    ids, _ = old.encode_words([text], inside=is_continuation)
     # Bytes that are only a part of a character are shown as a question mark.
     return ids[ids != old.unk_id].tolist() if "\ufffd" not in text else []
 
@@ -177,7 +177,7 @@ def read_words(file: Path) -> list[str]:
     return new_words
 
 
-def as_read_by_encoder_of(old: Tokenizer, new: Tokenizer) -> Tokenizer:
+def match_token_layout(old: Tokenizer, new: Tokenizer) -> Tokenizer:
     """Another tokenizer, with [CLS] where the old one has it, and no more token types than it.
 
     ValueError for one that ends a text with [CLS], which an XLNet alone reads there.

@@ -62,12 +62,12 @@ ALIKE = 0.8  # of 1: a name so much like a role's is a slip of the pen
 PLAIN_NAME_WORDS = 1
 
 
-def say_on_command_line(names: Sequence[str]) -> str:
+def describe_for_command_line(names: Sequence[str]) -> str:
     """How columns are named there: `text=premise,hypothesis`."""
     return f"text={','.join(names)}"
 
 
-def say_in_python(names: Sequence[str]) -> str:
+def describe_for_python(names: Sequence[str]) -> str:
     """How columns are named there: `columns=['premise', 'hypothesis']`."""
     return f"columns={list(names)!r}"
 
@@ -83,7 +83,7 @@ def choose_columns(
     *,
     named: Sequence[str] = (),
     where: str = "the table",
-    say: Callable[[Sequence[str]], str] = say_on_command_line,
+    describe: Callable[[Sequence[str]], str] = describe_for_command_line,
 ) -> dict[str, str]:
     """Role -> column of what an act reads.
 
@@ -98,7 +98,7 @@ def choose_columns(
     # Columns that are called as the roles are.
     column_of = {role: role for role in named_roles(columns, act)}
     if is_enough(column_of, act):
-        refuse_unread(columns, column_of, act, where, say)
+        refuse_unread(columns, column_of, act, where, describe)
         return column_of
     # The usual names of pairs, then of single texts, or the only column.
     pair = _known_pair(columns, act)
@@ -111,11 +111,11 @@ def choose_columns(
             problem = "two columns are read"
         listed = ", ".join(map(repr, columns))
         raise ValueError(
-            f"{where} has the columns {listed}, and {problem}: say {say(['COLUMN'])}, "
-            f"or {say(['FIRST', 'SECOND'])} for two texts"
+            f"{where} has the columns {listed}, and {problem}: say {describe(['COLUMN'])}, "
+            f"or {describe(['FIRST', 'SECOND'])} for two texts"
         )
     column_of = {"text": single}
-    refuse_unread(columns, column_of, act, where, say)
+    refuse_unread(columns, column_of, act, where, describe)
     return column_of
 
 
@@ -158,7 +158,7 @@ def refuse_unread(
     column_of: Mapping[str, str],
     act: str,
     where: str,
-    say: Callable[[Sequence[str]], str] = say_on_command_line,
+    describe: Callable[[Sequence[str]], str] = describe_for_command_line,
 ) -> None:
     """ValueError for a column that looks like a text of the example and is not read.
 
@@ -168,17 +168,17 @@ def refuse_unread(
     for name in columns:
         if name in read:
             continue
-        role = _meant_role(name)
+        role = _intended_role(name)
         if role is None:
             continue
         # "txt" in place of "text": nobody else has this role, so it is a slip of the pen
         if role != name and role in roles_of(act) and role not in column_of:
             raise ValueError(
                 f"{where} has {name!r}, which nothing reads: did you mean {role!r}? Call it so, "
-                f"or say {say([*read, name])}; {say(read)} leaves it out"
+                f"or say {describe([*read, name])}; {describe(read)} leaves it out"
             )
         raise ValueError(
-            f"{where} has {name!r}, which do={act} does not read: {say(read)} leaves it out",
+            f"{where} has {name!r}, which do={act} does not read: {describe(read)} leaves it out",
         )
 
 
@@ -196,14 +196,14 @@ def refuse_unknown_keys(record: Mapping[str, object], act: str, where: str) -> N
                 f"{where} has {name!r}, which do={act} does not read; it reads {', '.join(roles)}",
             )
         advice = hint(name, roles)
-        role = _meant_role(name)
+        role = _intended_role(name)
         if role in roles:
             advice = f"did you mean {role!r}?"
         raise ValueError(f"{where} has {name!r}, which nothing reads; {advice}")
 
 
 @lru_cache(maxsize=4096)  # objects of a file have the same few keys, row after row
-def _meant_role(name: str) -> str | None:
+def _intended_role(name: str) -> str | None:
     """The role whose name this is, or which it was probably meant to have."""
     word = name.casefold()
     if word in SECOND_NAMES:

@@ -279,7 +279,7 @@ class CorpusDataModule(LightningDataModule):
         key = (split, seq_length, objective.input)
         if key not in self._bound:
             shards = getattr(self.corpus, split)
-            special_ids = SpecialIds.of(self.corpus.tokenizer)
+            special_ids = SpecialIds.from_tokenizer(self.corpus.tokenizer)
             try:
                 instances = objective.bind(shards, special_ids, seq_length)
             except ValueError as error:

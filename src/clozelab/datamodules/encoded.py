@@ -16,8 +16,13 @@ import numpy as np
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.texts import Unreadable
-from clozelab.tasks import sequences as examples
-from clozelab.tasks.sequences import Int32s, Ints, TokenSequences
+from clozelab.tasks.sequences import (
+    Int32s,
+    Ints,
+    TokenSequences,
+    assemble,
+    assemble_windows,
+)
 
 SIDES = ("first", "second")
 Text = Unreadable | str | Sequence[str]  # one text, or a pair
@@ -154,9 +159,9 @@ def _assembled(
     one_window_each = np.arange(len(readable) + 1)
     if readable and len(readable[0]) == 2:
         firsts, seconds = zip(*readable, strict=True)
-        return Encoded(examples.assemble(tokenizer, firsts, seconds), one_window_each, reasons)
+        return Encoded(assemble(tokenizer, firsts, seconds), one_window_each, reasons)
     singles = [sides[0] for sides in readable]
     if stride is None:
-        return Encoded(examples.assemble(tokenizer, singles), one_window_each, reasons)
-    sequences, offsets = examples.assemble_windows(tokenizer, singles, max_length - 2, stride)
+        return Encoded(assemble(tokenizer, singles), one_window_each, reasons)
+    sequences, offsets = assemble_windows(tokenizer, singles, max_length - 2, stride)
     return Encoded(sequences, offsets, reasons)

@@ -93,7 +93,7 @@ class HubSource:
     headerless: Sequence[str] | None
 
     @classmethod
-    def of(cls, task: ReadOnlyJson) -> HubSource:
+    def from_task(cls, task: ReadOnlyJson) -> HubSource:
         """From a task's configuration.
 
         Its `hub.splits` says of its data's files (`train_file`, `test_files.NAME`) which split each

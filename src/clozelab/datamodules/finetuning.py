@@ -47,8 +47,8 @@ from clozelab.tasks.preview import Preview, TaskPreview
 from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
 from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import EncoderSource, Split, SplitSource, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit
+from clozelab.text.plain import PlainDict
 from clozelab.training.runtime import ReiterableLoader, batch_loader, loader_position
 
 log = logging.getLogger(__name__)
@@ -142,6 +142,8 @@ class FinetuningDataModule(LightningDataModule):
         super().__init__()
         self.inputs = inputs
         self.plan = plan
+        # Training and validation files are looked for at once: a missing one is refused before
+        # anything is read.
         self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
         self.asked_seq_length = max_seq_length
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
@@ -165,7 +167,7 @@ class FinetuningDataModule(LightningDataModule):
         self.train_extra_paths: list[Path] | None = None
         if train_extra is not None:
             self.train_extra_paths = [self.require(file) for file in train_extra]
-        unit.check_target(target)
+        # The encoder may take shorter sequences than the task says.
         self.unit = unit.fitted(self.max_seq_length, inputs.name)
         # The classes of a fine-tuned model go before those of the configuration.
         if inputs.label_names is not None:
@@ -177,12 +179,12 @@ class FinetuningDataModule(LightningDataModule):
 
     # Fingerprints
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         """What a model's folder is told of how its texts were read, called as the settings are."""
-        return self.unit.remembered() | self.target.remembered()
+        return self.unit.config_to_save() | self.target.config_to_save()
 
     @cached_property
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         """How the two files are read, and the content of all others that are read with them."""
         reading = self.unit.reading(self.target) | self.target.reading()
         if self.extra_validation_paths is not None:
@@ -195,10 +197,10 @@ class FinetuningDataModule(LightningDataModule):
         return reading
 
     @property
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         """What the encoder adds: the other part of what the sequences are made from."""
         tokenizer = self.inputs.tokenizer
-        tokenization: JsonObject = {
+        tokenization: PlainDict = {
             "tokenizer": tokenizer.fingerprint,
             "max_seq_length": self.max_seq_length,
         }
@@ -221,7 +223,7 @@ class FinetuningDataModule(LightningDataModule):
         return fingerprint_of({"files": checksums, **self.reading, **self._holding_out})
 
     @property
-    def _holding_out(self) -> JsonObject:
+    def _holding_out(self) -> PlainDict:
         """How validation is held out; nothing where it has a file."""
         if self.held_out is None:
             return {}
@@ -237,13 +239,16 @@ class FinetuningDataModule(LightningDataModule):
         examples = self.unit.read(path, role, self.target, strict=strict)
         if self.held_out is None or role == "test" or self.unit.has_folds:
             return examples
+        # Validation is drawn from the training file: by groups of rows, with the classes' shares.
         strata = self.unit.strata(examples, self.target)
         rows = self.rows_of(role, path, self.unit.groups(examples), strata)
         return examples.select(rows)
 
     def examples_in_use(self, path: Path, role: str) -> Any:
         """The same, as many as the plan allows."""
-        examples = self.examples(path, role)
+        return self._in_use(self.examples(path, role), role)
+
+    def _in_use(self, examples: Any, role: str) -> Any:
         return examples.select(subset(len(examples), self.limit(role)))
 
     def rows_of(
@@ -261,6 +266,7 @@ class FinetuningDataModule(LightningDataModule):
         if self.held_out is None or role == "test" or path != self.train_path:
             return list(range(len(groups)))
         if strata is None:
+            # A group is drawn as a whole: its rows would tell each other's labels.
             is_held_out = self.held_out.drawn(groups)
         else:
             is_held_out = self.held_out.stratified(groups, strata)
@@ -278,7 +284,7 @@ class FinetuningDataModule(LightningDataModule):
         """How many validation rows stand in training, after `setup`."""
         train = self._rows["training", self.train_path]
         validation = self._rows["validation", self.validation_path]
-        return Overlap.of(
+        return Overlap.between(
             train["row_hashes"],
             validation["row_hashes"],
             train["row_lines"],
@@ -356,13 +362,13 @@ class FinetuningDataModule(LightningDataModule):
         return self.target.baselines(self.unit.joined(train), validation)
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         num_token_types = 1
         if self.inputs.tokenizer.has_token_types:
             num_token_types = 2
         num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
-        facts: JsonObject = {
+        facts: PlainDict = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,
@@ -418,6 +424,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
+        # Training first: it tells the target the classes that all other splits are read with.
         self.train = self._load(self.train_path, "training")
         self.target.check_training(self.train_path, self.train, self.unit.column_key)
         extra_validation = {}
@@ -431,18 +438,22 @@ class FinetuningDataModule(LightningDataModule):
         self.unit.check_splits(both, self.inputs.name)
         # The sequences of `train_extra` come first: see `num_first_sequences`.
         training_splits = [*self.extra, self.train]
-        workshop = self._workshop()
-        self.train_sequences = self.unit.batched(training_splits, "training", workshop)
+        batch_context = self._batch_context()
+        self.train_sequences = self.unit.batched(training_splits, "training", batch_context)
         self.train_targets = self.unit.targets(training_splits)
         validation_splits = [self.validation, *extra_validation.values()]
-        self.validation_sequences = self.unit.batched(validation_splits, "validation", workshop)
+        self.validation_sequences = self.unit.batched(
+            validation_splits, "validation", batch_context
+        )
 
-    def _workshop(self) -> Workshop:
+    def _batch_context(self) -> BatchContext:
         encoder = self.inputs.encoder
         if encoder is not None:
             # once for all splits, never where they are stored
             encoder = replace(encoder, load=cache(encoder.load))
-        return Workshop(self.inputs.name, self.inputs.cache_dir, self.evaluation_tokens, encoder)
+        return BatchContext(
+            self.inputs.name, self.inputs.cache_dir, self.evaluation_tokens, encoder
+        )
 
     def _load(self, path: Path, role: str) -> Split:
         """One split. That of the training file tells the target its classes."""
@@ -453,17 +464,14 @@ class FinetuningDataModule(LightningDataModule):
             self.target = self.target.named(facts["names"])
         del facts["names"]
         read_anew = partial(self.examples_in_use, path, role)
-        source = SplitSource(path, role, key, partial(self._used, read, role), read_anew)
+        source = SplitSource(path, role, key, lambda: self._in_use(read(), role), read_anew)
         return self.unit.split(arrays, facts, source)
-
-    def _used(self, read: Callable[[], Any], role: str) -> Any:
-        examples = read()
-        return examples.select(subset(len(examples), self.limit(role)))
 
     def _encode(self, read: Callable[[], Any], path: Path, role: str) -> tuple[Arrays, Facts]:
         """What the cache holds of one split."""
         examples = read()
-        used = self._used(read, role)
+        # The classes are those of all examples, also of those that the plan leaves out.
+        used = self._in_use(examples, role)
         names = list(self.target.names_of(self.unit.label_pool(examples)))
         arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
         arrays["ids"] = np.array(self.unit.ids(used), dtype=np.str_)
@@ -483,15 +491,11 @@ class FinetuningDataModule(LightningDataModule):
             if is_outside is None or not is_outside.any():
                 continue
             # An error names the line, which only reading the file again can tell.
-            examples = self.examples_in_use(path, self._role_of(split))
+            role = "training" if split is self.train else "validation"
+            examples = self.examples_in_use(path, role)
             place = int(is_outside.argmax())
             problem = self.target.refuse_outside(self.unit.flat_labels(examples)[place])
             raise ValueError(f"{path}:{self.unit.line_of(examples, place)}: {problem}")
-
-    def _role_of(self, split: Split) -> str:
-        if split is self.train:
-            return "training"
-        return "validation"
 
     def splits(self) -> list[tuple[str, Path, Split]]:
         """(name, file, split) of training and of all validation files."""
@@ -528,6 +532,7 @@ class FinetuningDataModule(LightningDataModule):
             "names": list(self.target.names),
             "max_examples": self.limit(role),
         }
+        # Any other value of these would give other arrays, so it has another folder of the cache.
         key = content_key(of_file | of_examples | self._holding_out | self.tokenization)
         folder = self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}"
         arrays, facts = cached_arrays(folder, path, partial(build, path, role))
@@ -628,7 +633,7 @@ class FinetuningDataModule(LightningDataModule):
     def read_test(self, path: Path) -> tuple[Sequences, Split]:
         """One test file, after `setup`: what batches are made of, and the split itself."""
         split = self._load(path, "test")
-        return self.unit.batched([split], "test", self._workshop()), split
+        return self.unit.batched([split], "test", self._batch_context()), split
 
     def _warn_of_lost_text(self, name: str, split: Split) -> None:
         """Warn of text of a split that did not fit, or that is [UNK].
@@ -652,6 +657,7 @@ class FinetuningDataModule(LightningDataModule):
         """Share of [UNK] among the tokens that are not special, of evenly spread sequences."""
         tokenizer = self.inputs.tokenizer
         num_sampled = min(len(sequences), SAMPLED_SEQUENCES)
+        # Evenly spread, since files may be sorted by source or by label.
         sampled = np.linspace(0, len(sequences) - 1, num_sampled).astype(np.int64)
         ids = sequences.gather(sampled)["input_ids"]
         is_special = np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))
@@ -682,6 +688,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def _loader_to_next_evaluation(self) -> Iterable[Batch]:
         step, rank, world_size = loader_position(self.trainer)
+        # After the last evaluation nothing is left to train on: an empty stretch.
         later_evaluations = (mark for mark in self.evaluation_steps if mark > step)
         stop = next(later_evaluations, step)
         batches = TrainingBatches(self, range(step, stop), rank, world_size)
@@ -709,6 +716,7 @@ class TrainingBatches(IterableDataset[Batch]):
         if not data.unit.groups_by_length:
             self.sorting_lengths = np.zeros_like(self.sorting_lengths)
         self.plan = data.plan
+        # Known now, since workers get a copy of this object and not the data module.
         self.places = [data.loader_position(step) for step in steps]
         self.rank = rank
         self.world_size = world_size
@@ -739,6 +747,7 @@ class TrainingBatches(IterableDataset[Batch]):
     def _local_batch(self, epoch: int, index: Ints) -> Batch:
         """This rank's examples of the global batch at `index`."""
         lengths = self.sequences.lengths[index]
+        # One number of every example's index and length: equal runs have equal sums in every batch.
         contents = uniform_u64(self.plan.seed, epoch + 1, "contents", index, lengths)
         local_index = index[self.rank :: self.world_size]
         has_examples = len(local_index) > 0

@@ -42,7 +42,7 @@ from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
 from clozelab.tasks.sequences import assemble
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import JsonObject, PlainDict, read_json
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -107,24 +107,22 @@ class HeldOutMeasure(MeasureDataModule):
         largest = max(1, int(share * LARGEST_SHARE))
         documents: list[Document] = []
         lacking = [share] * num_sources
-        passed_over = [0] * num_sources
+        skipped = [0] * num_sources
         for source, sentences in text:
             read = sentences[: min(lacking[source], largest)]
             kept = [ids for ids in read if len(ids)]
             if kept:
                 documents.append((source, kept))
                 lacking[source] -= len(read)
-                passed_over[source] += len(sentences) - len(read)
+                skipped[source] += len(sentences) - len(read)
             if not any(lacking):
                 break
-        self._warn_of_passed_over(lacking, passed_over, largest)
+        self._warn_of_skipped(lacking, skipped, largest)
         return documents
 
-    def _warn_of_passed_over(
-        self, lacking: list[int], passed_over: list[int], largest: int
-    ) -> None:
+    def _warn_of_skipped(self, lacking: list[int], skipped: list[int], largest: int) -> None:
         """A source of few long documents gives less than its share, though it has more."""
-        for name, num_lacking, more in zip(self.source_names, lacking, passed_over, strict=True):
+        for name, num_lacking, more in zip(self.source_names, lacking, skipped, strict=True):
             if num_lacking and more:
                 log.warning(
                     f"{name}: {num_lacking:,} sentences fewer than its share are read, since one"
@@ -238,16 +236,16 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
         texts = assemble(self.inputs.tokenizer, pieces)
         text, position = inner_tokens(texts)
         if self.is_causal:
-            return self.ask(texts, np.arange(len(texts)), (text, position))
+            return self.build_questions(texts, np.arange(len(texts)), (text, position))
         # Each token belongs to one part of its text. A question is one (text, part) that has
         # tokens; `key` numbers these pairs, and `question` says to which a token belongs.
         part = integers(SEED, 0, "mask parts", text, position, high=self.mask_parts)
         key, question = np.unique(text * self.mask_parts + part, return_inverse=True)
         order = np.argsort(question, kind="stable")
         targets = (question[order], position[order])
-        return self.ask(texts, key // self.mask_parts, targets, hidden=targets)
+        return self.build_questions(texts, key // self.mask_parts, targets, hidden=targets)
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[JsonObject]]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[PlainDict]]:
         ids = self.questions.ids
         text = self.questions.text
         characters = piece_lengths(self.inputs.tokenizer)[ids].sum()
@@ -377,7 +375,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
         # All texts from one side, then all from the next one.
         text = np.tile(np.arange(len(texts)), len(self.sides))
         targets = (np.arange(len(text)), np.tile(position, len(self.sides)))
-        return self.ask(texts, text, targets, hidden)
+        return self.build_questions(texts, text, targets, hidden)
 
     def _choose_words(self) -> tuple[list[np.ndarray], list[int]]:
         """Sentences of equally many from each source, and the place of the word to ask for in each.
@@ -409,7 +407,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 word_positions.append(1 + candidates[draw])
         return sentences, word_positions
 
-    def one_answer(self) -> JsonObject:
+    def constant_answer_scores(self) -> PlainDict:
         # Each side asks for the same words.
         share = float(np.bincount(self.questions.ids).max() / len(self.questions.ids))
         return {f"validation/accuracy/{side}": share for side in self.sides}
@@ -426,7 +424,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 f" {room} tokens"
             )
 
-    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[JsonObject]]:
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], list[PlainDict]]:
         # Questions are all words from one side, then all from the next: [figures * sides, words].
         figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
         num_words = figures.shape[1]

@@ -43,12 +43,13 @@ from clozelab.tasks.sequences import (
     Sequences,
     TokenSequences,
     encode_examples,
+    marked_tokens,
     offsets_of,
     ragged_positions,
 )
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
@@ -78,12 +79,9 @@ class Questions(Sequences):
         `prediction_index` their place among all that are asked for.
         """
         arrays = self.sequences.gather(index)
-        counts = np.diff(self.offsets)[index]
-        _, numbers = ragged_positions(self.offsets[index], counts)
-        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
-        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
+        numbers, slots = marked_tokens(self.offsets, self.positions, index, arrays["lengths"])
         return arrays | {
-            "prediction_positions": np.repeat(starts, counts) + self.positions[numbers],
+            "prediction_positions": slots,
             "prediction_labels": self.ids[numbers],
             "prediction_index": numbers,
         }
@@ -104,7 +102,7 @@ def inner_tokens(texts: TokenSequences) -> Tokens:
     return token_ranges(np.ones_like(texts.lengths), texts.lengths - 2)
 
 
-def ask(
+def build_questions(
     texts: TokenSequences,
     text: Ints,
     targets: Tokens,
@@ -199,7 +197,7 @@ class ScoringDataModule(MeasureDataModule):
         `credit` [P], 1 where the token is the most probable one, shared among equals.
         """
 
-    def one_answer(self) -> JsonObject:
+    def constant_answer_scores(self) -> PlainDict:
         """What the same answer to every question scores: figure -> share of one.
 
         It has no figure where that means nothing.
@@ -211,11 +209,11 @@ class ScoringDataModule(MeasureDataModule):
         unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
-    def ask(
+    def build_questions(
         self, texts: TokenSequences, text: Ints, targets: Tokens, hidden: Tokens | None = None
     ) -> Questions:
-        """As the function `ask`, of this encoder."""
-        return ask(
+        """As the function `build_questions`, of this encoder."""
+        return build_questions(
             texts,
             text,
             targets,
@@ -285,13 +283,13 @@ class MinimalPairs(ScoringDataModule):
         self.pairs["same"] = [np.array_equal(good, bad) for good, bad in both]
         text, position = inner_tokens(texts)
         if self.is_causal:
-            return self.ask(texts, np.arange(len(texts)), (text, position))
+            return self.build_questions(texts, np.arange(len(texts)), (text, position))
         # A masked model reads a text once for each of its tokens.
         num_hidden = np.ones_like(position)
         if self.masking == "word":
             num_hidden = self._pieces_to_word_end(sentences, text)
         targets = (np.arange(len(text)), position)
-        return self.ask(texts, text, targets, token_ranges(position, num_hidden))
+        return self.build_questions(texts, text, targets, token_ranges(position, num_hidden))
 
     def _read_pairs(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""

@@ -24,19 +24,20 @@ from clozelab.datamodules.columns import (
     LISTS,
     SINGLE,
     choose_columns,
+    describe_for_python,
     is_enough,
     refuse_unknown_keys,
     roles_of,
-    say_in_python,
 )
 from clozelab.readers.cells import is_missing
 from clozelab.readers.records import check_columns
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
 EXPECTED = "a text, a pair (FIRST, SECOND), a list of them, or a table with columns= was expected"
+ERRORS = ("mark", "raise")  # what becomes of a text that cannot be read
 SHOWN_CHARACTERS = 60  # of a wrong value
 Columns = str | Sequence[str] | None
 
@@ -83,15 +84,15 @@ def read_texts(
     """
     # What has columns, then what is one text by itself, then what is a list of texts.
     if isinstance(given, Mapping):
-        return _of_mapping(given, act, columns)
+        return _from_mapping(given, act, columns)
     if is_table(given):
-        return _of_table(given, act, columns, trained)
+        return _from_table(given, act, columns, trained)
     if isinstance(given, str | tuple):
         _refuse_columns(columns)
         return Texts([read_item(given, 1, act)], is_single=True)
     values = _listed(given)
     if values and all(isinstance(value, Mapping) for value in values):
-        return _of_records(values, act, columns)
+        return _from_records(values, act, columns)
     _refuse_columns(columns)
     items = []
     for number, value in enumerate(values, 1):
@@ -134,12 +135,12 @@ def read_item(value: object, number: int, act: str) -> object:
     return str(strings[0]), str(strings[1])
 
 
-def read_cells(record: ReadOnlyJson, roles: Mapping[str, str], act: str) -> object:
+def read_cells(record: PlainMapping, roles: Mapping[str, str], act: str) -> object:
     """A text of a table's row, whose cells may be anything; `Unreadable` where there is none.
 
     `roles` says which column is what (datamodules/columns.py).
     """
-    cells: JsonObject = {}
+    cells: PlainDict = {}
     # Words stand for a text, and passages for one: another column may hold what one of these lacks.
     may_lack = set()
     if set(roles) & set(LISTS):
@@ -207,7 +208,7 @@ def _column_names(table: Any) -> list[Any]:
     return list(table.columns)
 
 
-def _of_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) -> Texts:
+def _from_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) -> Texts:
     """The rows of a table."""
     if not _is_dataset(given) and not hasattr(given, "iloc"):
         given = given.to_pandas()  # a table of Arrow, Polars and others
@@ -221,7 +222,7 @@ def _of_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) ->
     return Texts(_rows_of(cells, roles, act), table=given)
 
 
-def _of_mapping(given: Mapping[str, object], act: str, columns: Columns) -> Texts:
+def _from_mapping(given: Mapping[str, object], act: str, columns: Columns) -> Texts:
     """The rows of a dictionary of lists; a dictionary of single texts is one row."""
     # a `datasets.DatasetDict`
     if hasattr(given, "column_names"):
@@ -242,8 +243,8 @@ def _of_mapping(given: Mapping[str, object], act: str, columns: Columns) -> Text
     return Texts([_refuse_unreadable(row, number) for number, row in enumerate(rows, 1)])
 
 
-def _of_records(
-    records: Sequence[ReadOnlyJson],
+def _from_records(
+    records: Sequence[PlainMapping],
     act: str,
     columns: Columns,
 ) -> Texts:
@@ -285,7 +286,7 @@ def _roles(
     if not string_names:
         raise ValueError(f"{where} has no column with a name: {EXPECTED}")
     return choose_columns(
-        string_names, act, named=list(columns or ()), where=where, say=say_in_python
+        string_names, act, named=list(columns or ()), where=where, describe=describe_for_python
     )
 
 

@@ -38,19 +38,19 @@ def run_application(
 
     def task(cfg: object) -> None:
         sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
-        run_job(Composed.of_task(verb, cfg))
+        run_job(Composed.from_hydra_main(verb, cfg))
 
     # What our launchers ask of their task: which verb their jobs run, and a tracker.
     task.clozelab_verb = verb  # type: ignore[attr-defined]
     task.clozelab_track = track  # type: ignore[attr-defined]
 
-    hydra_arguments = experiments.take_one_file(list(arguments))
+    hydra_arguments = experiments.take_experiment_file(list(arguments))
     if "--help-all" in hydra_arguments:  # Hydra's own help
         hydra_arguments = [word for word in hydra_arguments if word != "--help-all"]
         hydra_arguments.append("--help")
     # Hydra's parser knows `-m`, and an option behind it, before the first `name=value` only.
     flags = [argument for argument in hydra_arguments if argument in ("-m", "--multirun")]
-    overrides = _options_first([word for word in hydra_arguments if word not in flags])
+    overrides = _with_options_first([word for word in hydra_arguments if word not in flags])
     # The launcher says `hydra.mode=RUN` to each job of a sweep.
     modes = [argument for argument in hydra_arguments if argument.startswith("hydra.mode=")]
     is_one_job = modes[-1:] == ["hydra.mode=RUN"]
@@ -67,7 +67,7 @@ def run_application(
         sys.argv = argv
 
 
-def _options_first(words: Sequence[str]) -> list[str]:
+def _with_options_first(words: Sequence[str]) -> list[str]:
     """Options with their values, then overrides: argparse takes these in one stretch alone."""
     options = []
     overrides = []

@@ -87,7 +87,7 @@ class RemoteJob:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment | self.environment,
-                preexec_fn=_be_a_child,
+                preexec_fn=_prepare_child,
             )
 
     def stop(self) -> None:
@@ -116,7 +116,7 @@ class RemoteJob:
         return self.__dict__ | {"_child": None}
 
 
-def _be_a_child() -> None:
+def _prepare_child() -> None:
     die_with_parent()
     # A cluster's warning is for the worker, which then asks this child to stop.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

@@ -266,9 +266,9 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     if _touches_hydra(config_path, result.header.get("package"), defaults):
         raise ValueError(f"{source}: it lays something over Hydra's own keys; {ONLY_DATA}")
     for key, value in flatten(plain).items():
-        fault = _fault_of_key(key, value)
+        fault = _key_problem(key, value)
         if fault is None and isinstance(value, str):
-            fault = _fault_of_text(key, value)
+            fault = _text_problem(key, value)
         if fault is not None:
             raise ValueError(f"{source}: {fault}; {ONLY_DATA}")
 
@@ -283,7 +283,7 @@ def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[obj
     return any(re.search(r"\bhydra\b", entry) for entry in laid)
 
 
-def _fault_of_key(key: str, value: object) -> str | None:
+def _key_problem(key: str, value: object) -> str | None:
     """What is wrong with setting a key."""
     is_refused = KEYS_OF_THE_USER.search(key) is not None
     if value not in (None, False):
@@ -295,7 +295,7 @@ def _fault_of_key(key: str, value: object) -> str | None:
     return None
 
 
-def _fault_of_text(key: str, text: str) -> str | None:
+def _text_problem(key: str, text: str) -> str | None:
     """What is wrong with a text: it calls what is not free, or leads out of the folder.
 
     Texts with interpolations are noted in INTERPOLATED.
@@ -309,12 +309,12 @@ def _fault_of_text(key: str, text: str) -> str | None:
         return f"{key} has a lone $ in {text!r}"
     if "${" in text:
         INTERPOLATED.add(text)
-    elif _leads_out(key, text):
+    elif _leaves_folder(key, text):
         return f"{key} names {text!r}, which leads out of its folder"
     return None
 
 
-def _leads_out(key: str, text: str) -> bool:
+def _leaves_folder(key: str, text: str) -> bool:
     values = [text]
     if key.startswith("hydra.sweeper."):  # several values in one text
         values = re.split(r"[\s,()\[\]{}'\":=]", text)
@@ -345,7 +345,7 @@ def check_values(config: PlainMapping, texts: Iterable[tuple[str, str, str]]) ->
         is_another_key = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith(
             "hydra.sweeper."
         )
-        if "${" in value or (_leads_out(key, below) and not is_another_key):
+        if "${" in value or (_leaves_folder(key, below) and not is_another_key):
             raise ValueError(
                 f"{key} names {value!r} ({text}), which leads out of its folder; {ONLY_DATA}"
             )
@@ -430,7 +430,7 @@ def sweeps_in(experiment: Path) -> dict[str, str]:
     return {stage: name for stage, name in SWEEPS.items() if source.is_config(name)}
 
 
-class OneFile(SearchPathPlugin):
+class ExperimentFileSearchPath(SearchPathPlugin):
     """Lets `--config-dir` be a file, which Hydra itself refuses."""
 
     address = ""
@@ -440,9 +440,9 @@ class OneFile(SearchPathPlugin):
             search_path.append("command-line", self.address)
 
 
-def take_one_file(arguments: list[str]) -> list[str]:
-    """A command line without `--config-dir FILE`, which `OneFile` then has."""
-    OneFile.address = ""
+def take_experiment_file(arguments: list[str]) -> list[str]:
+    """A command line without `--config-dir FILE`, which `ExperimentFileSearchPath` then has."""
+    ExperimentFileSearchPath.address = ""
     for index, argument in enumerate(arguments):
         option, equals, value = argument.partition("=")
         if option not in ("--config-dir", "-cd"):
@@ -453,12 +453,12 @@ def take_one_file(arguments: list[str]) -> list[str]:
             end = index + 2
         file = Path(value or arguments[index:end][-1])
         if file.is_file():
-            OneFile.address = f"file://{file.resolve()}"
+            ExperimentFileSearchPath.address = f"file://{file.resolve()}"
             return [*arguments[:index], *arguments[end:]]
     return arguments
 
 
 def register() -> None:
     """Let Hydra read folders of files in this way; harmless when called again."""
-    Plugins.instance().register(OneFile)
+    Plugins.instance().register(ExperimentFileSearchPath)
     hydra_compat.SourcesRegistry.instance().types["file"] = ExperimentSource

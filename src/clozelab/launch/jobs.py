@@ -121,4 +121,4 @@ def _status_of_new(job: Composed) -> tuple[str, str]:
 
 def names_of(composed: Iterable[Composed]) -> list[JobName]:
     """Return the names that the runs of composed jobs will have."""
-    return [JobName.of(job.values) for job in composed]
+    return [JobName.from_config(job.values) for job in composed]

@@ -35,7 +35,7 @@ from clozelab.launch.sweep import refuse_repeated
 from clozelab.metrics.metric import metric_of
 from clozelab.runs.outcome import (
     ending,
-    has_learnt_nothing,
+    ignores_context,
     results,
     score_in_context,
     skill_score,
@@ -102,7 +102,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         ).run()
 
     def prepare(self) -> None:
-        self.sweep_dir = Path(str(self.master.of_hydra("sweep.dir")))
+        self.sweep_dir = Path(str(self.master.hydra_value("sweep.dir")))
         self.estimate = SweepEstimate()
         # what its jobs' tracker shows of the sweep so far
         self.rows: list[dict[str, object]] = []
@@ -124,8 +124,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         if not is_grid(self.master) and self.verb == "finetune":
             for config in composed:
-                check_direction(str(self.master.of_hydra("sweeper.direction")), config)
-        wait_for_what_they_read(jobs, composed)
+                check_direction(str(self.master.hydra_value("sweeper.direction")), config)
+        wait_for_inputs(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
         self._read_estimate(jobs)
         exit_status = 0
@@ -191,7 +191,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             name = str(Path(plan.run_dir).relative_to(runs_dir))
         # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
         search_paths = []
-        for word in self.master.of_hydra("overrides.hydra"):
+        for word in self.master.hydra_value("overrides.hydra"):
             if word.startswith("hydra.searchpath="):
                 search_paths.append(word)
         arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
@@ -352,11 +352,11 @@ def run_preflight(
 def _preflight_overrides(config: Composed, first_job: Sequence[str]) -> list[str]:
     """Return the overrides of a grid as they were said; of a search those of its first job."""
     passed_on = []
-    for word in config.of_hydra("overrides.hydra"):
+    for word in config.hydra_value("overrides.hydra"):
         if key_of(word).startswith(PASSED_ON):
             passed_on.append(word)
     if is_grid(config):
-        return [*config.of_hydra("overrides.task"), *passed_on]
+        return [*config.hydra_value("overrides.task"), *passed_on]
     # The overrides of its first job, without the sweeper's, are one whole configuration.
     without_sweeper = [word for word in passed_on if "sweeper" not in key_of(word)]
     return [*first_job, *without_sweeper, "hydra.sweeper.params=null"]
@@ -365,15 +365,15 @@ def _preflight_overrides(config: Composed, first_job: Sequence[str]) -> list[str
 def configuration_options(config: Composed) -> list[str]:
     """Return where a sweep's configuration is: --config-dir, --config-name."""
     options = []
-    for source in config.of_hydra("runtime.config_sources"):
+    for source in config.hydra_value("runtime.config_sources"):
         if source["provider"] == "command-line":
             options += ["--config-dir", str(source["path"])]
-    return [*options, "--config-name", str(config.of_hydra("job.config_name"))]
+    return [*options, "--config-name", str(config.hydra_value("job.config_name"))]
 
 
 def is_grid(config: Composed) -> bool:
     """Say whether all jobs are known beforehand."""
-    return str(config.of_hydra("sweeper._target_")).endswith(".GridSweeper")
+    return str(config.hydra_value("sweeper._target_")).endswith(".GridSweeper")
 
 
 def check_direction(direction: str, config: Composed) -> None:
@@ -399,7 +399,7 @@ def require_positive(name: str, value: object, *, instead: str = "") -> None:
         raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")
 
 
-def wait_for_what_they_read(jobs: Sequence[Job], composed: Sequence[Composed]) -> None:
+def wait_for_inputs(jobs: Sequence[Job], composed: Sequence[Composed]) -> None:
     """Let a job that names something in another one's run folder begin when that one has ended.
 
     So a student waits for its teacher: `objective.token.teacher=RUN_DIR/encoder`. Where the other
@@ -494,7 +494,7 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
     """
     best = max(records, key=skill_score)
     context = score_in_context(best)
-    if not context or has_learnt_nothing(best):
+    if not context or ignores_context(best):
         return []
     lines = []
     if len(records) > 1:

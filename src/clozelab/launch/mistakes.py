@@ -14,7 +14,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from clozelab.config import no_value
+from clozelab.config import missing_value_message
 from clozelab.launch.sweep import compose
 from clozelab.schema import SCHEMAS
 from clozelab.text.did_you_mean import nearest
@@ -63,9 +63,9 @@ def explain(
         stage = verb
     if isinstance(error, OverrideParseException):
         return _explain_word(error.override, verb)
-    several = SEVERAL_VALUES.match(text)
-    if several:
-        word = several["word"]
+    count_noun = SEVERAL_VALUES.match(text)
+    if count_noun:
+        word = count_noun["word"]
         return f"{word}: for a sweep add -m; {_as_text(word)}"
     choice = WRONG_CHOICE.search(text)
     if choice:
@@ -77,14 +77,14 @@ def explain(
     if override:
         key = override["key"]
         reason = str(cause or "").strip() or text
-        known = known_keys(config_name or stage, folder, of_hydra=key.startswith("hydra."))
+        known = known_keys(config_name or stage, folder, hydra_value=key.startswith("hydra."))
         return _explain_override(key, reason, stage, known)
     # A value that does not fit: Hydra names the override, OmegaConf the reason.
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         return _explain_value(text, str(cause).strip())
     if isinstance(error, MissingMandatoryValue):
         # phases[0].steps -> phases.0.steps
-        return no_value(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
+        return missing_value_message(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         # What a sweep runs through is an ordinary key to whoever wrote it.
         key = str(error.full_key).removeprefix("hydra.sweeper.params.")
@@ -155,7 +155,7 @@ def _explain_key_in_file(name: str, key: str, stage: str, folder: Path | None) -
         if parent is not None and (parent / f"{name}.yaml").is_file():
             file = parent / f"{name}.yaml"
             break
-    known = known_keys(stage, None, of_hydra=key.startswith("hydra."))
+    known = known_keys(stage, None, hydra_value=key.startswith("hydra."))
     return f"{file}: {_no_key(stage, key, known)}"
 
 
@@ -195,7 +195,7 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
     return f"{stage} has no key {key!r}; {advice}"
 
 
-def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False) -> list[str]:
+def known_keys(config_name: str, folder: Path | None, *, hydra_value: bool = False) -> list[str]:
     """Return the dotted names of all keys of a configuration, or of Hydra's own beside it.
 
     The list is empty where it does not compose.
@@ -204,7 +204,7 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
         composed = compose(config_name, folder=folder)
     except CONFIGURATION_ERRORS:
         return []
-    keys = composed.unresolved_hydra if of_hydra else composed.unresolved
+    keys = composed.unresolved_hydra if hydra_value else composed.unresolved
     return list(_dotted_names(keys, ""))
 
 

@@ -36,9 +36,9 @@ from clozelab.launch.progress import (
     Heartbeat,
     SweepEstimate,
     counted,
+    format_time_left,
     progress_line,
     seconds_left,
-    time_words,
 )
 from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
@@ -152,10 +152,10 @@ class ProcessPool:
             job.message = f"it could not be handed over: {error}"
         job.started = time.monotonic()
         job.seconds = 0.0
-        job.is_in_line = job.start is not None
+        job.is_queued = job.start is not None
         job.seconds_in_line = 0.0
         job.progress = NO_PROGRESS
-        self._say(job)
+        self._print_status(job)
 
     def _look_at_folders(self) -> None:
         for job in self.jobs:
@@ -168,7 +168,7 @@ class ProcessPool:
         job.look_again = time.monotonic() + seconds
         if job.message != reason:
             job.message = reason
-            self._say(job)
+            self._print_status(job)
 
     def _collect(self) -> None:
         """Take notice of the jobs that have ended."""
@@ -192,7 +192,7 @@ class ProcessPool:
             job.message = reason or failure_message(job.log, status)
         if status == OUT_OF_TIME:
             job.state = JobState.STOPPED
-        self._say(job)
+        self._print_status(job)
 
     def _stop_all(self, signals: Sequence[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
@@ -227,7 +227,7 @@ class ProcessPool:
         for process in processes:
             process.wait()
 
-    def _say(self, job: Job) -> None:
+    def _print_status(self, job: Job) -> None:
         """Print a line of a job that has ended, is held or was handed over."""
         if job.state == JobState.RUNNING and job.start is None:
             return
@@ -237,13 +237,13 @@ class ProcessPool:
         elif job.state != JobState.RUNNING:
             remark = f" after {duration(job.seconds)}  ({self._progress()})"
         say(f"{job.state:>8}  {job.name}{remark}", console=self.console)
-        self.heartbeat.spoken()
+        self.heartbeat.note_output()
 
     def _progress(self) -> str:
         """Say how many jobs have ended, of all that belong together, and the time left."""
         self._look_at_folders()
         seconds = seconds_left(self.jobs, self.at_once, self.estimate)
-        return counted(self.jobs, self.estimate) + time_words(seconds)
+        return counted(self.jobs, self.estimate) + format_time_left(seconds)
 
     def _screen(self) -> Text:
         """How far all is, and a line of each job that runs or is held, with its log's last words.

@@ -11,7 +11,7 @@ from clozelab.config import Composed
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import ForkServer, Job
 from clozelab.targets import allowed
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 from clozelab.training.host import usable_cores
 
 PRELOADED_PLACES = {
@@ -51,9 +51,9 @@ class ProcessLauncher(SweepLauncher):
             job.environment = environment
             if not is_one_cpu_process(config):
                 job.words = None  # not to be forked
-        threads = several(int(environment["OMP_NUM_THREADS"]), "thread")
+        threads = count_noun(int(environment["OMP_NUM_THREADS"]), "thread")
         console.print(
-            f"{self.verb}: {several(len(jobs), 'job')}, {at_once} at a time with {threads} each"
+            f"{self.verb}: {count_noun(len(jobs), 'job')}, {at_once} at a time with {threads} each"
         )
         self.run_pool(jobs, console, at_once, self.server)
 

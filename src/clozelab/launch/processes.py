@@ -29,7 +29,7 @@ from typing import Any
 from clozelab.runs.progress import NO_PROGRESS, Progress, progress_in
 from clozelab.training.stopping import (
     SIGNALS,
-    bound_to_us,
+    bound_to_parent,
     stop_with,
     taken_signals,
 )
@@ -63,16 +63,16 @@ class RemoteProcess(ABC):
         """Exit status as of the last question; None while it waits or runs."""
         if self._status is None and time.monotonic() - self._asked_at >= self.ask_seconds:
             self._asked_at = time.monotonic()
-            self._status = self.ask()
+            self._status = self.query_status()
         return self._status
 
     @property
-    def is_in_line(self) -> bool:
+    def is_queued(self) -> bool:
         """It has been handed over, and waits for a machine."""
         return False
 
     @abstractmethod
-    def ask(self) -> int | None:
+    def query_status(self) -> int | None:
         """Exit status now."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Job:
     process: AnyProcess | None = None
     started: float = 0.0
     is_resumed: bool = False  # it goes on with what an earlier launch has begun
-    is_in_line: bool = False  # at a batch system, which has no machine for it yet
+    is_queued: bool = False  # at a batch system, which has no machine for it yet
     seconds_in_line: float = 0.0  # of its seconds
     progress: Progress = NO_PROGRESS  # as its folder says since it was started
 
@@ -141,7 +141,7 @@ class Job:
 
     @property
     def is_working(self) -> bool:
-        return self.state == JobState.RUNNING and not self.is_in_line
+        return self.state == JobState.RUNNING and not self.is_queued
 
     @property
     def work_seconds(self) -> float:
@@ -150,9 +150,9 @@ class Job:
     def look_at_folder(self, now: float) -> None:
         """Note whether it works, and how far its run folder says it is, as `clozelab status`."""
         if isinstance(self.process, RemoteProcess):
-            was_in_line = self.is_in_line
-            self.is_in_line = self.process.is_in_line or not self.log.exists()
-            if self.is_in_line:
+            was_in_line = self.is_queued
+            self.is_queued = self.process.is_queued or not self.log.exists()
+            if self.is_queued:
                 self.seconds_in_line = now - self.started
                 self.progress = NO_PROGRESS
                 # in line again, as its time was over or its machine went
@@ -162,7 +162,7 @@ class Job:
         progress = progress_in(Path(self.folder))
         seconds = now - self.started - self.seconds_in_line
         # What lies there from an earlier launch says nothing of this one.
-        if progress.silent_seconds is not None and progress.silent_seconds < seconds:
+        if progress.seconds_since_metrics is not None and progress.seconds_since_metrics < seconds:
             self.progress = progress
 
 
@@ -220,7 +220,7 @@ def start_process(job: Job) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            **bound_to_us(job.environment),
+            **bound_to_parent(job.environment),
         )
 
 
@@ -250,7 +250,7 @@ def run_verb(
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "clozelab", *arguments],
-        **bound_to_us(environment or {}),
+        **bound_to_parent(environment or {}),
     )
     with taken_signals(process.send_signal) as signals:
         status = process.wait()

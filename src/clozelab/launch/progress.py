@@ -189,7 +189,7 @@ def progress_line(jobs: Sequence[Job], at_once: int, estimate: SweepEstimate) ->
         if len(running) > SHOWN_RUNNING:
             names.append("...")
         line += f", {len(running)} run ({', '.join(names)})"
-    return line + time_words(seconds_left(jobs, at_once, estimate))
+    return line + format_time_left(seconds_left(jobs, at_once, estimate))
 
 
 def counted(jobs: Sequence[Job], estimate: SweepEstimate) -> str:
@@ -199,7 +199,7 @@ def counted(jobs: Sequence[Job], estimate: SweepEstimate) -> str:
     return f"{ended} of {total} done"
 
 
-def time_words(seconds: float | None) -> str:
+def format_time_left(seconds: float | None) -> str:
     """`, about 6.0 min left`; empty where nobody knows."""
     if seconds is None:
         return ""
@@ -218,23 +218,23 @@ class Heartbeat:
     """Prints a line wherever HEARTBEAT_SECONDS have passed since the last one.
 
     It does not where a terminal shows more anyway. Whoever prints for other reasons says so by
-    `spoken`. `beat` is called from a loop; `in_background` beats in a thread.
+    `note_output`. `beat` is called from a loop; `in_background` beats in a thread.
     """
 
     console: Console
     line: Callable[[], str]
-    _spoken: float = field(default_factory=time.monotonic)
+    _last_output_at: float = field(default_factory=time.monotonic)
 
-    def spoken(self) -> None:
+    def note_output(self) -> None:
         """Something was printed now."""
-        self._spoken = time.monotonic()
+        self._last_output_at = time.monotonic()
 
     def beat(self) -> None:
         """Print the line if it is due."""
-        if self.console.is_terminal or time.monotonic() - self._spoken < HEARTBEAT_SECONDS:
+        if self.console.is_terminal or time.monotonic() - self._last_output_at < HEARTBEAT_SECONDS:
             return
         say(self.line(), console=self.console)
-        self.spoken()
+        self.note_output()
 
     @contextmanager
     def in_background(self) -> Iterator[None]:

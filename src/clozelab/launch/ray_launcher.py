@@ -94,7 +94,7 @@ class RayTask(RemoteProcess):
         self.ray = ray
         self.reference = task.remote(remote)
 
-    def ask(self) -> int | None:
+    def query_status(self) -> int | None:
         finished, _ = self.ray.wait([self.reference], timeout=0)
         if not finished:
             return None

@@ -22,11 +22,17 @@ from clozelab.config import Composed, to_plain
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
-from clozelab.launch.slurm_queue import IN_LINE, SlurmQueue, SlurmSilentError, SlurmState, ask_slurm
+from clozelab.launch.slurm_queue import (
+    IN_LINE,
+    SlurmQueue,
+    SlurmState,
+    SlurmUnreachableError,
+    query_slurm,
+)
 from clozelab.runs.record import write_json
 from clozelab.terminal import say
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
-from clozelab.text.redaction import redacted_words
+from clozelab.text.redaction import redact_argv
 from clozelab.training.host import require_package
 
 if TYPE_CHECKING:
@@ -106,7 +112,7 @@ class SlurmLauncher(SweepLauncher):
         for job in jobs:
             texts += job.words or ()
         texts += [f"{key}={value}" for key, value in self.parameters.items()]
-        for text, redacted in zip(texts, redacted_words(texts), strict=True):
+        for text, redacted in zip(texts, redact_argv(texts), strict=True):
             if text != redacted:
                 raise ValueError(
                     f"{redacted} looks like a secret, which files for the cluster would hold;"
@@ -179,8 +185,8 @@ class SlurmLauncher(SweepLauncher):
         if all(path.exists() for path in result_paths(job)):
             return None
         try:
-            state = ask_slurm([job_id])[job_id]
-        except SlurmSilentError as error:
+            state = query_slurm([job_id])[job_id]
+        except SlurmUnreachableError as error:
             raise ValueError(
                 f"Slurm does not answer ({error}), and job {job_id} for this folder may still run"
                 " there; try again later"
@@ -209,7 +215,9 @@ def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> P
     return {key: value for key, value in resources.items() if value is not None}
 
 
-def _local_resources(asked: PlainMapping, gpus: int | None, trainer: ReadOnlyJson) -> PlainDict:
+def _local_resources(
+    requested_resources: PlainMapping, gpus: int | None, trainer: ReadOnlyJson
+) -> PlainDict:
     """In the words of submitit's LocalExecutor."""
     nodes = int(trainer.get("num_nodes", 1))
     if nodes > 1:
@@ -217,31 +225,33 @@ def _local_resources(asked: PlainMapping, gpus: int | None, trainer: ReadOnlyJso
             f"trainer.num_nodes is {nodes}: hydra/launcher=slurm_local has this machine only"
         )
     return {
-        "timeout_min": asked["timeout_min"],
+        "timeout_min": requested_resources["timeout_min"],
         "tasks_per_node": 1,  # Lightning itself starts the other ranks
         "gpus_per_node": gpus,
-        "setup": asked["setup"],
-        "signal_delay_s": asked["signal_delay_s"],
+        "setup": requested_resources["setup"],
+        "signal_delay_s": requested_resources["signal_delay_s"],
     }
 
 
-def _slurm_resources(asked: PlainDict, gpus: int | None, trainer: ReadOnlyJson) -> PlainDict:
+def _slurm_resources(
+    requested_resources: PlainDict, gpus: int | None, trainer: ReadOnlyJson
+) -> PlainDict:
     """In the words of submitit's SlurmExecutor; what it calls as we do is passed on."""
     resources: PlainDict = {
-        "time": asked.pop("timeout_min"),
+        "time": requested_resources.pop("timeout_min"),
         "nodes": int(trainer.get("num_nodes", 1)),
         # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.
         "ntasks_per_node": int(trainer.get("devices", 1)),
         "gpus_per_node": gpus or None,
     }
-    memory = asked.pop("mem_gb")
+    memory = requested_resources.pop("mem_gb")
     if memory:
         resources["mem"] = f"{memory}GB"
-    resources |= asked
+    resources |= requested_resources
     # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
     resources["srun_args"] = None
-    if asked["cpus_per_task"]:
-        resources["srun_args"] = [f"--cpus-per-task={asked['cpus_per_task']}"]
+    if requested_resources["cpus_per_task"]:
+        resources["srun_args"] = [f"--cpus-per-task={requested_resources['cpus_per_task']}"]
     return resources
 
 
@@ -265,17 +275,17 @@ class SubmittedJob(RemoteProcess):
             queue.watch(job.job_id)
 
     @property
-    def is_in_line(self) -> bool:
+    def is_queued(self) -> bool:
         if self.queue is None:
             return False
         state = self.queue.state(self.job.job_id)
         return state is not None and state.name in IN_LINE
 
-    def ask(self) -> int | None:
+    def query_status(self) -> int | None:
         _refresh(self.job.paths.folder)
         if all(path.exists() for path in result_paths(self.job)):
             return self._status_of_results()
-        if self.queue is not None and self.queue.silent_seconds > 3600 * SILENT_HOURS:
+        if self.queue is not None and self.queue.unreachable_seconds > 3600 * SILENT_HOURS:
             self.reason = (
                 f"Slurm has not answered for {SILENT_HOURS:.0f} hours; job {self.job.job_id} may"
                 " still run there, and the same command finds it again"

@@ -92,14 +92,14 @@ class SlurmState(NamedTuple):
         return f"Slurm says {self.name}"
 
 
-class SlurmSilentError(Exception):
+class SlurmUnreachableError(Exception):
     """Slurm gave no answer. The jobs go on without its controller."""
 
 
-def ask_slurm(job_ids: Collection[str]) -> dict[str, SlurmState]:
+def query_slurm(job_ids: Collection[str]) -> dict[str, SlurmState]:
     """Return the state of each of these jobs.
 
-    Raises SlurmSilentError where the controller does not answer.
+    Raises SlurmUnreachableError where the controller does not answer.
     """
     states = _from_squeue(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in states]
@@ -119,7 +119,7 @@ def _from_squeue(job_ids: Collection[str]) -> dict[str, SlurmState]:
     command = ["squeue", "--noheader", "--states=all", "--format=%A|%T|%r"]
     done = _run([*command, f"--jobs={','.join(job_ids)}"])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
-        raise SlurmSilentError(f"squeue: {_last_line(done.stderr)}")
+        raise SlurmUnreachableError(f"squeue: {_last_line(done.stderr)}")
     return _parse_states(done.stdout, job_ids)
 
 
@@ -131,7 +131,7 @@ def _from_sacct(job_ids: Sequence[str]) -> dict[str, SlurmState]:
     command = ["sacct", "--noheader", "--parsable2", "--format=JobID,State"]
     try:
         done = _run([*command, f"--jobs={','.join(job_ids)}"])
-    except SlurmSilentError:
+    except SlurmUnreachableError:
         return {}
     if done.returncode:
         return {}
@@ -150,7 +150,7 @@ def _from_scontrol(job_id: str) -> SlurmState:
         return _slurm_state(name[1], reason[1])
     if NO_SUCH_JOB in done.stderr + done.stdout:
         return SlurmState(LOST)
-    raise SlurmSilentError(f"scontrol: {_last_line(done.stderr)}")
+    raise SlurmUnreachableError(f"scontrol: {_last_line(done.stderr)}")
 
 
 def _parse_states(output: str, job_ids: Collection[str]) -> dict[str, SlurmState]:
@@ -175,7 +175,7 @@ def _slurm_state(name: str, reason: str = "") -> SlurmState:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's; SlurmSilentError where it is missing, or takes too long."""
+    """Run a command of Slurm's; SlurmUnreachableError where it is missing, or takes too long."""
     try:
         return subprocess.run(
             command,
@@ -187,9 +187,11 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except FileNotFoundError as error:
-        raise SlurmSilentError(f"there is no {command[0]} on this machine") from error
+        raise SlurmUnreachableError(f"there is no {command[0]} on this machine") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmSilentError(f"{command[0]}: no answer in {COMMAND_SECONDS:.0f} s") from error
+        raise SlurmUnreachableError(
+            f"{command[0]}: no answer in {COMMAND_SECONDS:.0f} s"
+        ) from error
 
 
 def _last_line(text: str) -> str:
@@ -218,7 +220,7 @@ class SlurmQueue:
         self._stuck: set[str] = set()  # jobs of which it was said that they never start
         self._wake = threading.Event()
         self._is_over = False
-        self._thread = threading.Thread(target=self._keep_asking, name="slurm queue", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="slurm queue", daemon=True)
 
     def __enter__(self) -> SlurmQueue:
         self._thread.start()
@@ -239,45 +241,45 @@ class SlurmQueue:
         return self._states.get(job_id)
 
     @property
-    def silent_seconds(self) -> float:
+    def unreachable_seconds(self) -> float:
         """For how long Slurm has given no answer."""
         since = self._silent_since  # the thread that asks may set it to None at any moment
         if since is None:
             return 0.0
         return time.monotonic() - since
 
-    def _keep_asking(self) -> None:
+    def _poll(self) -> None:
         while not self._is_over:
             self._wake.clear()
-            self._ask()
+            self._query()
             self._wake.wait(self.poll_seconds)
             # Jobs are handed over one after the other: one question for those of a moment.
             time.sleep(min(1.0, self.poll_seconds))
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         """Ask for all jobs that are not lost, and report what is new."""
         states = list(self._states.items())
         job_ids = [job_id for job_id, state in states if state is None or state.name != LOST]
         if not job_ids:
             return
-        asked_at = time.monotonic()
+        queried_at = time.monotonic()
         try:
-            answer = ask_slurm(job_ids)
-        except SlurmSilentError as error:
-            self._note_silence(error, asked_at)
+            answer = query_slurm(job_ids)
+        except SlurmUnreachableError as error:
+            self._note_outage(error, queried_at)
             return
         self._states.update(answer)
         if self._silent_since is not None:
-            self.report(f"Slurm answers again, after {self.silent_seconds:.0f} s")
+            self.report(f"Slurm answers again, after {self.unreachable_seconds:.0f} s")
             self._silent_since = None
         for job_id, state in answer.items():
             if state.never_starts:
                 self._report_stuck(job_id, state)
 
-    def _note_silence(self, error: SlurmSilentError, asked_at: float) -> None:
+    def _note_outage(self, error: SlurmUnreachableError, queried_at: float) -> None:
         if self._silent_since is not None:
             return
-        self._silent_since = asked_at
+        self._silent_since = queried_at
         self.report(
             f"Slurm does not answer ({error}); its jobs go on, and it is asked again and again"
         )

@@ -34,7 +34,7 @@ from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping
-from clozelab.text.redaction import redacted_words
+from clozelab.text.redaction import redact_argv
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}
@@ -80,7 +80,7 @@ def compose(
     whole = make_loader(folder).load_configuration(
         config_name=name, overrides=list(overrides), run_mode=mode
     )
-    return Composed.of(whole)
+    return Composed.from_node(whole)
 
 
 def phase_objectives(cfg: PretrainConfig) -> list[PlainDict]:
@@ -140,7 +140,7 @@ class Sweep:
     ) -> None:
         loader = make_loader(folder)
         master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
-        self.master = Composed.of(master)
+        self.master = Composed.from_node(master)
         self.composer = hydra_compat.JobComposer(loader, self.master)
         self._settings: dict[tuple[str, ...], PlainDict] = {}
 
@@ -151,9 +151,9 @@ class Sweep:
         They are the product of the sweeper's and the user's.
         """
         # The sweeper's own parameters come first, as in Hydra's basic sweeper.
-        params = self.master.of_hydra("sweeper.params") or {}
+        params = self.master.hydra_value("sweeper.params") or {}
         overrides = [f"{key!s}={value}" for key, value in params.items()]
-        overrides += self.master.of_hydra("overrides.task")
+        overrides += self.master.hydra_value("overrides.task")
         parser = OverridesParser.create(config_loader=self.composer.loader)
         jobs = hydra_compat.expand_grid(parser.parse_overrides(overrides))
         refuse_repeated(jobs)
@@ -162,12 +162,12 @@ class Sweep:
     @property
     def runs_here(self) -> bool:
         """Whether its jobs are processes of this machine, not of a cluster's."""
-        return str(self.master.of_hydra("launcher._target_")).endswith(".ProcessLauncher")
+        return str(self.master.hydra_value("launcher._target_")).endswith(".ProcessLauncher")
 
     @property
     def folder(self) -> Path:
         """Where the sweep's own files lie."""
-        return Path(str(self.master.of_hydra("sweep.dir")))
+        return Path(str(self.master.hydra_value("sweep.dir")))
 
     def settings(self, overrides: Sequence[str]) -> JsonObject:
         """Return a job's configuration in plain values, as its stage gets it; the caller's own."""
@@ -201,47 +201,51 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
     group = KINDS.get(master.stage)
     if group is None:
         return plain
-    words_by_key = _words_by_key(plain)
-    if group in master.of_hydra("runtime.choices") or MEASURED in words_by_key:
+    overrides_by_key = _overrides_by_key(plain)
+    if group in master.hydra_value("runtime.choices") or MEASURED in overrides_by_key:
         return plain
 
     # What is said of the name: row=public, or row=${task.name}.
-    given_names = words_by_key.pop(group, set())
-    telling = _telling_keys(words_by_key, [str(master.unresolved["run_dir"]), *given_names])
-    if not telling or (not given_names and set(telling) <= NAMED_BY):
+    given_names = overrides_by_key.pop(group, set())
+    name_keys = _distinguishing_keys(
+        overrides_by_key, [str(master.unresolved["run_dir"]), *given_names]
+    )
+    if not name_keys or (not given_names and set(name_keys) <= NAMED_BY):
         return plain
-    return [_with_name(job, group, telling) for job in plain]
+    return [_with_name(job, group, name_keys) for job in plain]
 
 
-def _with_name(job: tuple[str, ...], group: str, telling: Sequence[str]) -> tuple[str, ...]:
+def _with_name(job: tuple[str, ...], group: str, name_keys: Sequence[str]) -> tuple[str, ...]:
     """A job's words with a name of the telling ones, behind the name that is said."""
     overrides = [word for word in job if key_of(word) != group]
-    name = _name([word for word in overrides if key_of(word) in telling], telling)
+    name = _name([word for word in overrides if key_of(word) in name_keys], name_keys)
     given_name = values_of(job).get(group)
     if given_name is not None:
         name = "{}+{}".format(given_name.strip("'\""), name)
     return (*overrides, f"{group}={name}")
 
 
-def _telling_keys(words_by_key: Mapping[str, set[str]], names: Sequence[str]) -> list[str]:
+def _distinguishing_keys(
+    overrides_by_key: Mapping[str, set[str]], names: Sequence[str]
+) -> list[str]:
     """The keys with several values that no name or folder contains as `${key}`."""
     contained = " ".join(names)
-    telling = []
-    for key, words in words_by_key.items():
+    name_keys = []
+    for key, words in overrides_by_key.items():
         is_contained = f"${{{key}}}" in contained or f"${{{key}.name}}" in contained
         if len(words) > 1 and not is_contained:
-            telling.append(key)
-    return telling
+            name_keys.append(key)
+    return name_keys
 
 
-def _words_by_key(jobs: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:
+def _overrides_by_key(jobs: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:
     """Return key -> its words in all jobs, of the keys that the first one has."""
-    words_by_key: dict[str, set[str]] = {key_of(word): set() for word in jobs[0]}
+    overrides_by_key: dict[str, set[str]] = {key_of(word): set() for word in jobs[0]}
     for job in jobs:
         for word in job:
-            if key_of(word) in words_by_key:
-                words_by_key[key_of(word)].add(word)
-    return words_by_key
+            if key_of(word) in overrides_by_key:
+                overrides_by_key[key_of(word)].add(word)
+    return overrides_by_key
 
 
 def _name(words: Sequence[str], keys: Sequence[str]) -> str:
@@ -255,7 +259,7 @@ def _name(words: Sequence[str], keys: Sequence[str]) -> str:
         # "[a, b/c]" -> "a_b_c"; a long or secret value goes by its hash
         label = re.sub(r"[^\w.]+", "_", value).strip("_")
         assignment = f"{key}={value}"
-        if len(label) > LONGEST_VALUE or redacted_words([assignment]) != [assignment]:
+        if len(label) > LONGEST_VALUE or redact_argv([assignment]) != [assignment]:
             label = hashlib.sha256(value.encode()).hexdigest()[:8]
         if key not in NAMED_BY:
             label = f"{_short_key(key, keys)}-{label}"

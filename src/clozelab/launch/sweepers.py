@@ -31,7 +31,7 @@ class GridSweeper(hydra_compat.SweepPlugin, Sweeper):
         self.grid = hydra_compat.make_grid_sweeper(
             self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, self.master)
         )
-        self.set_up_same(self.grid)
+        self.set_up_copy(self.grid)
 
     def sweep(self, arguments: list[str]) -> object:
         return self.grid.sweep(arguments)
@@ -91,12 +91,12 @@ class OptunaSweeper(hydra_compat.SweepPlugin, Sweeper):
             raise ValueError(
                 "a pre-training's value is its loss: say hydra.sweeper.direction=minimize"
             )
-        self.set_up_same(self.search)
+        self.set_up_copy(self.search)
 
     def sweep(self, arguments: list[str]) -> None:
         self.search.sweep(arguments)
         # The plugin leaves the best trial in this file.
-        folder = Path(self.master.of_hydra("sweep.dir"))
+        folder = Path(self.master.hydra_value("sweep.dir"))
         best = OmegaConf.load(folder / "optimization_results.yaml")
         words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
         say(

@@ -24,7 +24,7 @@ class ClassScores:
     num_predicted: NDArray[np.int64]
 
     @classmethod
-    def of(cls, matrix: NDArray[np.int64]) -> ClassScores:
+    def from_matrix(cls, matrix: NDArray[np.int64]) -> ClassScores:
         """From a confusion matrix [K, K]: rows are labels, columns predictions."""
         return cls(matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0))
 
@@ -63,7 +63,7 @@ def f1_scores(predictions: ArrayLike, labels: ArrayLike) -> ClassScores:
     """Return the scores of the classes that occur, by rising index; both of shape [N]."""
     classes, numbers = np.unique(np.stack([predictions, labels]), return_inverse=True)
     predicted, expected = numbers.reshape(2, -1)
-    return ClassScores.of(confusion_matrix(predicted, expected, len(classes)))
+    return ClassScores.from_matrix(confusion_matrix(predicted, expected, len(classes)))
 
 
 def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:

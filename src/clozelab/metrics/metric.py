@@ -1,7 +1,8 @@
-"""What a score is, as whoever computes it declares it: its unit, and whether higher is better.
+"""What a score is: its unit, and whether a higher value is better.
 
-A metric stands beside its computation and travels from there: into the record of a run, into the
-table, into verdicts and their sentences. No reader concludes a unit from a name.
+Code that computes a score declares a `Metric` beside the computation. The declaration goes into the
+record of a run, and from there into tables, verdicts and their sentences. So nobody has to guess a
+unit or a direction from the name of a score.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ PERCENT: Final = "percent"
 NO_UNIT: Final = ""
 UNKNOWN_UNIT: Final = "unknown unit"  # of an older score whose name was never declared
 PREFIX = "validation/"  # of a key of scores.json
-# a share of one in percent
-HUNDRED = 100.0
-# what scores.json keeps of a metric beside its name
+HUNDRED = 100.0  # a share of one is computed, and shown in percent
+# The fields of a metric that scores.json keeps under the metric's name.
 DECLARED = ("unit", "higher_is_better", "factor", "is_of_one_class")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score by its name, unit and direction.
+    """The name, the unit and the direction of a score.
 
     Args:
-        name: the score's key in scores.json behind "validation/". A key `NAME/PART`, such as
-            "loss/wiki", is of the metric NAME.
-        unit: of the number that people are shown. "points" are those of the labels' own scale; ""
-            is a number without a unit, such as a perplexity.
-        higher_is_better: None for a number that is no achievement, such as a threshold.
-        factor: the shown number is this times the computed one: 100 for a share of one in percent.
-        is_of_one_class: it is of the positive label alone, as an F1 of two classes is.
+        name: the score's key in scores.json, without "validation/". The key `NAME/PART`, such as
+            "loss/wiki", belongs to the metric NAME.
+        unit: of the number that is shown. "points" are those of the labels' own scale; "" means a
+            number without a unit, such as a perplexity.
+        higher_is_better: None for a number that is neither good nor bad, such as a threshold.
+        factor: the shown number is the computed one times this factor: 100 for a share of one that
+            is shown in percent.
+        is_of_one_class: the score is about the positive label alone, as the F1 of two classes is.
 
     Raises:
-        ValueError: there is no such unit.
+        ValueError: the unit is unknown.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Metric:
 
     @classmethod
     def share(cls, name: str, *, is_of_one_class: bool = False) -> Metric:
-        """A share of one, or a correlation, which is shown in percent; higher is better."""
+        """A share of one, or a correlation: shown in percent, and higher is better."""
         return cls(
             name,
             PERCENT,
@@ -65,13 +66,13 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """Its key in scores.json and in a task's `metric`."""
+        """The key of the score in scores.json, and in a task's `metric`."""
         return PREFIX + self.name
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A metric and the function of predictions and labels that computes it."""
+    """A metric, and the function of predictions and labels that computes it."""
 
     metric: Metric
     compute: Callable[..., float]
@@ -91,17 +92,17 @@ def by_name(*scorers: Scorer) -> dict[str, Scorer]:
 
 
 def base_name(key: str) -> str:
-    """The name of a key's metric: `loss` of "validation/loss/wiki"."""
+    """The name of the metric that a key belongs to: `loss` of "validation/loss/wiki"."""
     return key.removeprefix(PREFIX).partition("/")[0]
 
 
 def metric_of(key: str, metrics: Iterable[Metric]) -> Metric:
-    """The metric of a score's key; ValueError where none of `metrics` declares it."""
+    """The one of `metrics` that a score's key belongs to; ValueError where none declares it."""
     names = {metric.name: metric for metric in metrics}
     name = base_name(key)
     if name not in names:
         raise ValueError(
-            f"{key}: whoever computes this score does not declare it; declared are"
-            f" {', '.join(names)} (a Metric has a unit and a direction)"
+            f"{key}: no Metric declares the unit and the direction of this score; declared are"
+            f" {', '.join(names)}"
         )
     return names[name]

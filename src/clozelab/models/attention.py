@@ -272,8 +272,8 @@ def dense_rows(
         return None
     if mask.blocks and layout.max_seqlen <= longest_whole(*mask.blocks):
         mask = mask._replace(blocks=None)
-    kernel = _usual_kernel(device)
-    if in_chunks and kernel == "bmm" and _pays_in_chunks(layout, mask, width):
+    kernel = _default_kernel(device)
+    if in_chunks and kernel == "bmm" and _is_faster_in_chunks(layout, mask, width):
         return _chunked_rows(layout, mask, width, dtype)
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     is_padded = layout.row_slots is not None and not layout.full and not mask.is_causal
@@ -294,7 +294,7 @@ def dense_rows(
     is_spoken = mask == CAUSAL and kernel == "sdpa" and visibility is None
     bias = None
     if not hides_nothing and not is_spoken:
-        bias = layout.remember(("bias", mask, dtype, kernel, num_heads), make_bias)
+        bias = layout.cached(("bias", mask, dtype, kernel, num_heads), make_bias)
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
 
@@ -317,7 +317,7 @@ def _bias_of(hidden: Tensor, layout: Layout, mask: Mask, dtype: torch.dtype) -> 
     return bias
 
 
-def _pays_in_chunks(layout: Layout, mask: Mask, width: int) -> bool:
+def _is_faster_in_chunks(layout: Layout, mask: Mask, width: int) -> bool:
     """Of rows that are asked for a window alone."""
     if mask.window is None or mask.is_causal or layout.visibility is not None:
         return False
@@ -332,7 +332,7 @@ def _chunked_rows(layout: Layout, mask: Mask, width: int, dtype: torch.dtype) ->
         is_global = layout.global_rows_of(width)
         return make_chunks(layout.key_padding(), window, is_global, dtype)
 
-    chunks = layout.remember(("chunks", mask, dtype), make)
+    chunks = layout.cached(("chunks", mask, dtype), make)
     return DenseRows(layout.batch_size, width, None, "chunks", mask, chunks)
 
 
@@ -364,7 +364,7 @@ def masked_pairs(width: int, mask: Mask, device: torch.device) -> Tensor:
     return unseen
 
 
-def _usual_kernel(device: torch.device) -> str:
+def _default_kernel(device: torch.device) -> str:
     return "bmm" if device.type == "cpu" else "sdpa"
 
 
@@ -495,7 +495,7 @@ def _grouped(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, inputs: AttentionInputs
 ) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
-    if _usual_kernel(q.device) == "bmm":
+    if _default_kernel(q.device) == "bmm":
         size = CPU_GROUP_SIZE
         multiple = CPU_WIDTH_MULTIPLE
         # What dropout draws depends on the groups.
@@ -622,11 +622,7 @@ class _CpuAttention(torch.autograd.Function):
         batch_size, width, num_heads, head_dim = ctx.shape
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.levels)
-        torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
-        grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
-        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_scores = score_gradient(grad_out, v, probs, mask, ctx.levels, out=gradient[2])
         grad_bias = None
         # The bias is added behind the scale, so its gradient is taken before it.
         if ctx.needs_input_grad[3]:  # a learned one, which has the shape of the scores
@@ -643,6 +639,20 @@ class _CpuAttention(torch.autograd.Function):
         by_slot = by_head.permute(1, 3, 0, 2, 4)
         grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
         return grad_qkv, None, None, grad_bias, None, None
+
+
+def score_gradient(
+    grad_out: Tensor, v: Tensor, probs: Tensor, mask: Tensor | None, levels: int, *, out: Tensor
+) -> Tensor:
+    """The gradient of the scores from that of the output [N, S, D], by softmax and dropout.
+
+    The gradient of the values is written to `out`.
+    """
+    dropped = apply_dropout_bits(probs, mask, levels)
+    torch.bmm(dropped.transpose(1, 2), grad_out, out=out)
+    grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
+    grad_probs = apply_dropout_bits(grad_probs, mask, levels)
+    return torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:

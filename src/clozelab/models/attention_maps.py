@@ -17,7 +17,7 @@ from clozelab.models.encoder import Encoder, SelfAttention
 
 
 @contextmanager
-def noted_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterator[None]:
+def capture_attention(encoder: Encoder, note: Callable[[Tensor], None]) -> Iterator[None]:
     """Calls `note` with each layer's attention probabilities, fp32 [N, S, S].
 
     They are computed beside the kernel, which does not give them. Batches must hold one sequence

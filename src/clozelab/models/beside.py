@@ -40,7 +40,7 @@ _OTHER_WEIGHTS = ("*.h5", "*.msgpack", "*.onnx", "onnx/*.onnx", "*.gguf", "*.ot"
 _COMPARED_NUMBERS = 100_000
 
 
-def refuse_files_beside(folder: Path) -> None:
+def refuse_extra_model_files(folder: Path) -> None:
     """ValueError for a file that makes another model of the folder's weights."""
     for name, reason in _REFUSED_FILES.items():
         if (folder / name).is_file():

@@ -33,7 +33,7 @@ class ModuleSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, node: ModuleSpec | PlainMapping, where: str) -> ModuleSpec:
+    def from_node(cls, node: ModuleSpec | PlainMapping, where: str) -> ModuleSpec:
         """From `{_target_: address, option: value}`, as YAML and config.json say it."""
         if isinstance(node, ModuleSpec):
             return node
@@ -139,7 +139,7 @@ class EncoderConfig:
                 continue
             if node is None and name == "norm":
                 node = DEFAULT_MODULES["norm"]
-            spec = ModuleSpec.of(node or {}, f"architecture.{name}")
+            spec = ModuleSpec.from_node(node or {}, f"architecture.{name}")
             object.__setattr__(self, name, spec)
         self._refuse_other_types()
         # YAML says null for what follows from another size.

@@ -110,7 +110,7 @@ _WAYS: Mapping[str, str] = {
 }
 
 
-def says_otherwise(given: Any, value: Any) -> bool:
+def contradicts(given: Any, value: Any) -> bool:
     """Whether a setting has another value than the one we have; all that is false is one value."""
     return given != value and bool(given or value)
 
@@ -123,7 +123,7 @@ def require_values(values: PlainMapping, expected: PlainMapping) -> None:
     """
     for key, value in expected.items():
         given = values.get(key, value)
-        if not says_otherwise(given, value):
+        if not contradicts(given, value):
             continue
         if value is None:
             problem = "which cannot be read here"

@@ -23,7 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias
+from clozelab.models.attention import (
+    AttentionInputs,
+    DenseRows,
+    Mask,
+    ScoreBias,
+    score_gradient,
+)
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
 from clozelab.models.encoder import Encoder, EncoderOutput, PostNorm, SelfAttention, layer_norm
@@ -264,11 +270,7 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         by_slot = grads[0].view(size, width, num_heads, head_dim)
         grad_out = by_slot.permute(2, 0, 1, 3).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
-        dropped = apply_dropout_bits(probs, mask, ctx.levels)
-        torch.bmm(dropped.transpose(1, 2), grad_out, out=gradient[2])
-        grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-        grad_probs = apply_dropout_bits(grad_probs, mask, ctx.levels)
-        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_scores = score_gradient(grad_out, v, probs, mask, ctx.levels, out=gradient[2])
         by_head = grad_scores.view(num_heads, size, width, width)
         of_distances: list[Tensor | None] = []
         terms = ((q, c2p, by_head), (k, p2c, by_head.transpose(2, 3)))

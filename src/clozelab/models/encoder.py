@@ -10,7 +10,7 @@ dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -167,7 +167,7 @@ class Block(nn.Module):
     embedding_norm: bool = True  # behind the embeddings
 
     @classmethod
-    def behind_last(cls, config: EncoderConfig) -> nn.Module:  # noqa: ARG003
+    def build_final_norm(cls, config: EncoderConfig) -> nn.Module:  # noqa: ARG003
         """What stands behind the last of such layers."""
         return nn.Identity()
 
@@ -230,7 +230,7 @@ class PreNorm(Block):
                 half.output.dense.init_scale = residual_scale(config)
 
     @classmethod
-    def behind_last(cls, config: EncoderConfig) -> nn.Module:
+    def build_final_norm(cls, config: EncoderConfig) -> nn.Module:
         return layer_norm(config)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -281,7 +281,7 @@ class RightToLeftStack(nn.Module):
         super().__init__()
         blocks = _make_blocks(config)
         self.layer = nn.ModuleList(blocks)
-        self.final_norm = blocks[0].behind_last(config)
+        self.final_norm = blocks[0].build_final_norm(config)
 
 
 def _make_blocks(config: EncoderConfig) -> list[Block]:
@@ -359,6 +359,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
+        self.run_stack: Any = run_layers  # or, compiled, the same
         # A folder's may be.
         self.has_trained_pooler = False
         pattern = config.attention.build(config)
@@ -375,7 +376,7 @@ class Encoder(nn.Module):
         self.layer = nn.ModuleList(_make_blocks(config))
         if embeddings is None and not self.first_block.embedding_norm:
             self.embeddings.LayerNorm = nn.Identity()
-        self.final_norm = self.first_block.behind_last(config)
+        self.final_norm = self.first_block.build_final_norm(config)
         self.backward_stack = RightToLeftStack(config) if config.num_directions == 2 else None
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         if is_drawn:
@@ -434,7 +435,6 @@ class Encoder(nn.Module):
         if reversal is not None:
             hidden = hidden.index_select(0, reversal)
             position_ids = position_ids.index_select(0, reversal)
-        hidden_states = []
         num_slots = len(hidden)
         # A ragged stream goes on after its last sequence; what is added is cut off at the end.
         if layout.dense_width is None and hidden.device.type == "cpu":
@@ -447,15 +447,10 @@ class Encoder(nn.Module):
         if is_padded and self.first_block.reads_neighbours:
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
         inputs = self._inputs_of_stack(position_ids, hidden, layout)
-        for layer, mask in zip(self.layers(stack), self.masks, strict=True):
-            if output_hidden_states:
-                hidden_states.append(hidden[:num_slots])
-            if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-                # Dropout is drawn again from the saved generator state: the same bits.
-                hidden = checkpoint(layer, hidden, inputs[mask], use_reentrant=False)
-            else:
-                hidden = layer(hidden, inputs[mask])
+        of_layers = [inputs[mask] for mask in self.masks]
+        hidden, kept = self.run_stack(self, stack, hidden, of_layers, output_hidden_states)
         hidden = stack.final_norm(hidden)[:num_slots]
+        hidden_states = [states[:num_slots] for states in kept]
         return EncoderOutput(hidden, (*hidden_states, hidden) if output_hidden_states else ())
 
     def _inputs_of_stack(
@@ -616,8 +611,28 @@ def last_of_directions(states: Tensor, layout: Layout) -> Tensor:
     return torch.cat((last_states, first_states), dim=-1)
 
 
+def run_layers(
+    encoder: Encoder,
+    stack: Encoder | RightToLeftStack,
+    hidden: Tensor,
+    inputs: Sequence[AttentionInputs],
+    keeps_states: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    """[T, H] through the layers of a stack; what each was given, where that is kept."""
+    states = []
+    for layer, of_layer in zip(encoder.layers(stack), inputs, strict=True):
+        if keeps_states:
+            states.append(hidden)
+        if encoder.gradient_checkpointing and encoder.training and torch.is_grad_enabled():
+            # Dropout is drawn again from the saved generator state: the same bits.
+            hidden = checkpoint(layer, hidden, of_layer, use_reentrant=False)
+        else:
+            hidden = layer(hidden, of_layer)
+    return hidden, states
+
+
 def compile_encoder(
-    encoder: Encoder, *, dynamic: bool, whole: bool = False, **options: object
+    encoder: Encoder, *, dynamic: bool, whole: bool = False, **options: Any
 ) -> None:
     """Compiles `encoder` where it stands, with `options` of torch.compile.
 
@@ -631,6 +646,10 @@ def compile_encoder(
     # Host-side grouping of ragged batches: nothing in it to compile, and no two batches are alike.
     if not getattr(attention._grouped, "_torchdynamo_disable", False):
         attention._grouped = torch.compiler.disable(attention._grouped)
-    modules = (encoder,) if whole else (encoder.embeddings, *encoder.blocks)
-    for module in modules:
-        module.compile(dynamic=dynamic, **options)
+    encoder.embeddings.compile(dynamic=dynamic, **options)
+    if whole:
+        # Not all of its forward: that reads each length on the host, and would compile for each.
+        encoder.run_stack = torch.compile(run_layers, dynamic=dynamic, **options)
+        return
+    for block in encoder.blocks:
+        block.compile(dynamic=dynamic, **options)

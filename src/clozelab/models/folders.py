@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from clozelab.files.digests import file_sha256
 from clozelab.models import tensorbundle
-from clozelab.models.beside import other_weights, refuse_files_beside, warn_of_other_weights
+from clozelab.models.beside import other_weights, refuse_extra_model_files, warn_of_other_weights
 from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import warn_of_unknown
 from clozelab.models.encoder import Encoder
@@ -125,6 +125,7 @@ def save_encoder_folder(
             if isinstance(content, str):
                 content = content.encode()
             (temporary / name).write_bytes(content)
+        # Last: the checksums are of every file above.
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         checksums = {path.relative_to(temporary).as_posix(): file_sha256(path) for path in files}
         _write_json(temporary / CHECKSUMS_FILE, checksums)
@@ -144,7 +145,7 @@ def load_encoder(
     initialisation: str = "pretrained",
     seed: int = 0,
     stored: Mapping[str, Tensor] | None = None,
-    tells_fresh: bool = True,
+    warns_of_fresh: bool = True,
 ) -> Encoder:
     """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 
@@ -152,7 +153,7 @@ def load_encoder(
         initialisation: "random": the same shape with fresh weights.
         seed: of fresh weights, also of a missing pooler.
         stored: what read_tensors has read already.
-        tells_fresh: warn of a missing pooler, and of tensors that no head here has; not where
+        warns_of_fresh: warn of a missing pooler, and of tensors that no head here has; not where
             nothing is trained on the encoder.
     """
     folder = Path(folder)
@@ -178,13 +179,13 @@ def load_encoder(
         drawn = Encoder(encoder.config, generator)
         encoder.pooler.load_state_dict(drawn.pooler.state_dict())
         poolers = family.to_hf(fresh)
-        if tells_fresh:
+        if warns_of_fresh:
             _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
         tensors |= poolers
     _fill(state, tensors, family, folder)
     encoder.has_trained_pooler = is_in_file and not has_untrained_pooler(read_config_dict(folder))
     foreign = foreign_tensors(family, stored)
-    if tells_fresh and foreign:
+    if warns_of_fresh and foreign:
         _LOG.warning("%s: no head here has the tensor %s: left out", folder, named_few(foreign))
     return encoder
 
@@ -206,6 +207,7 @@ def has_untrained_pooler(values: ReadOnlyJson) -> bool:
 
 def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """The encoder's tensors of a file, with the family's prefix."""
+    # A file of an encoder alone has bare names; beside heads, the encoder's have its prefix.
     has_prefix = any(name.startswith(family.prefix) for name in stored)
     tensors = {}
     for name, value in stored.items():
@@ -264,6 +266,7 @@ def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[st
 def _untied_projection(family: Family, stored: Mapping[str, Tensor]) -> Tensor | None:
     """A file's vocabulary projection where it is not its word embeddings."""
     projection = stored.get(f"{family.decoder}.weight")
+    # A file may hold the tied matrix twice, as PyTorch saves it: equal values mean tied.
     landmark = family.encoder_name(_LANDMARK)
     embeddings = stored.get(family.prefix + landmark, stored.get(landmark))
     if projection is None:
@@ -307,7 +310,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
 def read_config_dict(folder: Path | str) -> JsonObject:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
-    refuse_files_beside(path.parent)
+    refuse_extra_model_files(path.parent)
     if not path.is_file():
         raise ValueError(
             f"{path} does not exist: an encoder is a folder with {CONFIG_FILE} and {WEIGHTS_FILE},"
@@ -330,12 +333,14 @@ def read_tensors(path: Path | str) -> dict[str, Tensor]:
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
+    # Damage is found before a tensor is read.
     verify_checksums(folder)
     file = path if path.is_file() else _weights_file(folder)
     if file.suffix == ".index":
         return tensorbundle.read_bert(file)
     if file.name == WEIGHTS_FILE:
         warn_of_other_weights(file, folder / PICKLED_WEIGHTS_FILE)
+    # An index lists its shards; any other file is the only one.
     shards = _shards(file) if file.suffix == ".json" else [file]
     tensors: dict[str, Tensor] = {}
     for shard in shards:
@@ -371,6 +376,7 @@ def _without_wrapper(tensors: dict[str, Tensor], family: Family, file: Path) -> 
     That is DataParallel's `module.`, torch.compile's `_orig_mod.`, a class of somebody's own.
     ValueError where the file holds several models.
     """
+    # What stands before the landmark and the family's own prefix is the wrapper's.
     landmark = family.encoder_name(_LANDMARK)
     prefixes = set()
     for name in tensors:
@@ -414,6 +420,7 @@ def _without_wrapper(tensors: dict[str, Tensor], family: Family, file: Path) -> 
 def _shards(index: Path) -> list[Path]:
     """The files that an index lists, all of them in its own folder."""
     try:
+        # Only the names count: an index must not lead out of its folder.
         names = sorted(set(read_json(index)["weight_map"].values()))
         paths = [index.parent / Path(name).name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -596,16 +603,19 @@ def _publish(temporary: Path, folder: Path) -> None:
 
     One that was there is moved aside first and removed last.
     """
+    # On the disk before the rename: a power cut leaves the old folder or the new one.
     for path in filter(Path.is_file, temporary.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
+    # The umask can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
     for path in temporary.rglob("*"):
         mode = 0o755 if path.is_dir() else 0o644
         path.chmod(mode & ~mask)
     temporary.chmod(0o755 & ~mask)
+    # A folder cannot be renamed onto one that holds files.
     old = temporary.with_name(temporary.name + ".old")
     if folder.exists():
         folder.rename(old)

@@ -81,7 +81,7 @@ class VocabularyHead(nn.Module):
         It never holds all logits, unless it was compiled.
         """
         if self.compiled_loss is not None:
-            loss: PredictionLoss = self.compiled_loss(hidden, labels)
+            loss: PredictionLoss = self.compiled_loss(self, hidden, labels)
             return loss
         return linear_cross_entropy(
             self.vector(hidden), self.word_embedding_weight, self.bias, labels
@@ -89,11 +89,11 @@ class VocabularyHead(nn.Module):
 
     def compile_loss(self, **options: Any) -> None:
         """Lets torch.compile, with these options, make `loss` of all logits at once."""
+        self.compiled_loss = torch.compile(_loss_at_once, **options)
 
-        def loss(hidden: Tensor, labels: Tensor) -> PredictionLoss:
-            return all_at_once(self.vector(hidden), self.word_embedding_weight, self.bias, labels)
 
-        self.compiled_loss = torch.compile(loss, **options)
+def _loss_at_once(head: VocabularyHead, hidden: Tensor, labels: Tensor) -> PredictionLoss:
+    return all_at_once(head.vector(hidden), head.word_embedding_weight, head.bias, labels)
 
 
 class MaskedLMHead(VocabularyHead):

@@ -115,17 +115,17 @@ class Layout:
     @property
     def cu_seqlens(self) -> Tensor:
         """int32 [B + 1]: the first slot of each sequence, and T."""
-        return self.remember("cu_seqlens", lambda: self._starts().to(torch.int32))
+        return self.cached("cu_seqlens", lambda: self._starts().to(torch.int32))
 
     @property
     def first_rows(self) -> Tensor:
         """int64 [B]: stream row of each sequence's first token."""
-        return self.remember("first_rows", lambda: self._starts()[:-1])
+        return self.cached("first_rows", lambda: self._starts()[:-1])
 
     @property
     def last_rows(self) -> Tensor:
         """int64 [B]: stream row of each sequence's last real token."""
-        return self.remember("last_rows", lambda: self.first_rows + self.lengths - 1)
+        return self.cached("last_rows", lambda: self.first_rows + self.lengths - 1)
 
     @property
     def reversal(self) -> Tensor:
@@ -133,7 +133,7 @@ class Layout:
 
         Within the real length: [CLS] a b [SEP] [PAD] is [SEP] b a [CLS] [PAD].
         """
-        return self.remember("reversal", self._make_reversal)
+        return self.cached("reversal", self._make_reversal)
 
     def _make_reversal(self) -> Tensor:
         starts = self.first_rows
@@ -152,7 +152,7 @@ class Layout:
         if width is None:
             raise ValueError("layout: only equal rows have padding slots")
         slots = torch.arange(width, device=self.lengths.device)
-        return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
+        return self.cached("key_padding", lambda: slots >= self.lengths[:, None])
 
     def global_rows_of(self, width: int) -> Tensor | None:
         """bool [B, S] of equal rows: which slots are global; None: there are none."""
@@ -163,7 +163,7 @@ class Layout:
             row[slots] = True
         return rows.to(self.lengths.device)
 
-    def remember(self, key: Any, make: Callable[[], Any]) -> Any:
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """`make()`, computed once for this layout."""
         if key not in self._cache:
             # A batch that was read in inference may be trained on.
@@ -217,7 +217,7 @@ class Layout:
             width_multiple,
             largest_group or group_size,
         )
-        return self.remember(("groups", options), lambda: self._make_groups(*options))
+        return self.cached(("groups", options), lambda: self._make_groups(*options))
 
     def _make_groups(
         self, group_size: int, num_slots: int, width_multiple: int, largest_group: int

@@ -43,7 +43,7 @@ def named_few(names: Iterable[str]) -> str:
     return first
 
 
-def beside_encoder(family: Family, stored: Collection[str]) -> list[str]:
+def tensors_outside_encoder(family: Family, stored: Collection[str]) -> list[str]:
     """The names of a file's tensors that are not the encoder's, nor harmless."""
     apart = ("pooler.",) if family.pooler_is_apart else ()
     has_prefix = any(name.startswith(family.prefix) for name in stored)
@@ -65,7 +65,7 @@ def foreign_tensors(family: Family, stored: Collection[str]) -> list[str]:
     named = [family.head_name(kind, "") for kind in NAMED_KINDS]
     beginnings = (*named, *LOSSES, *PUBLISHED_HEADS, *OURS)
     names = []
-    for name in beside_encoder(family, stored):
+    for name in tensors_outside_encoder(family, stored):
         if name not in expected and not name.startswith(beginnings):
             names.append(name)
     return names
@@ -77,7 +77,7 @@ def unread_tensors(family: Family, stored: Mapping[str, Tensor], heads: nn.Modul
     for kind, head in heads.items():
         read |= {family.head_name(kind, name) for name in head.state_dict()}
     names = []
-    for name in beside_encoder(family, stored):
+    for name in tensors_outside_encoder(family, stored):
         if name not in read and not name.startswith(OURS):
             names.append(name)
     return names

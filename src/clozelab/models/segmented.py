@@ -160,7 +160,7 @@ class SegmentedPostNorm(Block):
         self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
 
     @classmethod
-    def behind_last(cls, config: EncoderConfig) -> nn.Module:
+    def build_final_norm(cls, config: EncoderConfig) -> nn.Module:
         return Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:

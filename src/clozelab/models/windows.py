@@ -77,9 +77,9 @@ def weighted_values(
     return torch.matmul(probs, v)
 
 
-def in_chunks(x: Tensor, size: int, beside: int = 0) -> Tensor:
+def in_chunks(x: Tensor, size: int, num_neighbours: int = 0) -> Tensor:
     """[B, S, ...] -> [B, C, W, ...], filled up with zeros; so many chunks more at both ends."""
-    ends = (beside * size, beside * size + -x.shape[1] % size)
+    ends = (num_neighbours * size, num_neighbours * size + -x.shape[1] % size)
     return F.pad(x, (0, 0) * (x.ndim - 2) + ends).unflatten(1, (-1, size))
 
 

@@ -90,7 +90,7 @@ def json_lines(file: Table, answered: Answered) -> Iterator[str]:
     for row, answer in answered:
         new = [key for key in ANSWER_KEYS if key in row.record and key not in replaced]
         if new:
-            _tell_replaced(file, new)
+            _warn_of_replaced_columns(file, new)
             replaced.update(new)
         yield json_line(answer, row.record)
 
@@ -225,11 +225,11 @@ def _given_columns(file: Table, answer_names: Iterable[str]) -> list[str]:
     columns = _columns_of(file)
     replaced = [name for name in columns if name in of_answers]
     if replaced:
-        _tell_replaced(file, replaced)
+        _warn_of_replaced_columns(file, replaced)
     return [name for name in columns if name not in of_answers]
 
 
-def _tell_replaced(file: Table, names: Sequence[str]) -> None:
+def _warn_of_replaced_columns(file: Table, names: Sequence[str]) -> None:
     print(
         f"{file.name}: the column {', '.join(names)} is replaced by the answers'",
         file=sys.stderr,

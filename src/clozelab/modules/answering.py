@@ -68,8 +68,6 @@ OPTIONS = {
     "embed": ("pooling", "layer", "stride"),
 }
 """Act -> the OPTION_KEYS that it takes."""
-ERRORS = ("mark", "raise")
-"""What becomes of a text that cannot be read."""
 ROWS_AT_ONCE = 2048
 Answered = Iterator[tuple[PlacedRow, object]]
 """Rows in order, each with its answer or `Unanswered`."""
@@ -299,11 +297,11 @@ def answer_rows(
     """
     remaining = iter(rows)
     while stretch := list(islice(remaining, ROWS_AT_ONCE)):
-        answers = _answer_stretch(predictor, act, stretch, options, roles, errors)
+        answers = _answer_part(predictor, act, stretch, options, roles, errors)
         yield from zip(stretch, answers, strict=True)
 
 
-def _answer_stretch(
+def _answer_part(
     predictor: Predictor,
     act: str,
     rows: Sequence[PlacedRow],

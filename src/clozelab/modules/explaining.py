@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clozelab.models.layout import Layout
 from clozelab.modules.answers import Result
-from clozelab.tasks.batches import in_fp32, make_batch
+from clozelab.tasks.batches import apply_head_fp32, make_batch
 from clozelab.tasks.texts import sequence_states
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _outputs(predictor: Predictor, act: str, text: object) -> tuple[Outputs, Ten
         if act == "answer":
             return head(hidden).view(number, length, 2).transpose(1, 2).flatten(1)
         states = sequence_states(encoder, head, hidden, layout, bilstm is not None)
-        return in_fp32(head, states)
+        return apply_head_fp32(head, states)
 
     return outputs, ids
 

@@ -21,8 +21,8 @@ from clozelab.modules.onnx import to_onnx
 from clozelab.modules.sentence_folders import (
     SentenceVectors,
     activation_keys,
-    files_beside,
     sentence_files,
+    sidecar_files,
 )
 from clozelab.text.plain import PlainDict
 
@@ -57,7 +57,7 @@ def write(
     if form == "sentence_transformers":
         files |= sentence_transformers_files(model, pooling)
     else:
-        files |= files_beside(model.folder)
+        files |= sidecar_files(model.folder)
     heads = dict(model.heads)
     problem_type = PROBLEM_TYPES.get(model.task or "")
     with_pooler = has_pooler(model)

@@ -39,7 +39,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.target import Files, Target, metrics_of
 from clozelab.tasks.unit import Split, Unit
 from clozelab.text.formatting import with_class
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.checkpoints import Checkpoint, seed_forward
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -69,13 +69,13 @@ class Evaluation:
 
     step: int
     scores: dict[str, float]
-    predictions: list[JsonObject]
+    predictions: list[PlainDict]
     is_collapsed: bool  # the same answer for (nearly) every example
     # in the labels, where the score is of entities
     num_entities: int | None = None
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
     # name of a further split -> its records
-    extra_predictions: dict[str, list[JsonObject]] = field(default_factory=dict, repr=False)
+    extra_predictions: dict[str, list[PlainDict]] = field(default_factory=dict, repr=False)
 
 
 class FineTuning(TrainingModule):
@@ -110,7 +110,7 @@ class FineTuning(TrainingModule):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        check_head(head, unit, target)
+        check_head(head, unit)
         target.check_scores()
         self.metrics = metrics_of(target, validation.extra)
         check_metric(metric, self.metrics)
@@ -215,7 +215,7 @@ class FineTuning(TrainingModule):
             extra_predictions={name: outcome.records for name, outcome in outcomes.items()},
         )
 
-    def records(self, best: Evaluation) -> dict[str, list[JsonObject]]:
+    def records(self, best: Evaluation) -> dict[str, list[PlainDict]]:
         """The records of an evaluation's splits by their names."""
         return {"": best.predictions, **best.extra_predictions}
 
@@ -405,17 +405,17 @@ class FineTuning(TrainingModule):
         }
         return facts | self.require_best().scores
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         """What the model's folder has to say, beside the label names, to predict as here."""
-        of_target = self.target.remembered_of_model(self._best_scores())
-        return self.unit.remembered_of_model() | of_target
+        of_target = self.target.model_config_to_save(self._best_scores())
+        return self.unit.model_config_to_save() | of_target
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: PlainMapping) -> PlainDict:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
-        `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
+        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of it.
         """
-        return self.target.recall(remembered)
+        return self.target.restore_config(config_to_save)
 
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
@@ -438,12 +438,11 @@ class FineTuning(TrainingModule):
         self._loss_steps = 0
 
 
-def check_head(head: str, unit: Unit, target: Target) -> None:
+def check_head(head: str, unit: Unit) -> None:
     """ValueError for a head that does not exist, or that nothing here can stand on."""
     if head not in HEADS:
         raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
     unit.check_head(head)
-    target.check_head(head)
 
 
 def check_metric(key: str, metrics: Sequence[Metric]) -> None:
@@ -461,7 +460,7 @@ def check_metric(key: str, metrics: Sequence[Metric]) -> None:
         )
 
 
-def write_results(folder: Path, module: FineTuning | Any, task: ReadOnlyJson) -> JsonObject:
+def write_results(folder: Path, module: FineTuning | Any, task: PlainMapping) -> JsonObject:
     """Writes scores.json and the best checkpoint's predictions; returns what scores.json holds.
 
     `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py)
@@ -540,19 +539,19 @@ def save_model(
     by are added to it. A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    remembered = dict(read_config_dict(encoder_folder).get("clozelab", {}))
+    config_to_save = dict(read_config_dict(encoder_folder).get("clozelab", {}))
     for key in OF_ONE_TASK:
-        remembered.pop(key, None)
-    remembered |= facts | module.remembered()
+        config_to_save.pop(key, None)
+    config_to_save |= facts | module.config_to_save()
     if module.encoder.has_trained_pooler:
-        remembered.pop("untrained", None)
+        config_to_save.pop("untrained", None)
     elif list(module.encoder.pooler.parameters()):
-        remembered["untrained"] = ["pooler"]
+        config_to_save["untrained"] = ["pooler"]
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}
-    if "pooling" in remembered:
+    if "pooling" in config_to_save:
         files = sentence_files(
-            SentenceVectors(remembered["pooling"]), module.encoder.config, max_length
+            SentenceVectors(config_to_save["pooling"]), module.encoder.config, max_length
         )
     write_model(
         folder,
@@ -562,6 +561,6 @@ def save_model(
         labels=module.target.output_names,
         problem_type=module.target.problem_type,
         max_length=max_length,
-        extra_config={"clozelab": remembered},
+        extra_config={"clozelab": config_to_save},
         extra_files=files,
     )

@@ -164,7 +164,7 @@ class StepGraphs:
         With `skips` nothing is updated where the norm is above `limit`, or no number.
         """
         if not updates:
-            self._forget_gradient()
+            self._clear_gradient()
             return
         rates = [group["lr"] for group in self.optimizer.param_groups]
         numbers = torch.tensor([*rates, limit], dtype=torch.float64)
@@ -180,11 +180,11 @@ class StepGraphs:
         with self._rates_on_device():
             self.optimizer.step()
         if self.skips:
-            self._take_back(before)
-        self._forget_gradient()
+            self._undo_on_spike(before)
+        self._clear_gradient()
 
     @torch.no_grad()
-    def _take_back(self, before: Mapping[Tensor, Tensor]) -> None:
+    def _undo_on_spike(self, before: Mapping[Tensor, Tensor]) -> None:
         """Weights and moments are again what they were, where the norm says so."""
         is_spike = ~(self.norm.isfinite() & (self.norm <= self.numbers[-1]))
         for value in self._updated_values():
@@ -204,7 +204,7 @@ class StepGraphs:
                     values += [parameter, *state.values()]
         return values
 
-    def _forget_gradient(self) -> None:
+    def _clear_gradient(self) -> None:
         """The gradient is zero, and its memory stays."""
         gradients = []
         for group in self.optimizer.param_groups:
@@ -232,7 +232,7 @@ class StepGraphs:
                 group |= {"lr": rate.float(), "capturable": is_capturing}
 
 
-class LateNumber:
+class DeferredNumber:
     """A number of the device that the host gets later, without waiting for what comes behind it."""
 
     def __init__(self, value: Tensor) -> None:

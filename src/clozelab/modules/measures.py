@@ -32,7 +32,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.target import Files, json_lines
 from clozelab.tasks.words import TaggedSequences
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Measurement(LightningModule):
         """None: a measure is no classification of a task's labels."""
         return {}
 
-    def baseline(self) -> float | JsonObject | None:
+    def baseline(self) -> float | PlainDict | None:
         """What the most frequent answer alone scores; None where that means nothing.
 
         A number is of `metric`; of several figures each has its own.
@@ -99,7 +99,7 @@ class Measurement(LightningModule):
 
 
 class TokenScoring(Measurement):
-    """Log-probabilities of the tokens that a data module of datamodules/scoring.py asks for."""
+    """Log-probabilities of the target tokens of a data module of datamodules/scoring.py."""
 
     needs = ("lm",)
     data: ScoringDataModule
@@ -124,8 +124,8 @@ class TokenScoring(Measurement):
             raise ValueError(f"the encoder answers NaN: {DAMAGED_WEIGHT}")
         return Evaluation(0, *self.data.score(answers[:, 0], answers[:, 1]), is_collapsed=False)
 
-    def baseline(self) -> JsonObject:
-        return self.data.one_answer()
+    def baseline(self) -> PlainDict:
+        return self.data.constant_answer_scores()
 
 
 def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def read_model(path: Path | str) -> Model:
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
     family.require_separator(config, kinds, tokenizer.sep_id, folder)
-    encoder = folders.load_encoder(folder, stored=stored, tells_fresh=False)
+    encoder = folders.load_encoder(folder, stored=stored, warns_of_fresh=False)
     # A folder of other libraries', or of ours that they can read.
     is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)
     if is_foreign and encoder.config.is_causal and POOLED_KINDS & set(kinds):

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.texts import (
+    ERRORS,
     Columns,
     Texts,
     Unreadable,
@@ -40,7 +41,7 @@ from clozelab.datamodules.texts import (
     read_texts,
     with_columns,
 )
-from clozelab.models.attention_maps import noted_attention
+from clozelab.models.attention_maps import capture_attention
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.locate import find_model
@@ -58,13 +59,11 @@ from clozelab.modules.token_heads import (
     window_settings,
     word_spans,
 )
-from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order
+from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order
 from clozelab.tasks.ordinal import rank_probabilities, reached_ranks
 from clozelab.tasks.sequences import TokenSequences, pool_windows
 from clozelab.tasks.spans import NBestSettings
 
-# What becomes of a text that cannot be read: an answer that says so, or a ValueError.
-ERRORS = ("mark", "raise")
 # Of a label's own probability, where labels do not exclude each other and the model has none.
 THRESHOLD = 0.5
 # A masked model reads a text once for each of its tokens.
@@ -117,6 +116,7 @@ class Predictor(ModelRunner):
 
         A mask is the tokenizer's own mask token in the text.
         """
+        # A model without the head is refused before a text is looked at; all acts do so.
         head = self.head("lm", "fill a mask")
         given = self._read(texts, "fill", columns)
         _check_top_k(top_k)
@@ -131,7 +131,7 @@ class Predictor(ModelRunner):
             states = head.states(self.encoder, output, batch)
             chunks = []
             for chunk in states.split(states_at_once):
-                probabilities = in_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
+                probabilities = apply_head_fp32(head, chunk)[:, :vocab_size].double().softmax(1)
                 # [P, k, 2]
                 chunks.append(torch.stack(probabilities.topk(min(top_k, vocab_size)), dim=2))
             return batch["prediction_index"], torch.cat(chunks)
@@ -263,8 +263,10 @@ class Predictor(ModelRunner):
             vectors = self.encoder.sentence_states(hidden, batch["layout"], pooling)
             return batch["example_index"], vectors
 
+        # The states of all layers take memory, and nothing else reads them.
         needs_layers = pooling == "last4" or layer is not None
         outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
+        # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
         if recipe.normalized:
@@ -304,6 +306,7 @@ class Predictor(ModelRunner):
         encoded = self._encode(given, errors, reads_empty=True)
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
+            # [L + 1, T, H] of the whole stream -> one array for each text.
             states = torch.stack(batch["hidden_states"]).float()
             return states.split(batch["layout"].lengths_list, dim=1)
 
@@ -321,6 +324,7 @@ class Predictor(ModelRunner):
 
         def keep(hidden: Tensor, batch: Batch) -> BatchValues:
             numbers = batch["example_index"]
+            # A copy: a view would keep the states of the whole batch in memory.
             for number, values in zip(numbers.tolist(), by_text(hidden, batch), strict=True):
                 self.refuse_not_finite(values)
                 arrays[number] = values.cpu().numpy().copy()
@@ -357,11 +361,12 @@ class Predictor(ModelRunner):
         layers: list[Tensor] = []  # of the one text that is being read
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
+            # One text a batch (max_tokens=1), so every entry is a layer of this text.
             probabilities = torch.stack(layers)
             layers.clear()
             return [probabilities]
 
-        with noted_attention(self.encoder, layers.append):
+        with capture_attention(self.encoder, layers.append):
             results = self._collect(encoded.sequences, by_text, max_tokens=1)
         return self._returned(given, encoded.reasons, results)
 
@@ -405,6 +410,7 @@ class Predictor(ModelRunner):
         rules = self.model.answer_rules
         given = self._read(questions, "answer", columns)
         _check_top_k(top_k)
+        # What the caller leaves open is as in training, which the folder says.
         if null_answer is None:
             null_answer = rules.get("with_unanswerable", False)
         settings = NBestSettings(
@@ -413,7 +419,7 @@ class Predictor(ModelRunner):
             with_unanswerable=True,
         )
         windows = window_settings(self.model)
-        reasons = self._unasked(given.items)
+        reasons = self._without_question(given.items)
         _refuse(reasons, given, errors, "question")
         readable = _readable(given, reasons)
         threshold = None
@@ -450,6 +456,7 @@ class Predictor(ModelRunner):
             if isinstance(item, Unreadable):
                 reasons.append(item.reason)
                 continue
+            # A list of words is joined, so that answers can name places in one text.
             text = item if isinstance(item, str) else " ".join(item)
             sentence_words = Words(text, word_spans(item))
             ids = self.tokenizer.encode_words(sentence_words.strings())[0]
@@ -551,6 +558,7 @@ class Predictor(ModelRunner):
 
     def _merged(self, reasons: Sequence[str | None], results: Sequence[object]) -> list[Any]:
         """A result for each text, `Unanswered` for those with a reason; a warning counts these."""
+        # Results are those of the readable texts alone, in their order.
         remaining = iter(results)
         merged: list[object] = []
         problems = []
@@ -572,7 +580,7 @@ class Predictor(ModelRunner):
     def _token(self, probability: float, index: float) -> answers.Token:
         return answers.Token(self.tokenizer.shown(int(index)), int(index), float(probability))
 
-    def _unasked(self, questions: Sequence[Any]) -> list[str | None]:
+    def _without_question(self, questions: Sequence[Any]) -> list[str | None]:
         """Why a question cannot be answered; None where it can."""
         reasons: list[str | None] = []
         for item in questions:
@@ -589,6 +597,7 @@ class Predictor(ModelRunner):
 
     def _check_pooling(self, pooling: str, layer: int | None) -> None:
         """ValueError for a pooling or a layer that this encoder does not have."""
+        # Layers count from 0, the embeddings, to `depth`; from the end as Python counts.
         depth = self.encoder.config.num_hidden_layers
         if pooling not in POOLINGS or (pooling == "last4" and (layer is not None or depth < 4)):
             choices = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="

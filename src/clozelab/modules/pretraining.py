@@ -30,7 +30,7 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.heads import VocabularyHead
 from clozelab.modules.base import TrainingModule
-from clozelab.modules.graphs import LateNumber, StepGraphs, refusal
+from clozelab.modules.graphs import DeferredNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.text.plain import PlainDict, ReadOnlyJson
@@ -83,9 +83,9 @@ class PretrainingModel(nn.Module):
         return [model.encoder for model in self.named_models.values() if model.is_trained]
 
     def compile_parts(self, *, whole: bool, **options: object) -> None:
-        """Compiles what is trained: the encoders' layers, or (`whole`) each encoder and its losses.
+        """Compiles what is trained: each layer, or (`whole`) all layers in one and the losses.
 
-        One compilation a shape.
+        One compilation a shape; a loss has one for every number of predictions.
         """
         for encoder in self.encoders:
             compile_encoder(encoder, dynamic=False, whole=whole, **options)
@@ -93,7 +93,7 @@ class PretrainingModel(nn.Module):
             return
         for module in self.modules():
             if isinstance(module, VocabularyHead):
-                module.compile_loss(dynamic=False, **options)
+                module.compile_loss(dynamic=True, **options)
 
     def objective_of(self, batch: TorchBatch) -> Objective:
         """The objective of the batch's phase."""
@@ -185,13 +185,13 @@ class PretrainingModule(TrainingModule):
         step = self.trainer.global_step
         rate = self.learning_rate
         objective = self.model.objective_of(micro_batches[0])
-        self._note_phase(micro_batches[0].get("phase", 0), step, objective)
+        self._log_phase(micro_batches[0].get("phase", 0), step, objective)
         counts = self._global_counts(micro_batches, objective)
         graphs = self._step_graphs()
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(micro_batches):
             seed_forward(self.seed, step, self.global_rank, index)
-            self._note_work(batch)
+            self._count_work(batch)
             if graphs is None:
                 loss += self._add_gradient(batch, counts, index == len(micro_batches) - 1)
             else:
@@ -199,7 +199,7 @@ class PretrainingModule(TrainingModule):
                 loss += graphs.add_gradient(batch, counts, own_counts)
         norm = self.clip_gradient_norm() if graphs is None else graphs.clip()
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
-        updates = self._judge(step + 1, loss, norm, is_log_step=is_log_step)
+        updates = self._decide_update(step + 1, loss, norm, is_log_step=is_log_step)
         schedule: Any = self.lr_schedulers()
         if graphs is None:
             self._update(updates=updates)
@@ -220,7 +220,7 @@ class PretrainingModule(TrainingModule):
             self.manual_backward(loss * self.trainer.world_size)
         return loss.detach()
 
-    def _judge(self, step: int, loss: Tensor, norm: Tensor, *, is_log_step: bool) -> bool:
+    def _decide_update(self, step: int, loss: Tensor, norm: Tensor, *, is_log_step: bool) -> bool:
         """Whether to update the weights, as far as the host knows: `_limit` is for the device.
 
         To read a number waits for the device: on a GPU only log points do, and `skip` without
@@ -232,7 +232,7 @@ class PretrainingModule(TrainingModule):
         if self.spikes.action == "skip" and self._graphs is None:
             reads_norm = True
         elif self.spikes.action == "skip":
-            noted = LateNumber(norm)
+            noted = DeferredNumber(norm)
             self._limit = self.spikes.limit(self.trainer, self._phase)
         skips = self.spikes.should_skip(
             self.trainer, step, noted, phase=self._phase, reads_norm=reads_norm
@@ -251,7 +251,7 @@ class PretrainingModule(TrainingModule):
             count_step(self.trainer)
         optimizer.zero_grad(set_to_none=True)
 
-    def _note_phase(self, phase: int, step: int, objective: Objective) -> None:
+    def _log_phase(self, phase: int, step: int, objective: Objective) -> None:
         """Says which phase begins, where there are several."""
         num_phases = len(self.model.objectives)
         if phase != self._phase and num_phases > 1:
@@ -336,7 +336,7 @@ class PretrainingModule(TrainingModule):
             add_sums(sums, term)
         return loss
 
-    def _note_work(self, batch: TorchBatch) -> None:
+    def _count_work(self, batch: TorchBatch) -> None:
         """Counts a micro-batch's tokens and operations."""
         objective = self.model.objective_of(batch)
         lengths = batch.get("text_lengths", batch["layout"].lengths_list)
@@ -475,18 +475,18 @@ class PretrainingModule(TrainingModule):
                 if not model.is_trained or folder.name != "encoder":
                     continue
                 target = folder.with_name(name)
-            remembered = dict(provenance)
+            config_to_save = dict(provenance)
             # A pooler's bytes stay though no loss has read it: a fine-tuning begins from them.
             has_pooler = bool(list(model.encoder.pooler.parameters()))
             is_trained = name == "encoder" and self.model.trains_pooler
             if has_pooler and not is_trained:
-                remembered["untrained"] = self._untrained_parts(name)
+                config_to_save["untrained"] = self._untrained_parts(name)
             save_encoder_folder(
                 target,
                 model.encoder,
                 heads=dict(model.heads.items()),
                 tokenizer_files=tokenizer,
-                extra_config={"clozelab": remembered},
+                extra_config={"clozelab": config_to_save},
                 dtype=dtype,
             )
 
@@ -548,7 +548,7 @@ class PretrainingModule(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
-        self.spikes.look(self.trainer)
+        self.spikes.check(self.trainer)
         sums, work = self._reduced_progress()
         checkpoint |= {
             "since_log_point": {"sums": sums, "work": work},

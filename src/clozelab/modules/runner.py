@@ -21,9 +21,8 @@ from clozelab.models.folders import refuse_foreign
 from clozelab.models.leftovers import TASK_KINDS
 from clozelab.models.registry import family_for
 from clozelab.modules.model import Model
-from clozelab.tasks import sequences as examples
-from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
-from clozelab.tasks.sequences import Ints
+from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order, make_batch
+from clozelab.tasks.sequences import Ints, Sequences, pool_windows, token_budget_batches
 from clozelab.tasks.texts import sequence_states
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
@@ -90,7 +89,7 @@ class ModelRunner:
     @torch.inference_mode()
     def run(
         self,
-        sequences: examples.Sequences,
+        sequences: Sequences,
         read: Callable[[Tensor, Batch], BatchValues],
         *,
         hidden_states: bool = False,
@@ -106,7 +105,7 @@ class ModelRunner:
         if reads_bilstm and "bilstm" in self.heads:
             bilstm = self.heads["bilstm"]
         outputs = []
-        for index in self.progress(examples.token_budget_batches(sequences.lengths, max_tokens)):
+        for index in self.progress(token_budget_batches(sequences.lengths, max_tokens)):
             batch = make_batch(sequences, index, {})
             # A layout moves as tensors do.
             batch = {key: value.to(self.device) for key, value in batch.items()}
@@ -135,11 +134,11 @@ class ModelRunner:
 
         def logits(hidden: Tensor, batch: Batch) -> BatchValues:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
-            return batch["example_index"], in_fp32(head, states)
+            return batch["example_index"], apply_head_fp32(head, states)
 
         values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
         pooling = self.model.provenance.get("window_pooling", "mean")
-        return examples.pool_windows(values, encoded.window_offsets, pooling)
+        return pool_windows(values, encoded.window_offsets, pooling)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -20,7 +20,7 @@ from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import says_otherwise, warn_of_unknown
+from clozelab.models.config_keys import contradicts, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.models.registry import family_for
@@ -165,7 +165,7 @@ def _refuse_other_settings(folder: Path) -> None:
     _refuse_changed_texts(folder, settings)
     for key, value in TRANSFORMER_SETTINGS.items():
         given = settings.get(key, value)
-        if says_otherwise(given, value):
+        if contradicts(given, value):
             raise ValueError(
                 f"{folder / TRANSFORMER_FILE}: {key} is {given!r}, and only {value!r} is computed"
                 " here; say pooling= to take the encoder's own"
@@ -320,7 +320,7 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
     return activation == "Sigmoid" and task == "regression"
 
 
-def files_beside(folder: Path) -> dict[str, bytes]:
+def sidecar_files(folder: Path) -> dict[str, bytes]:
     """Files of sentence-transformers beside an encoder, by their names; none in other folders.
 
     ValueError for a module that is not inside of the folder.

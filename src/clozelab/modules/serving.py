@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from clozelab.datamodules.columns import refuse_unknown_keys
+from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import to_json_value
 from clozelab.modules.answers import Unanswered
@@ -154,7 +155,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
             settings[key] = content.pop(key)
     options = answering.parse_options(act, settings)
     errors = settings.get("errors", "mark")
-    require_choice("errors", errors, answering.ERRORS)
+    require_choice("errors", errors, ERRORS)
     # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)

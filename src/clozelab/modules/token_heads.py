@@ -30,7 +30,7 @@ from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
 from clozelab.readers.conll import TaggedSentences
 from clozelab.readers.lines import SURROGATES
 from clozelab.readers.squad import SquadExamples, SquadQuestion
-from clozelab.tasks.batches import Batch, BatchValues, in_fp32, in_order, make_batch
+from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order, make_batch
 from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.passages import WindowSettings, build_features, token_logits
 from clozelab.tasks.sequences import Ints, TokenSequences, token_budget_batches
@@ -91,7 +91,7 @@ def score_sequences(
         readings = index[text]
         asked_tokens = (np.arange(len(text)), position)
         hidden_tokens = asked_tokens
-    questions = scoring.ask(
+    questions = scoring.build_questions(
         sequences,
         readings,
         asked_tokens,
@@ -157,7 +157,7 @@ def span_candidates(
         )
 
     def span_logits(hidden: Tensor, batch: Batch) -> BatchValues:
-        return batch["example_index"], in_fp32(head, hidden)
+        return batch["example_index"], apply_head_fp32(head, hidden)
 
     outputs = runner.run(features.sequences, span_logits, reads_bilstm=True)
     start_logits, end_logits = token_logits(features, outputs)
@@ -255,7 +255,7 @@ def _predict_tags(
     )
     num_words = sum(map(len, words))
     sequences = TaggedSequences(
-        sequences=TokenSequences.of(arrays),
+        sequences=TokenSequences.from_arrays(arrays),
         word_offsets=arrays["word_offsets"],
         word_positions=arrays["word_positions"],
         labels=np.zeros(num_words, dtype=np.int64),
@@ -295,7 +295,7 @@ def _read_texts(runner: ModelRunner, head: nn.Module, texts: FeatureSequences) -
 
 def _best_tags(head: nn.Module, states: Tensor) -> Tensor:
     """[W, H] -> [W, 2]: of each word the probability and the number of its best tag."""
-    return torch.stack(in_fp32(head, states).softmax(1).max(1), dim=1)
+    return torch.stack(apply_head_fp32(head, states).softmax(1).max(1), dim=1)
 
 
 def word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.embeddings import LearnedPositions
 from clozelab.models.heads import VocabularyHead
 from clozelab.modules.model import PROBLEM_TYPES, Model, write_model
-from clozelab.modules.sentence_folders import activation_keys, files_beside
+from clozelab.modules.sentence_folders import activation_keys, sidecar_files
 
 
 def mean_rows(table: Tensor, pieces: Sequence[list[int]], num_entries: int) -> Tensor:
@@ -64,9 +64,9 @@ def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
     """Write a model's folder with another tokenizer; `pieces` are rows of the old matrix."""
     model = with_vocabulary(model, tokenizer, pieces)
     has_pooler = "pooler" not in model.untrained
-    remembered = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
+    config_to_save = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
     problem_type = PROBLEM_TYPES.get(model.task or "")
-    files = files_beside(model.folder)
+    files = sidecar_files(model.folder)
     write_model(
         to,
         model.encoder,
@@ -76,6 +76,6 @@ def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
         problem_type=problem_type,
         max_length=model.max_length,
         with_pooler=has_pooler,
-        extra_config=remembered,
+        extra_config=config_to_save,
         extra_files=files,
     )

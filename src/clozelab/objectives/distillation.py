@@ -110,7 +110,7 @@ class Distillation(MaskedLanguageModel):
                 f"objective.token.teacher_layers is {teacher_layers!r}; give a list of layers, or"
                 f" {EVEN}"
             )
-        if not self.teacher_layers and not self.asks_teacher:
+        if not self.teacher_layers and not self.needs_teacher:
             raise ValueError(
                 "objective=distillation learns nothing from its teacher: give soft_weight,"
                 " cosine_weight or teacher_layers, or take objective=mlm"
@@ -131,7 +131,7 @@ class Distillation(MaskedLanguageModel):
         return tuple(named.values())
 
     @property
-    def asks_teacher(self) -> bool:
+    def needs_teacher(self) -> bool:
         """Whether the teacher reads along, and is not only what the student starts from."""
         return any(self.teacher_weights.values())
 
@@ -306,7 +306,7 @@ class Distillation(MaskedLanguageModel):
         )
         teacher = models["teacher"]
         stored = folders.read_tensors(self.teacher)
-        encoder = folders.load_encoder(self.teacher, stored=stored, tells_fresh=False)
+        encoder = folders.load_encoder(self.teacher, stored=stored, warns_of_fresh=False)
         names = teacher.encoder.state_dict().keys()
         state = {name: value for name, value in encoder.state_dict().items() if name in names}
         teacher.encoder.load_state_dict(state)
@@ -349,7 +349,7 @@ class Distillation(MaskedLanguageModel):
         there yet counts as one of the student's shape.
         """
         student = training_flops_per_token(config, seq_length, predicted_fraction)
-        if not self.asks_teacher:
+        if not self.needs_teacher:
             return student
         teacher_config = self.teacher_config or config
         predicted_by_teacher = 0.0
@@ -380,7 +380,7 @@ class Distillation(MaskedLanguageModel):
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         output, terms = super().terms(models, batch)
-        if not self.asks_teacher:
+        if not self.needs_teacher:
             return output, terms
         # Dropout is off in it: what it says of a text does not change from step to step.
         with torch.no_grad():

@@ -148,7 +148,7 @@ def _apply(updates: list[Update]) -> None:
     """Makes directions orthogonal and adds them to the weights; all of one shape, tall or wide."""
     dtype = product_dtype(updates[0].weight.device)
     # [N, rows, columns] for one batched product.
-    lying = [_lying(update.direction).to(dtype) for update in updates]
+    lying = [_as_wide_matrix(update.direction).to(dtype) for update in updates]
     orthogonal = newton_schulz(torch.stack(lying))
     for update, matrix in zip(updates, orthogonal, strict=True):
         is_tall = update.weight.shape[0] > update.weight.shape[1]
@@ -163,7 +163,7 @@ def move_against(weight: Tensor, direction: Tensor, rate: float | Tensor) -> Non
         weight.add_(direction, alpha=-rate)
 
 
-def _lying(matrix: Tensor) -> Tensor:
+def _as_wide_matrix(matrix: Tensor) -> Tensor:
     """[rows, columns] with at most as many rows as columns."""
     if matrix.shape[0] > matrix.shape[1]:
         return matrix.T

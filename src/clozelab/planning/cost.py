@@ -81,9 +81,9 @@ class Pool:
     forks: bool = False
 
     @classmethod
-    def of(cls, step: Step) -> Pool:
+    def from_step(cls, step: Step) -> Pool:
         sweep = step.sweep
-        launcher = sweep.master.of_hydra("launcher")
+        launcher = sweep.master.hydra_value("launcher")
         at_once, threads = share_cores(
             launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs)
         )
@@ -130,7 +130,9 @@ class TaskFiles:
             preview = self._preview(settings)
         samples = NO_SAMPLES
         if preview is not None:
-            samples = Samples(Sample.of(preview.train), Sample.of(preview.validation))
+            samples = Samples(
+                Sample.from_preview(preview.train), Sample.from_preview(preview.validation)
+            )
         self._samples[key] = samples
         return samples
 
@@ -251,7 +253,7 @@ def assemble(
         shapes[verb] = [
             replace(shape, done=len(done.intersection(shape.jobs))) for shape in shapes[verb]
         ]
-    pools = {verb: Pool.of(step) for verb, step in sweeps.items()}
+    pools = {verb: Pool.from_step(step) for verb, step in sweeps.items()}
     return Costing(shapes["pretrain"], shapes["finetune"], pools, measures=shapes["evaluate"])
 
 
@@ -334,7 +336,7 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
     passes = set()
     num_readers = 0
     for group, encoder in with_encoder:
-        if Features.of(group.settings, encoder.config):
+        if Features.from_settings(group.settings, encoder.config):
             passes |= set(_encoders_read(group))
             num_readers += len(group.jobs)
 
@@ -342,7 +344,7 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
         settings = job[0].settings
         config = job[1].config
         others = [str(settings[key]) for key in ALIKE]
-        features = Features.of(settings, config)
+        features = Features.from_settings(settings, config)
         return settings["task"]["name"], parameter_count(config), features, *others
 
     tasks = []
@@ -378,7 +380,7 @@ def _task_job(
         samples=samples,
         lengths=lengths,
         longest=longest,
-        features=Features.of(settings, encoder),
+        features=Features.from_settings(settings, encoder),
         settings=settings,
         jobs=jobs,
     )

@@ -212,7 +212,7 @@ def _beginning_of(shards: TokenShards, most_tokens: int) -> TokenShards:
     )
 
 
-def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -> Corpus:
+def synthetic_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -> Corpus:
     """Random text for what needs instances of any kind.
 
     Args:
@@ -430,7 +430,7 @@ class Sample(NamedTuple):
     words: float
 
     @classmethod
-    def of(cls, split: Preview) -> Sample:
+    def from_preview(cls, split: Preview) -> Sample:
         num_examples = max(1, split.num_examples)
         inputs = 1.0
         characters = 0.0
@@ -463,7 +463,7 @@ class Features(NamedTuple):
     num_layers: int
 
     @classmethod
-    def of(cls, settings: ReadOnlyJson, encoder: EncoderConfig) -> Features | None:
+    def from_settings(cls, settings: ReadOnlyJson, encoder: EncoderConfig) -> Features | None:
         """None for a task that trains its encoder."""
         if "features" not in settings["task"]["data"]:
             return None

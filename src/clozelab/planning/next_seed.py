@@ -55,7 +55,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
     candidates = []
     for judgement in judgements:
         is_waiting = judgement.claim.primary and judgement is not gate
-        if is_waiting or not _has_looks_left(judgement, max_seeds):
+        if is_waiting or not _has_analyses_left(judgement, max_seeds):
             continue
         if pretrained_rows.intersection(judgement.rows):
             candidates.append(judgement)
@@ -77,7 +77,7 @@ def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
     return None
 
 
-def _has_looks_left(judgement: Judgement, max_seeds: int) -> bool:
+def _has_analyses_left(judgement: Judgement, max_seeds: int) -> bool:
     """Whether a claim is tested and undecided, and its stopping rule allows another seed."""
     if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.p_value is None:
         return False

@@ -102,14 +102,14 @@ def make_plan(args: ParsedArgs) -> Plan:
             costing,
             Path(sweep.settings(sweep.jobs[0])["cache_dir"]),
             measure=measures,
-            anew="measure-again" in args.flags,
+            measures_again="measure-again" in args.flags,
             say=lambda line: say(line, "dim", console=progress),
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
     return Plan(args, budget, difference, experiment, steps, runs, costing, parts)
 
 
-def keep_plan(folder: Path, parts: Sequence[PlanPart] | None) -> None:
+def save_plan(folder: Path, parts: Sequence[PlanPart] | None) -> None:
     """Leave a plan for the sweeps of a reproduction to count by.
 
     An older one goes where the time is not known.

@@ -166,11 +166,11 @@ def _print_allocations(
             "not counted, since no task of this plan speaks for them:"
             f" {'; '.join(question.unknown)}",
         )
-    words = _words_of(plan, best, is_tuned=bool(finetune_seeds))
+    words = _describe_allocation(plan, best, is_tuned=bool(finetune_seeds))
     say(f"run: clozelab reproduce {shlex.join(words)}")
 
 
-def _words_of(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:
+def _describe_allocation(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:
     """The words of `clozelab reproduce` that run an allocation."""
     has_rule = bool(plan.experiment.stopping)
     chosen_values = {}

@@ -118,7 +118,7 @@ def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
         # it.
         prepare, pretrain, *_ = steps
-        corpus = f"corpus={pretrain.sweep.master.of_hydra('runtime.choices')['corpus']}"
+        corpus = f"corpus={pretrain.sweep.master.hydra_value('runtime.choices')['corpus']}"
         steps[0] = replace(prepare, overrides=(corpus, *prepare.overrides))
     return steps
 

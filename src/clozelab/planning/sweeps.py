@@ -22,7 +22,7 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.planning.cost import Costing, TaskFiles, assemble
-from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, made_up_corpus
+from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, synthetic_corpus
 from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
@@ -102,7 +102,7 @@ class Corpora:
         if settings["corpus"]["generator"] is not None and self.world is not None:
             return self._sample_world(settings, self.world)
         self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
-        return made_up_corpus(int(settings["tokenizer"]["vocab_size"]))
+        return synthetic_corpus(int(settings["tokenizer"]["vocab_size"]))
 
     def _open_folder(self, settings: ReadOnlyJson, folder: Path) -> Corpus:
         prepared = PreparedCorpus.open(folder)
@@ -111,7 +111,7 @@ class Corpora:
             str(settings["corpus"]["name"]),
             prepared.train,
             prepared.validation,
-            SpecialIds.of(tokenizer),
+            SpecialIds.from_tokenizer(tokenizer),
             tokenizer.unk_id,
             tokenizer,
             folder,
@@ -147,9 +147,9 @@ class Corpora:
         except (OSError, ValueError):
             if not self.sampling:
                 raise
-            return read_preview(self.where_it_is(settings))
+            return read_preview(self.with_data_dir(settings))
 
-    def where_it_is(self, settings: PlainMapping) -> PlainMapping:
+    def with_data_dir(self, settings: PlainMapping) -> PlainMapping:
         """The settings, with the small world's folder where the real one is not there yet."""
         if not self.sampling:
             return settings
@@ -211,7 +211,7 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
     files = TaskFiles(corpora.read_preview)
     evaluations = []
     for group in groups["evaluate"]:
-        evaluations.append(group._replace(settings=corpora.where_it_is(group.settings)))
+        evaluations.append(group._replace(settings=corpora.with_data_dir(group.settings)))
     return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
 
 

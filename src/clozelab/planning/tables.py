@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich import filesize
 
-from clozelab.analysis.phrases import listed, rough
+from clozelab.analysis.phrases import format_count, join_list
 from clozelab.assembly.passes import MOST_PASSES, passes
 from clozelab.terminal import Heading
-from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, duration
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
@@ -64,10 +64,10 @@ def sums(costing: Costing, parts: Sequence[PlanPart] | None = None) -> list[str]
     for stage, pool in costing.pools.items():
         seconds_of_all.append(costing.wall(stage))
         seconds_left.append(costing.wall(stage, only_left=True))
-        jobs = f"{STAGE_NAMES[stage]}: {several(pool.num_jobs, 'job')}"
-        share = f"{pool.at_once} at a time with {several(pool.threads, 'thread')}"
-        left = _left(costing.left(stage), pool.num_jobs, seconds_left[-1])
-        lines.append(f"{jobs}, {share}: {_about(seconds_of_all[-1])}{left}")
+        jobs = f"{STAGE_NAMES[stage]}: {count_noun(pool.num_jobs, 'job')}"
+        share = f"{pool.at_once} at a time with {count_noun(pool.threads, 'thread')}"
+        left = _remaining(costing.left(stage), pool.num_jobs, seconds_left[-1])
+        lines.append(f"{jobs}, {share}: {_approximate(seconds_of_all[-1])}{left}")
     if not lines or None in seconds_of_all:
         return lines
 
@@ -79,12 +79,12 @@ def sums(costing: Costing, parts: Sequence[PlanPart] | None = None) -> list[str]
         beside_jobs = sum(part.seconds for part in parts) - total_left
     num_left = sum(map(costing.left, costing.pools))
     num_jobs = sum(pool.num_jobs for pool in costing.pools.values())
-    left = _left(num_left, num_jobs, total_left + beside_jobs)
-    lines.append(f"together {_about(total + beside_jobs)}{_beside_jobs(parts)}{left}")
+    left = _remaining(num_left, num_jobs, total_left + beside_jobs)
+    lines.append(f"together {_approximate(total + beside_jobs)}{_preparation_rows(parts)}{left}")
     return lines
 
 
-def _beside_jobs(parts: Sequence[PlanPart] | None) -> str:
+def _preparation_rows(parts: Sequence[PlanPart] | None) -> str:
     """What a reproduction's time includes beside its jobs."""
     names = []
     for part in parts or ():
@@ -92,22 +92,22 @@ def _beside_jobs(parts: Sequence[PlanPart] | None) -> str:
             names.append(f"{SHORT_PARTS[part.name]} {duration(part.seconds)}")
     if not names:
         return ""
-    return f", with {listed(names)}"
+    return f", with {join_list(names)}"
 
 
-def _about(seconds: float | None) -> str:
+def _approximate(seconds: float | None) -> str:
     if seconds is None:
         return "time unknown"
     return f"about {duration(seconds)}"
 
 
-def _left(num_left: int, num_jobs: int, seconds: float | None) -> str:
+def _remaining(num_left: int, num_jobs: int, seconds: float | None) -> str:
     """What is left of some jobs; nothing where none of them is done."""
     if num_left == num_jobs:
         return ""
     if not num_left:
         return "; left: nothing, all are complete or shared"
-    return f"; left: {several(num_left, 'job')}, {_about(seconds)}"
+    return f"; left: {count_noun(num_left, 'job')}, {_approximate(seconds)}"
 
 
 def busy_lines(costing: Costing) -> list[str]:
@@ -136,7 +136,7 @@ def _arm_cells(arm: Arm) -> list[str]:
         str(arm.count),
         f"{arm.parameters:,}",
         f"{arm.trained_parameters:,}",
-        rough(arm.tokens),
+        format_count(arm.tokens),
         f"{arm.flops / arm.tokens:.3g}",
         f"{arm.flops:.3g}",
         *_time_cells(arm),
@@ -170,7 +170,7 @@ def _time_cells(shape: Shape, unit: str = "") -> list[str]:
         mark = " ?"
     if shape.is_timed:
         # of an arm, one a phase
-        speeds = [rough(answer.tokens_per_second) for answer in shape.speeds if answer]
+        speeds = [format_count(answer.tokens_per_second) for answer in shape.speeds if answer]
         speed = " ".join(dict.fromkeys(speeds)) + unit + mark
     if shape.seconds is not None:
         time = duration(shape.seconds) + mark
@@ -206,7 +206,7 @@ def share_table(matched_by: str, shares: pandas.DataFrame) -> Table:
             [
                 arm.arm,
                 f"{int(arm.steps):,} ({arm.factor:.2f} x)",
-                rough(arm.tokens),
+                format_count(arm.tokens),
                 f"{arm.flops:.3g}",
                 duration(arm.seconds),
                 f"{arm.steps_factor:.3g}",
@@ -238,7 +238,7 @@ def power_table(
             [
                 str(allocation.seeds),
                 finetune_seeds,
-                rough(most_tokens * allocation.factor),
+                format_count(most_tokens * allocation.factor),
                 duration(allocation.seconds),
                 f"{allocation.power:.0%}",
                 bar,
@@ -283,8 +283,8 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
         tokens = min([share.tokens[number] for share in shares.values()], default=arm.tokens)
         if arm.tokens_to_plateau > tokens:
             lines.append(
-                f"{arm.name}: too short to learn more than word frequencies: {rough(tokens)}"
-                f" tokens, where a masked model takes about {rough(arm.tokens_to_plateau)} (rule of"
+                f"{arm.name}: too short to learn more than word frequencies: {format_count(tokens)}"
+                f" tokens, where a masked model takes about {format_count(arm.tokens_to_plateau)} (rule of"
                 " thumb at the tiny size; larger ones later)"
             )
         # Within a token of the most: the division of the time has stopped there.
@@ -297,7 +297,7 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
             amount, _ = passes(tokens, arm.corpus.train.num_tokens)
             names_of.setdefault(amount, []).append(arm.name)
     for amount, names in names_of.items():
-        readers = listed(names)
+        readers = join_list(names)
         if len(names) == len(costing.arms) > 1:
             readers = "every arm"
         lines.append(f"{readers}: {amount}")

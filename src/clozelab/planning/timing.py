@@ -45,7 +45,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import Request, Speed, made_up_corpus
+from clozelab.planning.jobs import Request, Speed, synthetic_corpus
 from clozelab.runs.record import write_json
 from clozelab.targets import build
 from clozelab.tasks.batches import Batch
@@ -64,7 +64,7 @@ TIMING_VERSION = 2  # raised when what is timed changes
 SECONDS = 0.8  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
-USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
+TYPICAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
 # so short a step takes notably longer where each one is logged
@@ -90,7 +90,7 @@ def measured_speeds(
     at_once: int,
     threads: int,
     measure: bool,
-    anew: bool = False,
+    measures_again: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Speed | None]:
     """The speed of each request; None for one not in the cache where none is measured.
@@ -101,7 +101,7 @@ def measured_speeds(
         at_once: processes to time side by side.
         threads: of each of them.
         measure: time what the cache does not have.
-        anew: time all, whatever the cache has, and on a GPU with compiled steps.
+        measures_again: time all, whatever the cache has, and on a GPU with compiled steps.
         say: is told what is timed.
     """
     facts = host_facts()
@@ -120,21 +120,21 @@ def measured_speeds(
         path = cache_dir / "speeds" / f"{key}.json"
         paths.append(path)
         speeds[path] = None
-        if not (anew and measure):
-            speeds[path] = _kept_speed(path)
+        if not (measures_again and measure):
+            speeds[path] = _load_speed(path)
         if speeds[path] is None:
             missing[path] = request
     if missing and measure:
-        answers = iter(_measure(list(missing.values()), at_once, threads, compiles=anew))
+        answers = iter(_measure(list(missing.values()), at_once, threads, compiles=measures_again))
         for number, (path, request) in enumerate(missing.items(), 1):
             say(f"timing {number} of {len(missing)}: {request.title}")
             speed = next(answers)
             speeds[path] = speed
-            _keep_speed(path, speed, request, machine)
+            _save_speed(path, speed, request, machine)
     return [speeds[path] for path in paths]
 
 
-def _keep_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
+def _save_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
     """Write a speed into the cache; one that is doubtful is asked for again the next time."""
     if speed.problem or speed.is_estimated or speed.is_busy:
         return
@@ -147,7 +147,7 @@ def _keep_speed(path: Path, speed: Speed, request: Request, machine: PlainMappin
     write_json(path, kept | {"request": dict(request.question)})
 
 
-def _kept_speed(path: Path) -> Speed | None:
+def _load_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, or a damaged one."""
     try:
         kept = read_json(path)
@@ -168,7 +168,7 @@ def _measure(
     workers = start_workers(at_once, threads)
     try:
         for request in requests:
-            futures = [workers.submit(answer, request, compiles) for _ in range(at_once)]
+            futures = [workers.submit(time_shape, request, compiles) for _ in range(at_once)]
             deadline = time.monotonic() + MAX_ANSWER_SECONDS
             try:
                 yield _mean([future.result(deadline - time.monotonic()) for future in futures])
@@ -216,7 +216,7 @@ def _mean(speeds: Sequence[Speed]) -> Speed:
     )
 
 
-def answer(request: Request, compiles: bool = False) -> Speed:
+def time_shape(request: Request, compiles: bool = False) -> Speed:
     """In a timing process: the speed of one shape, or what is the matter with it.
 
     `compiles`: pre-training on a GPU is compiled where a run compiles it.
@@ -229,7 +229,7 @@ def answer(request: Request, compiles: bool = False) -> Speed:
 
 def _timed(request: Request, hardware: Hardware, compiles: bool) -> Speed:
     ceiling_seconds = request.step_flops / ceiling(hardware.precision, hardware.device)
-    step_seconds = ceiling_seconds / USUAL_SHARE
+    step_seconds = ceiling_seconds / TYPICAL_SHARE
     if step_seconds > MAX_STEP_SECONDS:
         return Speed(request.step_tokens / step_seconds, is_estimated=True)
     question = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
@@ -325,7 +325,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     objective = Objective(**build("objective", request["objective"]))
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
-    text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
+    text = synthetic_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
     # what the data module asks of a tokenizer: no text is read
     special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
     tokenizer = SimpleNamespace(
@@ -363,7 +363,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
 
 
 def _training_options(request: PlainMapping, total_steps: int) -> dict[str, Any]:
-    """What a module of any stage is told of its training."""
+    """The settings of training that a module of any stage gets."""
     return {
         "total_steps": total_steps,
         "optimizer_factory": build("optimizer", request["optimizer"]),
@@ -400,7 +400,7 @@ def _fit(
     return clock.ticks
 
 
-class MadeUpTask(LightningDataModule):
+class SyntheticTask(LightningDataModule):
     """Training batches of random sequences as a task has them.
 
     They are of unequal lengths, similar ones in a batch.
@@ -469,7 +469,7 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         keep_best_weights=False,
         **_training_options(request, MADE_UP_STEPS),
     )
-    return _fit(module, MadeUpTask(request, config.vocab_size), hardware, request)
+    return _fit(module, SyntheticTask(request, config.vocab_size), hardware, request)
 
 
 def feature_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:

@@ -68,7 +68,7 @@ def open_delimited(
     """
     is_quoted = file_format == "csv"
     if may_be_quoted and not is_quoted:
-        is_quoted = judge_quotes(text_lines(path)).are_certain
+        is_quoted = detect_quoting(text_lines(path)).are_certain
     delimiter = TAB
     if file_format == "csv":
         delimiter = delimiter_of(path)
@@ -169,7 +169,7 @@ class Quotes(NamedTuple):
     are_certain: bool = False
 
 
-def judge_quotes(lines: Iterable[Line]) -> Quotes:
+def detect_quoting(lines: Iterable[Line]) -> Quotes:
     """Whether a csv writer made the lines of a tsv file, so that quotation marks enclose cells.
 
     Benchmarks have marks that are characters like any other, and most have some that no writer
@@ -226,7 +226,7 @@ def _are_rows(lines: Sequence[str], num_tabs: int) -> bool:
 def _warn_of_quotes(path: Path) -> None:
     """Once for a file, however often it is opened."""
     lines = list(islice(text_lines(path, removed=Counter()), JUDGED_LINES))
-    quotes = judge_quotes(lines)
+    quotes = detect_quoting(lines)
     likely_rows = max(MIN_QUOTED_ROWS, MIN_QUOTED_FRACTION * len(lines))
     if quotes.are_certain or quotes.num_rows >= likely_rows:
         log.warning(

@@ -115,7 +115,7 @@ def text_lines(
             yield number, None
 
 
-def sound_lines(path: Path) -> Iterator[tuple[int, str]]:
+def decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text) of each line that holds more than blanks.
 
     ValueError names the first one that is not UTF-8.

@@ -127,7 +127,7 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: flo
     claimed = _claimed(judgement, table)
     note = wording.judgement_note(judgement)
     needs_short = judgement.forecast.short if judgement.forecast else ""
-    if judgement.weakest and judgement.weakest.rests_on_collapsed:
+    if judgement.weakest and judgement.weakest.depends_on_collapsed_runs:
         needs_short = "rests on collapsed runs"
     sentence = _sentence(judgement, figures, claimed, note)
     compared = _compared(judgement.claim, table)
@@ -236,14 +236,14 @@ def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigu
             marks = _axis_marks(judgement, axis)
         if judgement.reported_contrast:
             weakest = f"weakest: {judgement.reported_contrast}"
-    basis = difference.basis if difference else table.usual_basis
+    basis = difference.basis if difference else table.most_common_basis
     return ClaimFigures(
         paper=paper,
         ours=ours,
         interval=interval_text,
         p=_p_values(judgement),
         corrected=probability(judgement.corrected_p),
-        basis="" if basis == table.usual_basis else basis,
+        basis="" if basis == table.most_common_basis else basis,
         weakest=weakest,
         marks=marks,
     )
@@ -336,7 +336,7 @@ def needs_of(judgement: Judgement, table: ResultTable) -> str:
     """How many seeds would decide a claim, and how long these rows' runs take for them."""
     seconds = None
     if judgement.forecast and judgement.forecast.additional_seeds:
-        terms = chain.from_iterable(contrast.terms for contrast in judgement.placed.contrasts)
+        terms = chain.from_iterable(contrast.terms for contrast in judgement.resolved.contrasts)
         tasks = chain.from_iterable(term.column.tasks for term in terms)
         seconds = seed_seconds(judgement.rows, dict.fromkeys(tasks), table)
     return wording.forecast(judgement, seconds)

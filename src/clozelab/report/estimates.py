@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.text.formatting import signed
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def probability(p_value: float | None) -> str:
     return f"p = {p_value:.3f}"
 
 
-def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
+def span(values: Iterable[float], show: Callable[[float], str] = format_count) -> str:
     """Write the range of several values as `957 k to 2.72 M`.
 
     One value, or what looks alike, is `1.53 M`; no value is empty.

@@ -51,7 +51,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     context["is_foreign"] = has_foreign_head or is_foreign_type
     context["not_recorded"] = NOT_RECORDED
     if record is not None:
-        context |= _run_in_words(record)
+        context |= _describe_run(record)
     return templates().get_template("model_card.md.j2").render(context) + "\n"
 
 
@@ -67,7 +67,7 @@ def _pipeline(model: Model, form: str) -> str:
     return PIPELINES.get(model.task or "", "feature-extraction")
 
 
-def _run_in_words(record: Record) -> PlainDict:
+def _describe_run(record: Record) -> PlainDict:
     """What the card's template needs of a run besides its record."""
     config = record.config
     optimizer = config.get("optimizer") or {}

@@ -17,7 +17,7 @@ from itertools import chain, product
 from jinja2 import Environment, PackageLoader
 
 from clozelab.analysis.history import InterimAnalysis
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
@@ -37,16 +37,16 @@ from clozelab.report.estimates import half_width, percent, span
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
+    ArmsBelowBaseline,
     ArmSummary,
     Cost,
-    NotLearnt,
+    arms_below_baseline,
     costs,
-    learnt,
+    learning_summary,
     loss_bounds,
-    not_learnt,
     seed_counts,
 )
-from clozelab.report.verdict_looks import COLOURS, LABELS
+from clozelab.report.verdict_styles import COLOURS, LABELS
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
@@ -145,7 +145,7 @@ class ColumnGroup:
 
 
 @dataclass(frozen=True)
-class Unlearnt:
+class ArmsBelowBaselineView:
     """What pre-training has not learnt, and the claims that cannot be judged without it."""
 
     text: str
@@ -173,7 +173,7 @@ class Overview:
 
     # the verdicts counted
     summary: str
-    unlearnt: list[Unlearnt]
+    unlearnt: list[ArmsBelowBaselineView]
     registered: str
     # how many interim analyses there were, and when
     analyses: str
@@ -257,14 +257,14 @@ def build_page(
         troubles["Looks"] = [lost]
     overview = Overview(
         summary=wording.summarise(analysed.judgements),
-        unlearnt=_unlearnt(table, analysed.judgements),
+        unlearnt=_arms_below_baseline(table, analysed.judgements),
         registered=registered,
         analyses=_analyses(analysed.analyses),
         setup=_setup(table),
         runs=_run_counts(table),
     )
     judged = _claim_section(table, analysed.judgements)
-    arms = learnt(table)
+    arms = learning_summary(table)
     classes = class_tables(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
     experiment = table.experiment
@@ -339,18 +339,20 @@ def _question(experiment: Experiment) -> str:
 # -- the first screen ------------------------------------------------------------------------------
 
 
-def _unlearnt(table: ResultTable, judgements: Sequence[Judgement]) -> list[Unlearnt]:
+def _arms_below_baseline(
+    table: ResultTable, judgements: Sequence[Judgement]
+) -> list[ArmsBelowBaselineView]:
     lacks = []
-    for lack in not_learnt(table):
+    for lack in arms_below_baseline(table):
         claims = []
         for one in judgements:
             if _rests_on(one, lack, table):
                 claims.append(one.claim.text)
-        lacks.append(Unlearnt(lack.text, claims))
+        lacks.append(ArmsBelowBaselineView(lack.text, claims))
     return lacks
 
 
-def _rests_on(judgement: Judgement, lack: NotLearnt, table: ResultTable) -> bool:
+def _rests_on(judgement: Judgement, lack: ArmsBelowBaseline, table: ResultTable) -> bool:
     """Whether a claim compares arms of all the groups that a lack keeps apart."""
     arms = set()
     for row in table.experiment.rows:
@@ -396,7 +398,7 @@ def _given_encoders(table: ResultTable) -> list[str]:
     for run in (*table.runs.finetune, *table.runs.evaluate):
         encoder = run.facts.get("encoder", {})
         if run.name in table.rows and encoder.get("scale") == GIVEN:
-            size = f"{_layers([run])}, {rough(encoder['parameters'])} parameters"
+            size = f"{_layers([run])}, {format_count(encoder['parameters'])} parameters"
             rows_of_size.setdefault(size, {})[table.experiment.label(run.name)] = None
     phrases = []
     for size, rows in rows_of_size.items():
@@ -484,7 +486,7 @@ def _interval(table: ResultTable) -> str:
     return _paragraphs(
         "interval.txt.j2",
         has_paper=table.experiment.has_paper,
-        basis=table.usual_basis,
+        basis=table.most_common_basis,
         num_seeds=_num_seeds(table),
         is_finetuned=bool(table.runs.finetune),
         has_fixed_encoders=table.experiment.has_fixed_encoders,
@@ -495,7 +497,7 @@ def _num_seeds(table: ResultTable) -> int:
     """How many seeds the interval of a cell is over, where no run is missing; 0 without one."""
     num_seeds = 0
     for cell in table.cells.values():
-        if cell.estimate and cell.estimate.basis == table.usual_basis:
+        if cell.estimate and cell.estimate.basis == table.most_common_basis:
             num_seeds = max(num_seeds, len(cell.estimate.values))
     return num_seeds
 
@@ -636,12 +638,12 @@ def _cell_note(row: str, column: DataColumn, table: ResultTable) -> str:
     cell = table.cells[row, column.key]
     estimate = cell.estimate
     notes = [*cell.notes, table.retained(row, column)]
-    if table.below_floor(row, column):
+    if table.below_baseline(row, column):
         notes.append("below its floor")
     if estimate and cell.missing:
         num_expected = len(cell.scores) + len(cell.missing)
         notes.append(f"{len(cell.scores)} of {num_expected} runs")
-    if estimate and estimate.basis != table.usual_basis and not cell.is_collapsed:
+    if estimate and estimate.basis != table.most_common_basis and not cell.is_collapsed:
         notes.append(estimate.basis)
     if cell.is_collapsed:
         notes.append("every run" if len(cell.scores) > 1 else "the only run")

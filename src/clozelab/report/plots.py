@@ -74,7 +74,7 @@ class Picture:
     svg: bytes
 
 
-def look(style: str) -> AbstractContextManager[None]:
+def use_style(style: str) -> AbstractContextManager[None]:
     """The context that every picture is drawn in: STYLE.mplstyle has the colours."""
     return plt.style.context(STYLE_FOLDER / f"{style}.mplstyle")
 
@@ -415,7 +415,7 @@ def known_heights(runs: Iterable[Record]) -> dict[str, float]:
     """Label -> loss that no model can be below, for every kind of model whose bound is known."""
     heights = {}
     for run in runs:
-        bound = LossBound.of(run)
+        bound = LossBound.from_run(run)
         if bound is not None:
             kind = bound.reader.replace("_", "-")
             heights[f"no {kind} below {bound.nats:.2f}"] = bound.nats
@@ -523,7 +523,7 @@ def _differences(
     contrasts = {}
     for fraction in first.keys() & second.keys():
         contrast = contrast_rows(table, first[fraction], second[fraction], column)
-        if contrast.obstacles.incomparability is None:
+        if contrast.exclusions.incomparability is None:
             contrasts[fraction] = contrast
     return dict(sorted(contrasts.items()))
 
@@ -568,7 +568,7 @@ def _draw_differences(
         if contrast.difference is None:
             continue
         x = fmean((first.places[fraction], second.places[fraction]))
-        is_filled = contrast.key in significant and not contrast.context.below_floor
+        is_filled = contrast.key in significant and not contrast.context.below_baseline
         face = ink if is_filled else plt.rcParams[PAPER]
         _draw_point(axes, x, contrast.difference, colour=ink, face=face)
     title = f"{first.series.name} {MINUS} {second.series.name}, points"

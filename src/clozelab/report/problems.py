@@ -8,16 +8,16 @@ from itertools import product
 from clozelab.analysis.comparability import NO_VALUE, is_within, join_facts
 from clozelab.analysis.contrasts import shared_encoder
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import SHOWN, listed, some
+from clozelab.analysis.phrases import SHOWN, join_list, truncate_list
 from clozelab.analysis.schema import RATE_KEYS, Row
 from clozelab.analysis.scores import Cell, DataColumn
 from clozelab.report.estimates import percent
-from clozelab.report.summaries import not_learnt
+from clozelab.report.summaries import arms_below_baseline
 from clozelab.results.evidence import (
     encoder_of,
-    made_with,
     seeds_of,
     settings,
+    software_versions,
     treatment_factors,
 )
 from clozelab.results.experiment import Experiment
@@ -33,12 +33,12 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     baselines = [_below_baseline(column, table) for column in table.with_results]
     floors = []
     for column, row in product(table.with_results, table.rows):
-        floors.append(table.below_floor(row, column))
+        floors.append(table.below_baseline(row, column))
     troubles: dict[str, Iterable[str]] = {}
     troubles["Another data set"] = table.excluded
     troubles["Another results version"] = _outdated_runs(table)
     troubles["Unequal"] = inconsistencies(table.experiment, runs)
-    troubles["Not learnt"] = [lack.text for lack in not_learnt(table)]
+    troubles["Not learnt"] = [lack.text for lack in arms_below_baseline(table)]
     troubles["Missing"] = _missing_runs(table)
     troubles["Not complete"] = _unfinished(runs.runs)
     troubles["Collapsed"] = _collapsed_cells(table)
@@ -77,7 +77,7 @@ def _left_out_updates(runs: Iterable[Record]) -> Iterator[str]:
     for run in runs:
         steps = run.facts.get("steps_left_out", [])
         if steps:
-            yield f"{run.place}: without the update of step {listed(map(str, steps))}"
+            yield f"{run.place}: without the update of step {join_list(map(str, steps))}"
 
 
 def _unknown_rows(table: ResultTable) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _below_baseline(column: DataColumn, table: ResultTable) -> str:
         return ""
     side = "above" if column.falls else "below"
     baseline = f"the surface baseline of {column.heading} ({name}: {best:.{column.decimals}f})"
-    return f"{listed(labels)} {side} {baseline}"
+    return f"{join_list(labels)} {side} {baseline}"
 
 
 def _missing_runs(table: ResultTable) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
     examples: dict[str, dict[str, Record]] = {}
     # Backwards, so that the first run of each version is what stays.
     for run in reversed(runs):
-        for key, version in made_with(run).items():
+        for key, version in software_versions(run).items():
             examples.setdefault(key, {})[version] = run
     texts = []
     for key, by_version in examples.items():
@@ -196,8 +196,8 @@ def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
             versions = [
                 f"{version} (e.g. {run.place})" for version, run in sorted(by_version.items())
             ]
-            texts.append(f"{key}: {some(versions)}")
-    return [f"{stage} runs were made with different {some(texts, '; ')}"] if texts else []
+            texts.append(f"{key}: {truncate_list(versions)}")
+    return [f"{stage} runs were made with different {truncate_list(texts, '; ')}"] if texts else []
 
 
 def _encoders_of_row(row: str, runs: Sequence[Record], *, may_share: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import chain
 
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import listed
+from clozelab.analysis.phrases import join_list
 from clozelab.report.summaries import seed_counts
 from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
@@ -39,7 +39,7 @@ def provenance(table: ResultTable) -> list[tuple[str, str]]:
     by_machine = group_by([run for run in runs if run.machine], lambda run: run.machine)
     if len(by_machine) > 1:
         machines = [f"{name} ({len(by_machine[name])} runs)" for name in sorted(by_machine)]
-        entries.append(("Machines", listed(machines)))
+        entries.append(("Machines", join_list(machines)))
     entries += [
         ("Seeds", seed_counts(table)),
         ("Runs", _first_and_last_time(runs)),
@@ -81,14 +81,14 @@ def commands(runs: Sequence[Record]) -> list[str]:
     outside = []
     for run in runs:
         launch = launches.get(run.folder, {}).get(run.stage)
-        if launch is not None and _has_made(launch, run):
+        if launch is not None and _has_launched(launch, run):
             given[command_line(["clozelab", *launch.words], launch.started_in)] = None
         elif run.config_name:
             outside.append(run)
     return [*given, *_own_commands(outside)]
 
 
-def _has_made(launch: Launch, run: Record) -> bool:
+def _has_launched(launch: Launch, run: Record) -> bool:
     """Say whether a run is one of a launch's jobs, with the values that the launch gave."""
     if launch.jobs is not None and run.job_name not in launch.jobs:
         return False
@@ -97,11 +97,13 @@ def _has_made(launch: Launch, run: Record) -> bool:
     values = dict(map(_split, run.overrides))
     settings = [word for word in launch.words[1:] if "=" in word]
     return all(
-        _gives(word, values) for word in settings if not word.startswith(("-", "hydra.", "hydra/"))
+        _sets_value(word, values)
+        for word in settings
+        if not word.startswith(("-", "hydra.", "hydra/"))
     )
 
 
-def _gives(word: str, values: Mapping[str, str]) -> bool:
+def _sets_value(word: str, values: Mapping[str, str]) -> bool:
     """Say whether a word of a sweep gives a job the value that it has."""
     key, value = _split(word)
     if key not in values:

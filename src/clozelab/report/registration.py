@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from clozelab.analysis.phrases import listed
+from clozelab.analysis.phrases import join_list
 from clozelab.files.digests import digest
 from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs
@@ -78,7 +78,7 @@ def settings_of(config: PlainMapping) -> tuple[str, str]:
     """(arm, or row and task, of a recorded configuration; hash of all settings but its seeds, names
     and places).
     """
-    job = JobName.of(config)
+    job = JobName.from_config(config)
     identity = identity_of(config)
     settings = {}
     for key, value in identity.items():
@@ -122,7 +122,7 @@ def _changed_entries(kind: str, before: PlainMapping, after: PlainMapping) -> li
 def _named_seeds(stage: str, seeds: Sequence[int]) -> str:
     """`pre-training seed 3`, `fine-tuning seeds 1 and 2`."""
     plural = "s" if len(seeds) > 1 else ""
-    return f"{stage} seed{plural} {listed(map(str, seeds))}"
+    return f"{stage} seed{plural} {join_list(map(str, seeds))}"
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def register(root: Path, content: PlainDict, *, again: bool) -> tuple[Registrati
         return entries[-1], False
     if entries and not again:
         last = entries[-1]
-        changes = listed(changed(last.content, content) or ["fewer seeds"])
+        changes = join_list(changed(last.content, content) or ["fewer seeds"])
         raise ValueError(
             f"{root / REGISTRATION_FILE} of {last.date[:10]} says otherwise ({changes}); --again"
             " keeps it and adds what is declared now"
@@ -192,10 +192,13 @@ def registration_summary(experiment: Experiment, runs: Runs) -> str:
     # What counts is the last one before the first run, or the first one where runs came before it.
     before = [entry for entry in entries if not started or entry.date <= started[0]]
     entry = before[-1] if before else entries[0]
-    phrases = [_when_registered(entry, started), *_held_against(entry, experiment, runs)]
+    phrases = [
+        _when_registered(entry, started),
+        *_differences_from_registration(entry, experiment, runs),
+    ]
     later = [known.date[:10] for known in entries if known.date > entry.date]
     if later:
-        phrases.append(f"registered again on {listed(later)}")
+        phrases.append(f"registered again on {join_list(later)}")
     return "; ".join(phrases)
 
 
@@ -211,7 +214,9 @@ def _when_registered(entry: Registration, started: Sequence[str]) -> str:
     )
 
 
-def _held_against(entry: Registration, experiment: Experiment, runs: Runs) -> Iterator[str]:
+def _differences_from_registration(
+    entry: Registration, experiment: Experiment, runs: Runs
+) -> Iterator[str]:
     """What is declared or run now and was not registered so, and what has no run yet."""
     seeds = {
         PRETRAINING: {run.pretrain_seed for run in runs.runs},
@@ -229,7 +234,7 @@ def _held_against(entry: Registration, experiment: Experiment, runs: Runs) -> It
     # A stopping rule declares its seeds, but only those of runs can have been added.
     present["seeds"] = {stage: sorted(stage_seeds) for stage, stage_seeds in seeds.items()}
     changes = changed(entry.content, present)
-    yield f"since then {listed(changes)}" if changes else "nothing of it was changed"
+    yield f"since then {join_list(changes)}" if changes else "nothing of it was changed"
     for stage, missing_seeds in _missing_seeds(entry, experiment, seeds).items():
         if missing_seeds:
             yield f"no run yet of {_named_seeds(stage, missing_seeds)}"
@@ -237,7 +242,7 @@ def _held_against(entry: Registration, experiment: Experiment, runs: Runs) -> It
     if len(names) > MOST_SHOWN:
         names = [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
     if names:
-        yield f"no run yet of a registered setting of {listed(names)}"
+        yield f"no run yet of a registered setting of {join_list(names)}"
 
 
 def _unrun(registered: Mapping[str, Set[str]], finished: Mapping[str, Set[str]]) -> list[str]:

@@ -40,7 +40,7 @@ from clozelab.report.plots import (
     draw_lines,
     draw_sizes,
     draw_table,
-    look,
+    use_style,
 )
 from clozelab.report.registration import registration_summary
 from clozelab.report.summaries import with_own_sizes
@@ -338,7 +338,7 @@ def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
     """
     plots: dict[str, dict[str, str]] = {}
     for name, style in product(DRAWINGS, STYLES):
-        with look(style):
+        with use_style(style):
             picture = DRAWINGS[name](table)
         if picture is None:
             continue

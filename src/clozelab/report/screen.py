@@ -14,9 +14,9 @@ from rich.text import Text
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.verdict_codes import Verdict
-from clozelab.report.verdict_looks import COLOURS, LABELS
+from clozelab.report.verdict_styles import COLOURS, LABELS
 from clozelab.terminal import Heading, fitting, make_table, say
-from clozelab.text.formatting import DASH, several
+from clozelab.text.formatting import DASH, count_noun
 
 if TYPE_CHECKING:
     from clozelab.report.claims import ClaimView, DifferenceView
@@ -76,7 +76,7 @@ def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> N
         shown_lines = list(lines[: MOST_LINES.get(heading, len(lines))])
         num_more = len(lines) - len(shown_lines)
         if num_more:
-            shown_lines.append(f"{several(num_more, 'more cell')}, in report.md")
+            shown_lines.append(f"{count_noun(num_more, 'more cell')}, in report.md")
         for line in shown_lines:
             _print_plain(f"{heading.lower()}: {line}", console, "yellow")
 

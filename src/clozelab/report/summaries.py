@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from itertools import chain, product
 
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import listed, rough
+from clozelab.analysis.phrases import format_count, join_list
 from clozelab.analysis.schema import Row
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, fresh_heads, same_fraction
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, STAGE_NAMES, distinct, duration, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, distinct, duration
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
@@ -44,7 +44,7 @@ def _shown_mean(values: Iterable[object], shape: str = "") -> str:
     mean = _average(values)
     if mean is None:
         return DASH
-    return shape.format(mean) if shape else rough(mean)
+    return shape.format(mean) if shape else format_count(mean)
 
 
 # -- arms and their sizes --------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class LossBound:
     view: str
 
     @classmethod
-    def of(cls, run: Record) -> LossBound | None:
+    def from_run(cls, run: Record) -> LossBound | None:
         fact = run.facts.get("known_loss")
         if not fact:
             return None
@@ -169,7 +169,7 @@ class ArmSummary:
     nsp_inside: str
 
 
-def learnt(table: ResultTable) -> list[ArmSummary]:
+def learning_summary(table: ResultTable) -> list[ArmSummary]:
     """A summary for each arm, figures as means over its finished runs."""
     summaries = []
     for arm, label in arm_labels(table).items():
@@ -185,7 +185,7 @@ def _arm_summary(label: str, runs: Sequence[Record]) -> ArmSummary:
     bounds = []
     above: list[float] = []
     for run in runs:
-        bound = LossBound.of(run)
+        bound = LossBound.from_run(run)
         if bound is not None:
             bounds.append(f"{bound.nats:.2f} \u00b1 {bound.standard_error:.2f}")
             above += [
@@ -217,21 +217,21 @@ def _encoder_size(run: Record) -> str:
     if not model:
         return DASH
     size = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
-    return f"{size}, {rough(parameters)}" if parameters else size
+    return f"{size}, {format_count(parameters)}" if parameters else size
 
 
 def loss_bounds(table: ResultTable) -> list[LossBound]:
     """The bounds that a generated corpus knows for its models' losses, each of them once."""
     bounds = {}
     for run in table.runs.pretrain:
-        bound = LossBound.of(run)
+        bound = LossBound.from_run(run)
         if bound is not None:
             bounds[bound.reader, f"{bound.nats:.2f}"] = bound
     return [bounds[key] for key in sorted(bounds)]
 
 
 @dataclass(frozen=True)
-class NotLearnt:
+class ArmsBelowBaseline:
     """What has not taken hold.
 
     A claim that names an arm of each group of arms cannot be judged without it.
@@ -241,7 +241,7 @@ class NotLearnt:
     groups: list[set[str]]
 
 
-def not_learnt(table: ResultTable) -> list[NotLearnt]:
+def arms_below_baseline(table: ResultTable) -> list[ArmsBelowBaseline]:
     """What the arms' pre-training has not learnt: the next sentence first, then context."""
     lacks = [_without_next_sentence(table)]
     for arm, label in arm_labels(table).items():
@@ -249,7 +249,7 @@ def not_learnt(table: ResultTable) -> list[NotLearnt]:
     return [lack for lack in lacks if lack is not None]
 
 
-def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
+def _without_next_sentence(table: ResultTable) -> ArmsBelowBaseline | None:
     """Arms whose next-sentence prediction tells no more than the sources of the segments do."""
     unlearnt = {}
     without_objective = set()
@@ -280,10 +280,10 @@ def _without_next_sentence(table: ResultTable) -> NotLearnt | None:
         f" {'; '.join(unlearnt.values())}. Unless longer pairs tell more"
         " (measure=pairs_follows), what it gives or costs cannot show at this budget"
     )
-    return NotLearnt(text, [set(unlearnt), without_objective])
+    return ArmsBelowBaseline(text, [set(unlearnt), without_objective])
 
 
-def _without_context(arm: str, label: str, table: ResultTable) -> NotLearnt | None:
+def _without_context(arm: str, label: str, table: ResultTable) -> ArmsBelowBaseline | None:
     """An arm whose loss is where frequencies alone bring it, or hardly below."""
     runs = table.complete("pretrain", arm)
     if any("validation/rtd_loss" in run.facts for run in runs):
@@ -298,13 +298,13 @@ def _without_context(arm: str, label: str, table: ResultTable) -> NotLearnt | No
     lack = "its encoder has learnt next to nothing of context"
     # A given encoder may know more than its head.
     if runs and all(map(fresh_heads, runs)):
-        heads = listed(fresh_heads(runs[0]))
+        heads = join_list(fresh_heads(runs[0]))
         lack = f"its given encoder had no trained {heads} head, and the new one needs more steps"
     text = (
         f"{label}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context"
         f" (each token's frequency{copied}): {lack}"
     )
-    return NotLearnt(text, [{arm}])
+    return ArmsBelowBaseline(text, [{arm}])
 
 
 # -- cost ------------------------------------------------------------------------------------------
@@ -425,5 +425,5 @@ def seed_counts(table: ResultTable) -> str:
     for stage, stage_seeds in seeds_of_stage.items():
         if stage_seeds:
             listed_seeds = ", ".join(map(str, stage_seeds))
-            counts.append(f"{several(len(stage_seeds), f'{stage} seed')} ({listed_seeds})")
+            counts.append(f"{count_noun(len(stage_seeds), f'{stage} seed')} ({listed_seeds})")
     return ", ".join(counts)

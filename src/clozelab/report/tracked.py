@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
-from clozelab.runs.tracked import command_words
+from clozelab.runs.tracked import command_argv
 from clozelab.targets import build
 from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import redacted
@@ -88,19 +88,19 @@ def _wandb(
         config[key] = redacted(value, key)
     job = TrackedJob(
         folder,
-        _kept_id(folder / f"{stage}_wandb_id.txt"),
+        _saved_id(folder / f"{stage}_wandb_id.txt"),
         experiment,
         arm=stage,
         stage=stage,
         name=name,
         tags=(f"scale:{composed.get('scale.name')}",),
-        command=command_words(),
+        command=command_argv(),
         config=config,
     )
     return BackgroundLogger(build("logger", node)(job=job), "wandb")
 
 
-def _kept_id(path: Path) -> str:
+def _saved_id(path: Path) -> str:
     """The id that a file keeps; a new one is written where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():

@@ -12,14 +12,14 @@ from itertools import product
 from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.history import Breach, BreachKind
-from clozelab.analysis.hypotheses import ClaimOnDataset
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.hypotheses import ResolvedClaim
+from clozelab.analysis.phrases import format_count
 from clozelab.analysis.schema import ALL_COLUMNS
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdict_codes import Verdict, read_verdict
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
 from clozelab.report.estimates import interval
-from clozelab.report.verdict_looks import LABELS, PLURALS, label_of
+from clozelab.report.verdict_styles import LABELS, PLURALS, label_of
 from clozelab.results.experiment import Experiment
 from clozelab.text.formatting import duration, signed
 
@@ -101,10 +101,10 @@ def _stored_label(text: str) -> str:
 
 def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     """Of a claim about all columns: the verdict on each."""
-    placed = judgement.placed
+    resolved = judgement.resolved
     notes = []
     columns = []
-    for contrast, verdict in zip(placed.contrasts, judgement.verdicts, strict=True):
+    for contrast, verdict in zip(resolved.contrasts, judgement.verdicts, strict=True):
         if verdict is not Verdict.NOT_COMPARABLE:
             notes.append(f"{contrast.label}: {label_of(verdict)}")
             columns += [term.column for term in contrast.terms]
@@ -113,16 +113,16 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     absent = []
     incomparable = []
     provenances = []
-    for contrast in placed.contrasts:
-        obstacles = contrast.obstacles
-        if obstacles.incomparability:
-            reason = obstacles.incomparability.text
+    for contrast in resolved.contrasts:
+        exclusions = contrast.exclusions
+        if exclusions.incomparability:
+            reason = exclusions.incomparability.text
             incomparable.append(f"not comparable on {contrast.label} ({reason})")
             continue
         provenances.append(contrast.context.provenance)
-        if obstacles.missing:
+        if exclusions.missing:
             absent.append(contrast.label)
-    absent += placed.silent_columns
+    absent += resolved.columns_without_data
     if absent:
         notes.append(f"no runs for {', '.join(dict.fromkeys(absent))}")
     return notes + incomparable + provenances
@@ -130,20 +130,20 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
 
 def _notes_on_dataset(judgement: Judgement) -> list[str]:
     """Why it is not comparable; else what a reader must know beside the verdict."""
-    contrasts = judgement.placed.contrasts
+    contrasts = judgement.resolved.contrasts
     notes = []
-    if contrasts and not contrasts[0].obstacles.incomparability:
+    if contrasts and not contrasts[0].exclusions.incomparability:
         notes.append(judgement.size_obstacle)
     if judgement.verdict is Verdict.NOT_COMPARABLE:
-        return notes + _why_not_comparable(judgement.placed)
+        return notes + _why_not_comparable(judgement.resolved)
 
     if len(contrasts) > 1:
         verdicts = [(verdict, False) for verdict in judgement.verdicts]
         counts = _count_verdicts(verdicts, dict.fromkeys(verdicts))
         notes.append(f"of {len(verdicts)} differences {counts}")
         for contrast in contrasts:
-            if contrast.obstacles.missing:
-                notes.append(f"{contrast.label}: {contrast.obstacles.missing.text}")
+            if contrast.exclusions.missing:
+                notes.append(f"{contrast.label}: {contrast.exclusions.missing.text}")
     notes.append(_plain_interval_excludes(judgement))
     for contrast in contrasts:
         notes += _cautions(contrast)
@@ -152,18 +152,18 @@ def _notes_on_dataset(judgement: Judgement) -> list[str]:
     return notes
 
 
-def _why_not_comparable(placed: ClaimOnDataset) -> list[str]:
-    barred = [contrast.obstacles.incomparability for contrast in placed.contrasts]
-    absent = [contrast.obstacles.missing for contrast in placed.contrasts]
+def _why_not_comparable(resolved: ResolvedClaim) -> list[str]:
+    incomparabilities = [contrast.exclusions.incomparability for contrast in resolved.contrasts]
+    absent = [contrast.exclusions.missing for contrast in resolved.contrasts]
     # What forbids a comparison goes before what is merely missing.
-    reasons = barred if any(barred) else [placed.missing, *absent]
+    reasons = incomparabilities if any(incomparabilities) else [resolved.missing, *absent]
     return [reason.text for reason in reasons if reason]
 
 
 def _plain_interval_excludes(judgement: Judgement) -> str:
     """Where the plain interval and the verdict would seem to contradict each other."""
     weakest = judgement.weakest
-    if weakest is None or weakest.p_value is None or judgement.placed.curves:
+    if weakest is None or weakest.p_value is None or judgement.resolved.curves:
         return ""
     corrected = judgement.corrected_p or 0.0
     # Only where the plain test finds something and the corrected one does not.
@@ -188,12 +188,12 @@ def _cautions(contrast: Contrast) -> list[str]:
     notes = [*contrast.context.encoders, *contrast.context.cells]
     difference = contrast.difference
     design = contrast.design
-    obstacles = contrast.obstacles
+    exclusions = contrast.exclusions
     if design and difference and difference.count > design.most:
         notes.append(f"seeds after the last look ({design.most}) decide nothing")
-    if obstacles.duplicates:
-        notes.append(f"{obstacles.duplicates}: copies decide nothing")
-    elif difference and difference.has_no_spread and not obstacles.every_run_collapsed:
+    if exclusions.duplicates:
+        notes.append(f"{exclusions.duplicates}: copies decide nothing")
+    elif difference and difference.has_no_spread and not exclusions.every_run_collapsed:
         notes.append(
             "the same difference for every seed: no spread to judge it by, as may happen on few"
             " examples"
@@ -205,7 +205,7 @@ def _cautions(contrast: Contrast) -> list[str]:
     if difference and not difference.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
     notes += [contrast.context.text_lengths, contrast.context.provenance]
-    below = contrast.context.below_floor
+    below = contrast.context.below_baseline
     if below:
         notes.append(
             f"below its floor: {below}; such a row decides nothing about what pre-training gives"
@@ -215,7 +215,7 @@ def _cautions(contrast: Contrast) -> list[str]:
 
 def _of_collapsed_runs(contrast: Contrast) -> str:
     """The difference over the runs that did not collapse; empty where none or all did."""
-    if contrast.obstacles.every_run_collapsed or not contrast.has_collapsed:
+    if contrast.exclusions.every_run_collapsed or not contrast.has_collapsed:
         return ""
     without_collapsed = contrast.without_collapsed
     if without_collapsed is None:
@@ -225,7 +225,7 @@ def _of_collapsed_runs(contrast: Contrast) -> str:
         text = f"without collapsed runs {mean} {interval(without_collapsed)}".rstrip()
     if not contrast.is_tested:
         return text
-    if contrast.rests_on_collapsed:
+    if contrast.depends_on_collapsed_runs:
         return f"{text}: the difference rests on them and decides nothing"
     if without_collapsed:
         return f"{text}; p is the larger one, with or without"
@@ -234,12 +234,12 @@ def _of_collapsed_runs(contrast: Contrast) -> str:
 
 def contrast_notes(contrast: Contrast) -> list[str]:
     """What a reader must know of a contrast that no claim is about; empty texts for nothing."""
-    reason = contrast.obstacles.incomparability
+    reason = contrast.exclusions.incomparability
     context = contrast.context
     notes = [reason.text] if reason else []
-    notes += [*context.encoders, contrast.obstacles.duplicates]
+    notes += [*context.encoders, contrast.exclusions.duplicates]
     notes += [context.text_lengths, context.provenance]
-    return [*notes, context.below_floor]
+    return [*notes, context.below_baseline]
 
 
 # -- crossing lines --------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def _amount_in(unit: str) -> Callable[[float], str]:
     if unit == "flops":
         return "{:.3g} FLOPs".format
     if unit:
-        return lambda amount: f"{rough(amount)} tokens"
+        return lambda amount: f"{format_count(amount)} tokens"
     return lambda share: f"{100 * share:.3g} % of the steps"
 
 

@@ -210,7 +210,7 @@ def unnamed_positive_label(run: Record) -> str | None:
 
     It is the second of two labels. None for 0 and 1 and the like, whose F1 needs no name.
     """
-    from clozelab.tasks.classes import USUAL_POSITIVE_LABELS
+    from clozelab.tasks.classes import DEFAULT_POSITIVE_LABELS
 
     answers = run.folder / "predictions.jsonl"
     score = run.scores.get("validation/f1")
@@ -221,7 +221,7 @@ def unnamed_positive_label(run: Record) -> str | None:
         return None
     names = list(dict.fromkeys([*_label_names(run), *sorted(labels)]))
     # A text with $ would mean something to Hydra.
-    if len(names) != 2 or frozenset(names) in USUAL_POSITIVE_LABELS or "$" in names[1]:
+    if len(names) != 2 or frozenset(names) in DEFAULT_POSITIVE_LABELS or "$" in names[1]:
         return None
     return names[1]
 

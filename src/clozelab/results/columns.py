@@ -50,7 +50,7 @@ def task_columns(
     by name.
     """
     # The run that a task's columns are described by: a complete one knows its scores.
-    ordered = sorted(runs, key=_knowledge)
+    ordered = sorted(runs, key=_completeness)
     by_task = {run.task: run for run in ordered}
     # task -> its scores that have a column: it may fill several, each with another
     used_metrics: dict[str, set[str]] = {}
@@ -94,7 +94,7 @@ def _without_paper(dataset: DataColumn) -> DataColumn:
     return dataset
 
 
-def _knowledge(run: Record) -> tuple[bool, bool]:
+def _completeness(run: Record) -> tuple[bool, bool]:
     """How much a run tells of its task's columns: the larger, the more."""
     return is_scored(run), any(score.baselines for score in run.scores.values())
 
@@ -104,7 +104,7 @@ def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: R
 
     No causal encoder reads from the right, for example.
     """
-    # They come sorted by what they tell (`_knowledge`), least first.
+    # They come sorted by what they tell (`_completeness`), least first.
     for run in reversed(runs):
         if run.task == task and metric in run.values:
             return run

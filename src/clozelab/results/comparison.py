@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from clozelab.analysis.phrases import listed
+from clozelab.analysis.phrases import join_list
 from clozelab.runs.record import Record
 from clozelab.text.plain import JsonObject, flatten
 
@@ -110,7 +110,7 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
         )
     if len(versions) > 1:
         cautions.append(
-            f"They are of results versions {listed(map(str, versions))}: their figures cannot be"
+            f"They are of results versions {join_list(map(str, versions))}: their figures cannot be"
             " compared."
         )
     if records[0].stage == "pretrain" and len(predicted) > 1:

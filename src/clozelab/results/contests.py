@@ -96,7 +96,7 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
     for runs in (list(pretrained.values()), *scored.values()):
         require_one_recipe(table, runs)
     require_own_encoders(pretrained, scored)
-    minutes = longest_of(pretrained.values(), budget)
+    minutes = longest_run(pretrained.values(), budget)
     origin = origin_of(next(iter(pretrained.values())), row)
     return Attempt(
         budget=budget.device_minutes,
@@ -108,7 +108,7 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
     )
 
 
-def longest_of(runs: Iterable[Record], budget: Budget) -> float:
+def longest_run(runs: Iterable[Record], budget: Budget) -> float:
     """Device minutes of the longest run. ValueError: they are more than the budget."""
     longest = max(runs, key=device_minutes)
     minutes = device_minutes(longest)

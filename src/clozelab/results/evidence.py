@@ -59,8 +59,8 @@ def evidence_of(run: Record) -> RunEvidence:
     is_finetuning = run.stage == "finetune"
     seeds = seeds_of(run)
     run_settings = settings(run)
-    code = of_all_sessions("modules", run)
-    environment = made_with(run)
+    code = values_over_sessions("modules", run)
+    environment = software_versions(run)
     delta = delta_of(run)
     encoder = encoder_of(run)
     fraction = run.config.get("encoder_fraction", 1.0)
@@ -103,12 +103,12 @@ def _counts(key: str) -> bool:
     return not is_within(key, MAY_DIFFER) and meaning_of(key) not in (NEUTRAL, LAYOUT)
 
 
-def made_with(run: Record) -> dict[str, str]:
+def software_versions(run: Record) -> dict[str, str]:
     """Versions of what a run was made with, and of the code."""
-    return of_all_sessions("environment", run) | of_all_sessions("modules", run)
+    return values_over_sessions("environment", run) | values_over_sessions("modules", run)
 
 
-def of_all_sessions(field: str, run: Record) -> dict[str, str]:
+def values_over_sessions(field: str, run: Record) -> dict[str, str]:
     """What all sessions of a run were made with.
 
     A run that went on under other code is of two versions: "a1/b2".
@@ -161,18 +161,18 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
         if lines.get(key, NO_LINE) == other_lines.get(key, NO_LINE):
             references[key] = _references_in(key, lines.get(key, ""))
         elif key.startswith("/"):
-            factors |= _choices_apart(key.removeprefix("/"), run, other_run)
+            factors |= _differing_choices(key.removeprefix("/"), run, other_run)
         else:
             factors.add(key)
 
-    factors = _with_all_that_refer(factors, references)
+    factors = _with_referring_keys(factors, references)
     if any(key.split(".")[0] == "tokenizer" for key in factors):
         # The same text, as other tokens.
         factors.add("input corpus")
     return frozenset(factors)
 
 
-def _with_all_that_refer(factors: set[str], references: Mapping[str, Sequence[str]]) -> set[str]:
+def _with_referring_keys(factors: set[str], references: Mapping[str, Sequence[str]]) -> set[str]:
     """The factors, with every setting that refers to one of them, directly or through others."""
     while True:
         referring: set[str] = set()
@@ -184,7 +184,7 @@ def _with_all_that_refer(factors: set[str], references: Mapping[str, Sequence[st
         factors = factors | referring
 
 
-def _choices_apart(group: str, run: Record, other: Record) -> set[str]:
+def _differing_choices(group: str, run: Record, other: Record) -> set[str]:
     """The sub-groups that two choices of a group choose differently, such as objective.pair.
 
     The whole group where it has none, or is one object.

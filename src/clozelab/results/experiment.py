@@ -109,7 +109,7 @@ class Experiment(TableSpec):
         return file
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         for index, column in enumerate(self.columns):
             self._check_mean(column, f"columns.{index}: mean_of")
         row_names = [row.name for row in self.rows]
@@ -309,7 +309,7 @@ def load_experiment(folder: Path) -> Experiment:
     try:
         experiment = Experiment.model_validate(file | {"folder": folder, "name": name})
     except ValidationError as error:
-        raise ValueError(f"{path}: {_in_words(error)}") from None
+        raise ValueError(f"{path}: {_validation_message(error)}") from None
     _check_files(experiment, path)
     return experiment
 
@@ -353,10 +353,10 @@ def read_claims(path: Path) -> TableSpec:
     try:
         return TableSpec.model_validate({"claims": []} | entries)
     except ValidationError as error:
-        raise ValueError(f"{path}: {_in_words(error)}") from None
+        raise ValueError(f"{path}: {_validation_message(error)}") from None
 
 
-def _in_words(error: ValidationError) -> str:
+def _validation_message(error: ValidationError) -> str:
     """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
     # A slip also leaves its key out: of both refusals the slip is named.
     first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")

@@ -34,7 +34,7 @@ MAY_DIFFER = {
 }
 
 
-def open_whole_archive(name: str, folder: Path) -> RunArchive:
+def open_intact_archive(name: str, folder: Path) -> RunArchive:
     """Unpack a pack into an empty folder; ValueError where it is not what its manifest says."""
     archive = open_archive(Path(name), folder)
     if archive.changed:
@@ -177,15 +177,15 @@ def copy_files(new_files: Mapping[str, Path], runs_dir: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK_FILE).touch()
     for name in sorted(new_files.keys() - records):
-        _copy_whole(new_files[name], runs_dir / name)
+        _copy_atomically(new_files[name], runs_dir / name)
     # A record has a copy beside it, which stands in for it where it is damaged.
     for name in sorted(records):
         path = runs_dir / name
-        _copy_whole(new_files[name], path.with_name(COPY_FILE))
-        _copy_whole(new_files[name], path)
+        _copy_atomically(new_files[name], path.with_name(COPY_FILE))
+        _copy_atomically(new_files[name], path)
 
 
-def _copy_whole(source: Path, target: Path) -> None:
+def _copy_atomically(source: Path, target: Path) -> None:
     """Copy a file in one rename."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as content, atomic_open(target) as file:
@@ -204,13 +204,13 @@ def merge_notes(archives: Iterable[RunArchive], runs_dir: Path) -> None:
             if not path.exists():
                 shutil.copyfile(note, path)
             elif name.endswith(ANALYSIS_LOG):
-                _merge_looks(path, note)
+                _merge_analyses(path, note)
             else:
                 # The folder of the launch lies in that of the runs.
                 merge_launches(path.parents[1], note.parents[1])
 
 
-def _merge_looks(path: Path, more: Path) -> None:
+def _merge_analyses(path: Path, more: Path) -> None:
     """Add the lines of another file of looks; each begins with its time."""
     text = path.read_text(encoding="utf-8") + "\n" + more.read_text(encoding="utf-8")
     lines = sorted(set(text.splitlines()) - {""})

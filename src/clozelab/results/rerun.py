@@ -96,7 +96,7 @@ def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
     accuracy = f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
     if is_reproducible(record):
         accuracy = "to the bit"
-    differences = list(run_differences(as_of_today(record, new_record, label), new_record))
+    differences = list(run_differences(in_current_notation(record, new_record, label), new_record))
     return Comparison(f"{stretch} and compared {accuracy}", differences)
 
 
@@ -201,7 +201,7 @@ def recorded_recipe(record: Record) -> dict[str, str]:
     }
 
 
-def as_of_today(old: Record, new: Record, positive_label: str | None) -> Record:
+def in_current_notation(old: Record, new: Record, positive_label: str | None) -> Record:
     """The old record with what this code writes down otherwise, to be held against the new one.
 
     Args:

@@ -254,8 +254,9 @@ def without_outdated(runs: Runs, outdated: Collection[Path]) -> Runs:
 
 def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     """Arrange the runs of the experiment's rows; each column is of one results version."""
+    # A run of an older results version is counted and noted in its cell, and left out.
     outdated = find_outdated(runs.runs, experiment.free_keys)
-    table = _Arrangement(experiment, without_outdated(runs, outdated)).table()
+    table = _TableBuilder(experiment, without_outdated(runs, outdated)).table()
     left_out = []
     for run in runs.runs:
         if run.folder in outdated:
@@ -270,13 +271,14 @@ def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     return replace(table, runs=runs, cells=cells, outdated=outdated)
 
 
-class _Arrangement:
+class _TableBuilder:
     """The columns and cells that an experiment's runs fill."""
 
     def __init__(self, experiment: Experiment, runs: Runs) -> None:
         self.experiment = experiment
         self.runs = runs
         self.rows = [row.name for row in experiment.rows]
+        # An evaluation counts only where some column is of its measure.
         measured = [column.tasks for column in experiment.columns if column.is_measured]
         measures = set(chain.from_iterable(measured))
         evaluated = [run for run in runs.evaluate if run.task in measures]
@@ -338,6 +340,7 @@ class _Arrangement:
     def _task_cell(self, row: str, column: DataColumn) -> Cell:
         runs = self.scored.get((row, column.task, column.is_measured), [])
         best_runs, note = _best_learning_rate(runs)
+        # A measure is run with its own seeds, a fine-tuning with those of all tasks.
         seeds = self.finetune_seeds
         if column.is_measured:
             seeds = {run.seed for run in self.task_runs if run.task == column.task}
@@ -393,6 +396,7 @@ class _Arrangement:
 
     def _add_mean(self, column: Column, filled: Sequence[DataColumn]) -> None:
         """A mean of columns; a mean over fewer is another number, so it takes all of them."""
+        # `parts` are groups of columns: a benchmark's mean may be one over means.
         names = list(chain.from_iterable(column.parts))
         datasets = datasets_of_parts(names, filled)
         for name, data in datasets.items():
@@ -428,6 +432,7 @@ def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str 
     """
     generators = {}
     for task, task_runs in group_by(runs, lambda run: run.task).items():
+        # The world of the encoders' text counts where a scored run is on it; else the first run's.
         of_scored = [run.synthetic for run in task_runs if is_scored(run)]
         generators[task] = synthetic
         if of_scored and synthetic not in of_scored:
@@ -435,8 +440,10 @@ def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str 
     return generators
 
 
-def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None]) -> Iterable[str]:
-    by_files = group_by(strangers, lambda run: (run.task, run.synthetic))
+def _excluded(
+    foreign_runs: Iterable[Record], generators: Mapping[str, str | None]
+) -> Iterable[str]:
+    by_files = group_by(foreign_runs, lambda run: (run.task, run.synthetic))
     order = list(generators)
     for task, generator in sorted(by_files, key=lambda files: order.index(files[0])):
         group = by_files[task, generator]
@@ -454,6 +461,7 @@ def _excluded(strangers: Iterable[Record], generators: Mapping[str, str | None])
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
+    # A complete run may lack this score: it ran before its task computed it.
     scored = [run for run in runs if metric in run.figures]
     having = {seeds_of(run): scored_run(run, metric) for run in scored}
     scores = {seeds_of(run): float(run.figures[metric]) for run in scored}
@@ -535,6 +543,7 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
 def _mean_cell(parts: Sequence[Cell]) -> Cell:
     """A mean for every pair of seeds that all parts have."""
     common = sorted(set.intersection(*(set(cell.scores) for cell in parts)))
+    # A mean is healthy where every part of it is.
     healthy = sorted(set.intersection(*(set(cell.healthy) for cell in parts)))
     scores = {}
     for seeds in common:
@@ -561,6 +570,7 @@ def find_series(experiment: Experiment, runs: Runs) -> list[CheckpointSeries]:
         of_arm = [others for other_arm, others in lines if other_arm == arm]
         shared = frozenset.intersection(*of_arm)
         apart = [f"{key} {value}" for key, value in sorted(settings - shared)]
+        # One floor for the series only where its rows agree on it.
         floors = {row.floor for row in experiment.rows if row.name in rows.values()}
         series.append(
             CheckpointSeries(

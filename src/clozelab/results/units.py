@@ -1,8 +1,8 @@
-"""What the scores of a column are in: as its runs record it, else as paper.yaml says.
+"""Unit and direction of a column's scores: as its runs record them, else as paper.yaml says.
 
-Before there is a run, a name that older versions wrote is what it was then. A task's own main
-score, and a paper's cells, are in percent unless the column says otherwise. Nothing else is known
-without runs: it has no unit until there are some.
+Before the first run, names that older versions have written keep the unit that they had then. The
+main score of a task, and the cells of a paper, are in percent unless the column says otherwise. The
+unit of anything else is unknown until there is a run.
 """
 
 from __future__ import annotations
@@ -21,45 +21,47 @@ UNKNOWN = Scale(UNKNOWN_UNIT, None)
 
 
 def plain_name(metric: str) -> str:
-    """`bits per character` of "validation/bits_per_character"."""
+    """A score's name for people: `bits per character` of "validation/bits_per_character"."""
     return metric.rpartition("/")[2].replace("_", " ")
 
 
 def scale_without_runs(column: Column, metric: str = "") -> Scale:
-    """The scale of a column as far as it is known before a run; of another `metric` of its runs."""
+    """The scale of a column's metric, or of another `metric`, as far as known without runs."""
     if column.scale is not None and metric in ("", column.metric):
         return column.scale
     metric = metric or column.metric
+    # A task's main score, or a paper's cells.
     if not metric:
         return IN_PERCENT
     older = older_metric(metric)
     if older is not None:
         return Scale(older.unit or plain_name(metric), older.higher_is_better)
-    # A fact such as "tokens" is counted in itself, and is no achievement.
+    # A fact such as "tokens" is its own unit, and neither good nor bad.
     if column.is_pretraining and not metric.startswith(PREFIX):
         return Scale(plain_name(metric), None)
     return UNKNOWN
 
 
 def scale_of(column: Column | None, metric: str, score: Score | None) -> Scale:
-    """The scale of a column's runs, one of which has this `score` by this `metric`.
+    """The scale of the scores that a column's runs have by `metric`; `score` is that of one run.
 
-    ValueError where runs and paper.yaml say different things.
+    ValueError where paper.yaml declares another unit or direction than the runs have recorded.
     """
     if score is None or score.unit == UNKNOWN_UNIT:
         return UNKNOWN if column is None else scale_without_runs(column, metric)
+    # A number without a unit is shown with its name: "perplexity".
     recorded = Scale(score.unit or plain_name(metric), score.higher_is_better)
     if column is None or column.metric not in ("", metric):
         return recorded
     declared = column.scale or recorded
     if declared != recorded:
         raise ValueError(
-            f"columns: {column.name} says {_in_words(declared)}, and its runs have"
-            f" {_in_words(recorded)}: leave unit and higher_is_better out, or correct them"
+            f"columns: {column.name} says {_describe_scale(declared)}, and its runs have"
+            f" {_describe_scale(recorded)}: leave unit and higher_is_better out, or correct them"
         )
     return recorded
 
 
-def _in_words(scale: Scale) -> str:
-    better = "higher" if scale.higher_is_better else "lower"
-    return f"{scale.unit}, {better} is better"
+def _describe_scale(scale: Scale) -> str:
+    directions = {True: "higher is better", False: "lower is better", None: "neither good nor bad"}
+    return f"{scale.unit}, {directions[scale.higher_is_better]}"

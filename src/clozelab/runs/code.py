@@ -56,10 +56,10 @@ def code_of(stage: str, config: PlainMapping) -> dict[str, str]:
     family = str(leaves.get("architecture.model_type")).replace("-", "_")
     names = [f"stages.{stage}", f"models.families.{family}"]
     names += [str(value) for key, value in leaves.items() if key.endswith("_target_")]
-    return code_behind(names)
+    return code_version(names)
 
 
-def code_behind(names: Iterable[str]) -> dict[str, str]:
+def code_version(names: Iterable[str]) -> dict[str, str]:
     """Return the code behind some addresses and all that it imports: module -> hash."""
     code = code_of_results()
     hashes = dict[str, str]()

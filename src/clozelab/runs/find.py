@@ -47,7 +47,9 @@ class Runs:
             if record.status == DAMAGED:
                 continue
             cell = cell_of(record)
-            if cell not in counted or _at_home(record) > _at_home(counted[cell]):
+            if cell not in counted or _matching_parts_of_home(record) > _matching_parts_of_home(
+                counted[cell]
+            ):
                 counted[cell] = record
         return list(counted.values())
 
@@ -113,7 +115,7 @@ def is_copy(first: Record, second: Record) -> bool:
     )
 
 
-def _at_home(run: Record) -> int:
+def _matching_parts_of_home(run: Record) -> int:
     """Return how many names, from the last one on, its folder has in common with its home.
 
     A run of `mlm/seed-1` that lies in `copies/seed-1` has one.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import listed
+from clozelab.analysis.phrases import join_list
 from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
@@ -63,7 +63,7 @@ def skill_score(run: Record) -> float:
     return 1 - float(loss) / plateau
 
 
-def has_learnt_nothing(run: Record) -> bool:
+def ignores_context(run: Record) -> bool:
     """Whether a pre-training is no better than what takes no context, as far as it says both."""
     return _is_without_context(run) and not fresh_heads(run)
 
@@ -107,22 +107,22 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
         if with_loss:
             text = f"{loss:.2f} nats, {text}"
     else:
-        return _baselines_in_words([run], run.score)
-    if has_learnt_nothing(run):
+        return _describe_baselines([run], run.score)
+    if ignores_context(run):
         return f"{NOTHING}{text}"
     if fresh_heads(run) and _is_without_context(run):
-        heads = listed(fresh_heads(run))
+        heads = join_list(fresh_heads(run))
         text += f"; the given encoder had no trained {heads} head, the new one needs more steps"
     return text
 
 
-def is_behind(run: Record) -> bool:
+def is_below_baseline(run: Record) -> bool:
     """Whether some simple method beats a run on the same examples."""
     score = run.scores.get(run.metric)
-    return score is not None and _is_behind_baseline(score, run.score)
+    return score is not None and _is_score_below_baseline(score, run.score)
 
 
-def _is_behind_baseline(score: Score, value: float | None) -> bool:
+def _is_score_below_baseline(score: Score, value: float | None) -> bool:
     """Whether a value of a score is worse than the best simple method's."""
     if score.best_baseline is None:
         return False
@@ -132,7 +132,7 @@ def _is_behind_baseline(score: Score, value: float | None) -> bool:
     return (value or 0.0) < best
 
 
-def _baselines_in_words(runs: Sequence[Record], value: float | None) -> str:
+def _describe_baselines(runs: Sequence[Record], value: float | None) -> str:
     """Write `most frequent label 52.1, behind the unigrams 61.0`, as far as the runs have them.
 
     The runs differ in seeds alone, and `value` is their mean score.
@@ -143,7 +143,7 @@ def _baselines_in_words(runs: Sequence[Record], value: float | None) -> str:
         phrases.append(f"most frequent label {score.majority:.1f}")
     if score is not None and score.best_baseline is not None:
         name, best = score.best_baseline
-        prefix = "behind the " if _is_behind_baseline(score, value) else ""
+        prefix = "behind the " if _is_score_below_baseline(score, value) else ""
         phrases.append(f"{prefix}{name} {best:.1f}")
     num_collapsed = sum(bool(run.facts.get("collapsed")) for run in runs)
     if num_collapsed:
@@ -180,7 +180,7 @@ def results(records: Iterable[Record]) -> list[list[str]]:
         mean = statistics.fmean(scores) if scores else None
         # The loss itself is a run's own. What it stands beside is the same for all, also where some
         # seeds learnt nothing, and is said once.
-        num_empty = sum(map(has_learnt_nothing, runs))
+        num_empty = sum(map(ignores_context, runs))
         verdicts = {0: "", len(runs): NOTHING}
         verdict = verdicts.get(num_empty, f"{num_empty} of {len(runs)} {NOTHING}")
         contexts = dict.fromkeys(
@@ -189,7 +189,7 @@ def results(records: Iterable[Record]) -> list[list[str]]:
         text = verdict + "; ".join(filter(None, contexts))
         # What a task's score stands beside is the same too, and judges the mean.
         if runs[0].stage != "pretrain":
-            text = _baselines_in_words(runs, mean)
+            text = _describe_baselines(runs, mean)
         lines.append([name, task, str(len(runs)), shown_score(runs[0], mean), text])
     return lines
 
@@ -238,9 +238,9 @@ def ending(run: Record) -> list[str]:
 
     # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []
-    if is_behind(run):
+    if is_below_baseline(run):
         lines.append("a method without context does better: train longer, or give more examples")
-    if has_learnt_nothing(run):
+    if ignores_context(run):
         lines.append("more steps, shorter sequences or more text may help")
     elif has_model:
         lines.append(f"next: clozelab {next_command}")

@@ -28,7 +28,7 @@ from clozelab.runs.record import (
 )
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.text.plain import ReadOnlyJson, read_json
-from clozelab.text.redaction import redacted_words
+from clozelab.text.redaction import redact_argv
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
@@ -65,7 +65,7 @@ def write_launch(
     launches = read_launches(root)
     for stage, names in jobs.items():
         launches[stage] = Launch(
-            words=redacted_words(words),
+            words=redact_argv(words),
             started_in=str(Path.cwd()),
             root=str(root.resolve()),
             jobs=None if names is None else list(names),
@@ -127,7 +127,7 @@ class Progress:
     training_seconds: float = 0.0
     tokens_per_second: float | None = None
     seconds_left: float | None = None  # of training alone
-    silent_seconds: float | None = None  # since the last line of metrics.csv
+    seconds_since_metrics: float | None = None  # since the last line of metrics.csv
 
 
 NO_PROGRESS = Progress()
@@ -169,7 +169,7 @@ def read_progress(record: Record) -> Progress:
         training_seconds=seconds,
         tokens_per_second=speed,
         seconds_left=seconds_left,
-        silent_seconds=max(0.0, time.time() - path.stat().st_mtime),
+        seconds_since_metrics=max(0.0, time.time() - path.stat().st_mtime),
     )
 
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from clozelab.config import Composition
 from clozelab.hydra_compat import ConfigRepository, config_repository
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
-from clozelab.text.redaction import redacted, redacted_words
+from clozelab.text.redaction import redact_argv, redacted
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
 """Group of an experiment's own choices -> the field of a record that has the choice's delta."""
@@ -44,7 +44,7 @@ def provenance_of(origin: Composition | None) -> PlainDict:
         "started_in": str(Path.cwd()),
         "config_dir": origin.config_dir,
         "config_name": origin.config_name,
-        "overrides": redacted_words([*origin.overrides, *search_path]),
+        "overrides": redact_argv([*origin.overrides, *search_path]),
         "choices": choices,
     }
 

@@ -154,7 +154,7 @@ class JobName(NamedTuple):
     seeds: str  # "1"; of two stages "1/2"
 
     @classmethod
-    def of(cls, config: PlainMapping) -> JobName:
+    def from_config(cls, config: PlainMapping) -> JobName:
         """Make the name of a resolved configuration; empty where that does not say."""
         if "row" not in config:
             return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
@@ -256,7 +256,7 @@ class Record(BaseModel, extra="forbid"):
 
     @property
     def job_name(self) -> JobName:
-        return JobName.of(self.config)
+        return JobName.from_config(self.config)
 
     @property
     def name(self) -> str:

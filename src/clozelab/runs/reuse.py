@@ -51,7 +51,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     # what others take from it
     if stage != "pretrain":
         return (folder / "scores.json").is_file()
-    if record.shared is not None and not shared_run_is_there(record):
+    if record.shared is not None and not shared_run_exists(record):
         return False
     return not missing_encoders(config, folder)
 
@@ -135,7 +135,7 @@ def trained_by(config: PlainMapping) -> PlainDict:
 
 
 def find_equal_run(
-    config: Composed, inputs: Mapping[str, str] | None = None, anyhow: bool = False
+    config: Composed, inputs: Mapping[str, str] | None = None, ignores_reuse: bool = False
 ) -> Record | None:
     """Return a complete run of another experiment that trained just this by itself.
 
@@ -144,11 +144,11 @@ def find_equal_run(
     Args:
         config: of a pre-training.
         inputs: fingerprints of what it reads; None: the answer is only likely.
-        anyhow: a run that any code made will do (reuse=any).
+        ignores_reuse: a run that any code made will do (reuse=any).
     """
     if not config.get("share_runs") or config.get("reuse") == "never":
         return None
-    any_code = anyhow or config.get("reuse") == "any"
+    any_code = ignores_reuse or config.get("reuse") == "any"
     training = trained_by(config.recorded)
     for record in _complete_pretrainings_elsewhere(config):
         is_equal = trained_by(record.config) == training and inputs in (None, record.inputs)
@@ -184,7 +184,7 @@ def _complete_pretrainings_elsewhere(config: Composed) -> Iterator[Record]:
             yield record
 
 
-def shared_run_is_there(record: Record) -> bool:
+def shared_run_exists(record: Record) -> bool:
     """Whether the run that a shared record speaks of still has the same weights.
 
     Trained anew it may have others.

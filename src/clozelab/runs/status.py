@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.progress import (
     Launch,
@@ -83,7 +83,7 @@ def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
     """
     planned_runs = set()
     for stage, launch in read_launches(root).items():
-        planned_runs |= {_usual_place(stage, job) for job in launch.jobs or ()}
+        planned_runs |= {_default_folder(stage, job) for job in launch.jobs or ()}
     for log in sorted((root / LAUNCHER_FOLDER).glob("logs/*.log")):
         # pretrain-pretrain--mlm--seed-1.log is of the run pretrain/mlm/seed-1
         place = log.stem.partition("-")[2].replace("--", "/")
@@ -92,7 +92,7 @@ def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
             yield place, reason.strip(), log
 
 
-def _usual_place(stage: str, job: JobName) -> str:
+def _default_folder(stage: str, job: JobName) -> str:
     """Where a job's run lies below EXPERIMENT/SCALE, unless its command line said otherwise."""
     # "1" of a pre-training, "1/2" of what stands on one
     *pretrain_seeds, seed = job.seeds.split("/")
@@ -141,7 +141,7 @@ def running_cells(record: Record, progress: Progress) -> list[str]:
         steps += f" of {progress.total_steps:,}"
     speed = DASH
     if progress.tokens_per_second is not None:
-        speed = rough(progress.tokens_per_second)
+        speed = format_count(progress.tokens_per_second)
     time_left = DASH
     if progress.seconds_left is not None:
         time_left = duration(progress.seconds_left)
@@ -149,6 +149,9 @@ def running_cells(record: Record, progress: Progress) -> list[str]:
     if record.holder is not None:
         process = str(record.holder)
     silence = ""
-    if progress.silent_seconds is not None and progress.silent_seconds > SILENT_SECONDS:
-        silence = f"silent for {duration(progress.silent_seconds)}"
+    if (
+        progress.seconds_since_metrics is not None
+        and progress.seconds_since_metrics > SILENT_SECONDS
+    ):
+        silence = f"silent for {duration(progress.seconds_since_metrics)}"
     return ["/".join(filter(None, names)), steps, speed, time_left, process, silence]

@@ -49,7 +49,7 @@ from clozelab.runs.record import (
     read_record,
     write_record,
 )
-from clozelab.runs.reuse import find_equal_run, other_code, shared_run_is_there
+from clozelab.runs.reuse import find_equal_run, other_code, shared_run_exists
 from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
 from clozelab.text.plain import JsonObject, PlainMapping, flatten
 from clozelab.text.redaction import scrubbed
@@ -147,7 +147,7 @@ class Run:
         )
         # only rank 0 owns the folder; the others look at its record
         if process_rank() > 0:
-            record = _follow(folder, fresh, anew=config.get("reuse") == "never")
+            record = _continue_or_replace(folder, fresh, replaces=config.get("reuse") == "never")
             return cls(record, None, watch)
         lock = _lock(folder)
         try:
@@ -387,14 +387,14 @@ def _refuse_leftovers(folder: Path) -> None:
         )
 
 
-def _follow(folder: Path, fresh: Record, *, anew: bool) -> Record:
+def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Record:
     """Wait for rank 0's record and insist on the same configuration.
 
-    `anew`: rank 0 removes a complete run first, so that its record is not yet the one to wait for.
+    `replaces`: rank 0 removes a complete run first, so that its record is not yet the one to wait for.
     """
     deadline = time.monotonic() + FOLLOWER_WAIT_SECONDS
     outdated = {"failed", "interrupted"}
-    if anew:
+    if replaces:
         outdated.add("complete")
     record = read_record(folder)
     while record is None or record.status in outdated:
@@ -446,7 +446,7 @@ def share_equal_run(config: Composed, inputs: Mapping[str, str]) -> None:
         return
     record = read_record(folder)
     if record is not None:
-        if record.shared is not None and not shared_run_is_there(record):
+        if record.shared is not None and not shared_run_exists(record):
             raise ValueError(
                 f"{folder} was shared from {record.shared.run}, which is gone or has been trained"
                 " anew; remove the folder to train here"
@@ -454,7 +454,7 @@ def share_equal_run(config: Composed, inputs: Mapping[str, str]) -> None:
         return
     equal_run = find_equal_run(config, inputs)
     if equal_run is None:
-        of_other_code = find_equal_run(config, inputs, anyhow=True)
+        of_other_code = find_equal_run(config, inputs, ignores_reuse=True)
         if of_other_code is not None:
             logger.warning(
                 "%s; so it is not shared (reuse=any would share it)", other_code(of_other_code)

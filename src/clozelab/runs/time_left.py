@@ -1,6 +1,7 @@
-"""The time that is left: of one job, and by the clock of several that share a machine.
+"""The time left: of one job, and the wall time of several jobs that share a machine.
 
-`status`, the screen of a sweep and `plan` all ask here. They differ in what they know of a job.
+The verb `status`, the screen of a sweep and the verb `plan` all use it. They differ in what they
+know about a job.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JobForecast:
-    """What is known of the time of a job that has not ended.
+    """What is known about the duration of a job that has not ended.
 
     Attributes:
-        expected_seconds: of the whole job, by a plan or by jobs like it; None where neither is.
-        done_seconds: that it has worked.
-        measured_seconds_left: by its own step and speed; None before it has any.
+        expected_seconds: of the whole job, from a plan or from similar jobs; None without either.
+        done_seconds: how long the job has worked.
+        measured_seconds_left: from the job's own step and speed; None before its first log line.
     """
 
     expected_seconds: float | None
@@ -26,7 +27,10 @@ class JobForecast:
 
     @property
     def seconds_left(self) -> float | None:
-        """None where nothing says so; 0 for one that has taken longer than expected."""
+        """By the job's own measure, else by what is expected: 0 once it is overdue.
+
+        None where neither is known.
+        """
         if self.measured_seconds_left is not None:
             return self.measured_seconds_left
         if self.expected_seconds is None:
@@ -35,7 +39,10 @@ class JobForecast:
 
 
 def wall_seconds_left(jobs: Iterable[JobForecast], at_once: int) -> float | None:
-    """Return the wall time of jobs that are started in order; None where that of one is unknown."""
+    """Return the wall time of jobs that start in order, `at_once` at a time.
+
+    None where the time left of one of them is unknown.
+    """
     seconds_left = []
     for job in jobs:
         if job.seconds_left is None:
@@ -45,8 +52,11 @@ def wall_seconds_left(jobs: Iterable[JobForecast], at_once: int) -> float | None
 
 
 def makespan(durations: Sequence[float], at_once: int) -> float:
-    """Return the wall time of jobs that are started in order, so many at a time."""
-    # When each of the places is free again: the next job takes the one that is free first.
+    """Return the seconds until jobs of these durations, started in order, have all ended.
+
+    So many jobs run `at_once`.
+    """
+    # When each slot is free again: the next job takes the slot that is free first.
     # Three jobs of 2 s, two at once: [0, 0], [0, 2], [2, 2], [2, 4], so 4 s in all.
     free = [0.0] * max(1, at_once)
     for seconds in durations:

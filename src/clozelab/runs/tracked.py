@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clozelab.text.plain import PlainDict, PlainMapping, flatten
-from clozelab.text.redaction import DIGEST, redacted_words
+from clozelab.text.redaction import DIGEST, redact_argv
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJo
     # In run.json, so that a resumed run goes on in the tracker's same run.
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    return replace(_job(cfg, run.content, run_id, name), arm=arm, command=command_words())
+    return replace(_job(cfg, run.content, run_id, name), arm=arm, command=command_argv())
 
 
 def job_of_record(cfg: StageConfig, record: Record) -> TrackedJob:
@@ -54,9 +54,9 @@ def _job(cfg: StageConfig, record: Record, run_id: str, name: str) -> TrackedJob
     )
 
 
-def command_words() -> tuple[str, ...]:
+def command_argv() -> tuple[str, ...]:
     """The words of this process's command line, without secrets."""
-    return tuple(redacted_words(sys.argv[1:]))
+    return tuple(redact_argv(sys.argv[1:]))
 
 
 def tags_of(cfg: StageConfig) -> tuple[str, ...]:

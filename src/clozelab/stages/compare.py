@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clozelab.analysis.phrases import rough
+from clozelab.analysis.phrases import format_count
 from clozelab.metrics.metric import PERCENT
 from clozelab.results.answers import describe, paired_test
 from clozelab.results.comparison import (
@@ -93,7 +93,7 @@ def print_held_out(first: Record, second: Record) -> None:
         if figure.common is None:
             row += ["", "", ""]
         else:
-            row.append(rough(figure.common_tokens or 0))
+            row.append(format_count(figure.common_tokens or 0))
             row += (f"{value:.{decimals}f}" for value in figure.common)
         rows.append(row)
     if rows:

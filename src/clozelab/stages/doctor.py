@@ -35,10 +35,10 @@ runs it by itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
 Exit status: 0, or 1 where a finding is an error."""
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
     # A sweep's command line may be given as it is.
-    arguments = [word for word in words if word not in ("-m", "--multirun")]
+    arguments = [word for word in argv if word not in ("-m", "--multirun")]
     options: tuple[str, ...] = ()
     if set(SWEEPS) & set(arguments):
         options = ("config-dir", "config-name")
@@ -59,10 +59,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def _examine_machine(is_allocator_tuned: bool) -> int:
-    from clozelab.checks.doctor import look_at_machine, print_facts
+    from clozelab.checks.doctor import machine_facts, print_facts
     from clozelab.training.host import host_facts, usable_cores
 
-    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
+    facts = list(machine_facts(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
     host = host_facts()
     print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]})
     return 0

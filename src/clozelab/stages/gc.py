@@ -21,7 +21,7 @@ within the last hour.
                   models, unfinished; the list says what each is. Cache that
                   runs elsewhere need is made again; what unfinished runs have
                   learnt is lost."""
-USUAL_KINDS = ("checkpoints", "leftovers", "cache")
+DEFAULT_KINDS = ("checkpoints", "leftovers", "cache")
 
 
 @verb(
@@ -46,7 +46,7 @@ def main(args: ParsedArgs) -> int:
 
 def find_items(values: Mapping[str, str]) -> list[Garbage]:
     """Find what may go of the kinds that a command line names; ValueError for a wrong value."""
-    kinds = list(USUAL_KINDS)
+    kinds = list(DEFAULT_KINDS)
     if "what" in values:
         kinds = values["what"].split(",")
     unknown_kinds = sorted(set(kinds) - set(KINDS))

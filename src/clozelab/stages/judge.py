@@ -6,12 +6,12 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.analysis.phrases import listed
+from clozelab.analysis.phrases import join_list
 from clozelab.analysis.score_file import make_score_table, read_score_file
 from clozelab.analysis.verdicts import Judgement, judge
 from clozelab.report import wording
 from clozelab.report.estimates import interval, probability
-from clozelab.report.verdict_looks import COLOURS
+from clozelab.report.verdict_styles import COLOURS
 from clozelab.results.claim_file import check_declared, check_names, read_claim_file
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.formatting import signed
@@ -65,7 +65,7 @@ def main(args: ParsedArgs) -> int:
     assumed = [column.name for column in table.spec.columns if not column.unit]
     if assumed:
         say(
-            f"Taken for percent, where higher is better: {listed(assumed)}. `columns:` in"
+            f"Taken for percent, where higher is better: {join_list(assumed)}. `columns:` in"
             f" {claim_path} says otherwise (docs/claims.md).",
             style="dim",
         )

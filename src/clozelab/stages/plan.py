@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clozelab.planning.plan import MATCHINGS, keep_plan, make_plan
+from clozelab.planning.plan import MATCHINGS, make_plan, save_plan
 from clozelab.planning.plan_screen import print_plan, print_warnings
 from clozelab.planning.tables import (
     busy_lines,
@@ -64,7 +64,7 @@ def main(args: ParsedArgs) -> int:
     if "brief" in args.flags:
         print_warnings([f"not timed: {problem}" for problem in plan.costing.problems])
         sweep = next(iter(plan.sweeps.values()))
-        keep_plan(sweep.folder, plan.parts)
+        save_plan(sweep.folder, plan.parts)
     else:
         print_plan(plan)
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.files.origin import RUN_FILE
-from clozelab.results.pooling import check_archives, copy_files, merge_notes, open_whole_archive
+from clozelab.results.pooling import check_archives, copy_files, merge_notes, open_intact_archive
 from clozelab.runs.archive import describe_machines
 from clozelab.runs.find import find
 from clozelab.terminal import ParsedArgs, path_of, say, verb
@@ -32,7 +32,7 @@ def main(args: ParsedArgs) -> int:
     with tempfile.TemporaryDirectory(prefix="clozelab-pool-") as folder:
         archives = []
         for number, name in enumerate(args.names):
-            archives.append(open_whole_archive(name, Path(folder) / str(number)))
+            archives.append(open_intact_archive(name, Path(folder) / str(number)))
         new_files = check_archives(archives, runs_dir)
         copy_files(new_files, runs_dir)
         merge_notes(archives, runs_dir)

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from clozelab.datamodules.columns import say_on_command_line
+from clozelab.datamodules.columns import describe_for_command_line
+from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import check_array_file, print_answers, write_answers
-from clozelab.modules.answering import ACTS, ERRORS, MODEL_KEYS, OPTION_KEYS
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
-from clozelab.text.formatting import several
+from clozelab.text.formatting import count_noun
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]
@@ -61,7 +61,7 @@ the mask token is filled, and do= says what else.
   test=FILE      predict this file, laid out as the task's own; output= is a
                  folder, RUN/test_predictions by itself"""
 INPUT_KEYS = (*answering.TEXT_KEYS, "input", "format", "output", "test")
-CHOICES = {"do": ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH}
+CHOICES = {"do": answering.ACTS, "errors": ERRORS, "empty": ("keep", "skip"), "hub": SWITCH}
 ARRAY_ACTS = ("embed", "states", "attention")
 
 
@@ -69,7 +69,7 @@ ARRAY_ACTS = ("embed", "states", "attention")
     "predict",
     HELP,
     names=(1, 1),
-    keys=(*INPUT_KEYS, *MODEL_KEYS, *OPTION_KEYS),
+    keys=(*INPUT_KEYS, *answering.MODEL_KEYS, *answering.OPTION_KEYS),
     choices=CHOICES,
     flags=("json", "test"),
 )
@@ -125,7 +125,7 @@ def predict_texts(args: ParsedArgs) -> None:
     array_name = {"embed": "embedding"}.get(act, act)
     if out is not None:
         write_answers(out, file, counted, array_name)
-        print(f"{several(counts['row'], 'row')}: {out}")
+        print(f"{count_noun(counts['row'], 'row')}: {out}")
     else:
         is_json = "json" in args.flags or act in ARRAY_ACTS
         print_answers(file, counted, array_name, is_json=is_json)
@@ -147,4 +147,4 @@ def _say_columns(file_name: str, roles: Mapping[str, str], values: Mapping[str, 
     Columns that are called as their roles, or that the user names, go without saying.
     """
     if "text" not in values and set(roles) != set(roles.values()):
-        print(f"{file_name}: {say_on_command_line(list(roles.values()))}", file=sys.stderr)
+        print(f"{file_name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr)

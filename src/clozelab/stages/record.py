@@ -86,10 +86,10 @@ def outcome(attempt: Attempt, best: Attempt | None) -> str:
     if best is None:
         return f"{has}: a record, the first with this text, budget and kind of machine"
     p = p_above(attempt, best)
-    beside = f"{best.name} has {best.mean:.1f}; {probability(p)}"
+    extra = f"{best.name} has {best.mean:.1f}; {probability(p)}"
     if p < SIGNIFICANCE:
-        return f"{has}: a record. {beside}"
-    return f"{has}: no record, which takes p < {SIGNIFICANCE}. {beside}"
+        return f"{has}: a record. {extra}"
+    return f"{has}: no record, which takes p < {SIGNIFICANCE}. {extra}"
 
 
 def print_attempts(attempts: Iterable[Attempt]) -> None:

@@ -13,7 +13,7 @@ from clozelab.runs.outcome import score_in_context, shown_score
 from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
 from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
-from clozelab.text.formatting import STAGE_NAMES, duration, several
+from clozelab.text.formatting import STAGE_NAMES, count_noun, duration
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
 
@@ -106,15 +106,15 @@ def _cells(record: Record) -> list[str]:
     if record.stage != "pretrain":
         names.append(record.task)
     # Of "learnt nothing: 6.40 nats, ..." the first two words say enough here.
-    beside = ""
+    context = ""
     if record.is_complete:
-        beside = score_in_context(record, with_loss=False).partition(":")[0]
+        context = score_in_context(record, with_loss=False).partition(":")[0]
     return [
         *names,
         record.seeds,
         record.status,
         shown_score(record, record.score),
-        beside,
+        context,
         duration(elapsed(record)),
         record.started[:16].replace("T", " "),  # 2030-01-31 12:00
         record.fingerprint[:8],
@@ -124,7 +124,7 @@ def _cells(record: Record) -> list[str]:
 def print_summary(records: Sequence[Record]) -> None:
     """Print how many runs have which status, and what is wrong with some."""
     counts = Counter(record.status for record in records)
-    summary = several(len(records), "run")
+    summary = count_noun(len(records), "run")
     if records:
         states = (f"{counts[status]} {status}" for status in STATUSES if counts[status])
         summary += f": {', '.join(states)}"

@@ -1,6 +1,6 @@
 """`clozelab search`: the lines of a file that are most like a text.
 
-They are told by the cosine of their embeddings. A file is embedded once: the cache keeps its
+They are ranked by the cosine of their embeddings. A file is embedded once: the cache keeps its
 vectors below a name made of the file, the columns, the model and the pooling.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.assembly.searching import content_of, cosine_similarities, most_similar, queries_of
+from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import write_arrays
 from clozelab.readers.records import PlacedRow
@@ -54,7 +55,7 @@ KEYS = (
     *answering.MODEL_KEYS,
     *answering.OPTIONS["embed"],
 )
-CHOICES = {"errors": answering.ERRORS, "hub": SWITCH}
+CHOICES = {"errors": ERRORS, "hub": SWITCH}
 
 
 @verb("search", HELP, names=(1, 1), keys=KEYS, choices=CHOICES, flags=("json",))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clozelab.analysis.grouping import group_by
 from clozelab.runs.find import find_below, no_match, select
-from clozelab.runs.outcome import has_learnt_nothing, score_in_context
+from clozelab.runs.outcome import ignores_context, score_in_context
 from clozelab.runs.progress import Progress, SweepState
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.runs.status import (
@@ -20,7 +20,7 @@ from clozelab.runs.status import (
     running_cells,
 )
 from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
-from clozelab.text.formatting import DASH, STAGE_NAMES, duration, several
+from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, duration
 from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
@@ -51,7 +51,7 @@ def main(args: ParsedArgs) -> int:
     for status in experiment_statuses(records):
         print_status(status)
     for record in records:
-        if record.is_complete and has_learnt_nothing(record):
+        if record.is_complete and ignores_context(record):
             say(f"{record.place}: {score_in_context(record)}", "yellow", wraps=True)
     return 0
 
@@ -72,7 +72,7 @@ def print_status(status: ExperimentStatus) -> None:
             sentence = "every run is complete; whether there were to be more no record tells"
         say(f"{sentence}\n", style="green")
         return
-    jobs = several(num_at_once, "job")
+    jobs = count_noun(num_at_once, "job")
     say(f"time left: with {jobs} at a time, from finished and running runs")
     if not status.running:
         for command in status.commands or ["the command that began it"]:

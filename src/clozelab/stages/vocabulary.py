@@ -123,7 +123,7 @@ def new_tokenizer(
 ) -> Tokenizer:
     """The tokenizer that the keys ask for; ValueError where nothing would change."""
     if "tokenizer" in values:
-        return vocabulary.as_read_by_encoder_of(old, read_tokenizer(values["tokenizer"]))
+        return vocabulary.match_token_layout(old, read_tokenizer(values["tokenizer"]))
     if counts is not None and "add" in values:
         words = vocabulary.useful_words(old, counts, int(values["add"]))
     else:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,21 @@ Choices = Sequence[tuple[str, Sequence[str]]]  # (context, endings)
 Places = list[tuple[str, int, int]]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+def score_each_set(
+    guesses: NDArray[Any],
+    labels: Mapping[str, NDArray[Any]],
+    score: Callable[[NDArray[Any], NDArray[Any]], Mapping[str, float]],
+) -> dict[str, float]:
+    """The scores of guesses for several sets behind each other; "NAME_accuracy" of a named set."""
+    scores = {}
+    ends = np.cumsum([len(of_set) for of_set in labels.values()])[:-1]
+    for (name, of_set), part in zip(labels.items(), np.split(guesses, ends), strict=True):
+        prefix = f"{name}_" if name else ""
+        for metric, value in score(part, of_set).items():
+            scores[prefix + metric] = value
+    return scores
 
 
 def guess_classes(

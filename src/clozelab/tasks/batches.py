@@ -21,7 +21,7 @@ BatchValues = tuple[Tensor, Tensor]
 def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
     """The sequences at `index` as a torch batch, with their part of each target [N]."""
     arrays = sequences.gather(index)
-    # The lengths become the layout, which attention asks for; all else is a tensor.
+    # The lengths become the layout, for attention; all else is a tensor.
     layout = Layout.ragged(arrays.pop("lengths"))
     arrays |= {name: values[index] for name, values in targets.items()}
     arrays["example_index"] = index
@@ -32,7 +32,7 @@ def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -
     return batch
 
 
-def in_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
+def apply_head_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
     """The output layer outside autocast, and a cross-encoder's activation.
 
     In bf16 neighbouring tokens would often have the very same logit.

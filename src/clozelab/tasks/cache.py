@@ -22,7 +22,7 @@ import numpy as np
 
 from clozelab.files.digests import file_sha256
 from clozelab.files.locks import exclusive_lock
-from clozelab.text.plain import JsonObject, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainMapping, read_json
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ Arrays = dict[str, np.ndarray]
 Facts = JsonObject
 
 
-def fingerprint_of(parts: ReadOnlyJson) -> str:
+def fingerprint_of(parts: PlainMapping) -> str:
     """sha256 of plain values, whatever their order."""
     text = json.dumps(parts, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def content_key(parts: ReadOnlyJson) -> str:
+def content_key(parts: PlainMapping) -> str:
     """16 hex digits that name everything which decides the content."""
     return fingerprint_of(parts)[:16]
 

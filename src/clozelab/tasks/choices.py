@@ -14,7 +14,6 @@ Letters: B examples of a batch, K choices of each, H hidden size.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,15 +27,14 @@ from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.sequences import (
     GroupedSequences,
     Sequences,
-    TokenSequences,
     encode_examples,
     join_sequences,
 )
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
-from clozelab.tasks.texts import TextSplit, sequence_states
-from clozelab.tasks.unit import SplitSource, TaskModel, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.tasks.texts import TextSplit, sequence_states, text_split
+from clozelab.tasks.unit import BatchContext, SplitSource, TaskModel, Unit
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +128,7 @@ class ChoiceUnit(Unit):
                 f"held_out_fold={held_out_fold} is not one of folds={folds} (counted from 0)"
             )
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         return {"layout": asdict(self.layout), "folds": [self.folds, self.held_out_fold]}
 
     # Files
@@ -190,22 +188,15 @@ class ChoiceUnit(Unit):
         sequences = encode_examples(
             tokenizer, contexts, endings, max_seq_length=self.max_seq_length
         )
-        texts = itertools.chain.from_iterable(examples.texts)
-        counts = sequences.cut_counts()
-        counts["empty_texts"] = sum(not text.strip() for text in texts)
+        counts = sequences.cut_counts() | {"empty_texts": examples.num_empty}
         return sequences.arrays(), counts
 
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> TextSplit:
-        read = source.read  # the source holds the examples themselves, too
-        return TextSplit(
-            sequences=TokenSequences.of(arrays),
-            ids=arrays["ids"],
-            labels=arrays["labels"],
-            read_texts=lambda: read().texts,
-            **facts,
-        )
+        return text_split(arrays, facts, source)
 
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         sequences = join_sequences([split.sequences for split in splits])
         return GroupedSequences(sequences, len(self.layout.ending_columns))
 

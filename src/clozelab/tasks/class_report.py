@@ -38,13 +38,13 @@ class ClassReport:
     matrix: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> ClassReport:
+    def from_pairs(cls, names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> ClassReport:
         """Of (label, answer) of N examples, each one of the names."""
         index = {name: number for number, name in enumerate(names)}
         matrix = np.zeros((len(names), len(names)), dtype=np.int64)
         for label, answer in pairs:
             matrix[index[label], index[answer]] += 1
-        return cls(names, ClassScores.of(matrix), matrix)
+        return cls(names, ClassScores.from_matrix(matrix), matrix)
 
     def rows(self) -> Iterator[tuple[str, list[float], int]]:
         """(class, [precision, recall, F1] in percent, number of labels), then both means."""

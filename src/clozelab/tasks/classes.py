@@ -5,9 +5,9 @@ Letters: N examples, B of a batch, K classes.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -20,20 +20,19 @@ from torch.nn import functional as F
 from clozelab.metrics import glue
 from clozelab.metrics.metric import Metric, Scorer
 from clozelab.readers.cells import cell_text
-from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
+from clozelab.tasks.baselines import BAG, Scores, guess_classes, score_each_set, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines, largest_probability
 from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
 from clozelab.tasks.numbers import NumberTarget
-from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
-USUAL_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
+DEFAULT_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
 
 
 def class_or_number(
@@ -50,19 +49,21 @@ def class_or_number(
     """
     if not numeric_labels:
         return ClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
-    refuse_class_of_numbers(positive_label)
     numbers = NumberTarget(metrics=metrics, number_range=number_range)
-    numbers.configured_names = configured_labels(labels)
-    return numbers
+    return without_classes(numbers, labels, positive_label)
 
 
-def refuse_class_of_numbers(positive_label: object) -> None:
-    """ValueError for a positive label of a task without classes."""
+def without_classes(
+    target: NumberTarget, labels: Sequence[object] | None, positive_label: object
+) -> NumberTarget:
+    """The target, whose file may list its `labels`; ValueError for a positive one among numbers."""
     if positive_label is not None:
         raise ValueError(
             f"task.data.positive_label={positive_label}: this task predicts a number, which has no"
             " classes; leave it out"
         )
+    target.configured_names = configured_labels(labels)
+    return target
 
 
 def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
@@ -86,7 +87,7 @@ class KnownClasses(Target):
     def __init__(self, *, labels: Sequence[object] | None = None) -> None:
         self.configured_names = configured_labels(labels)
         self.is_of_model = False
-        self._know(self.configured_names or ())
+        self._set_names(self.configured_names or ())
 
     @property
     def listed(self) -> Sequence[str]:  # type: ignore[override]
@@ -100,15 +101,10 @@ class KnownClasses(Target):
 
     def named(self, names: Sequence[str]) -> Self:
         named = super().named(names)
-        named._know(names)
+        named._set_names(names)
         return named
 
-    def renamed(self, names: Sequence[str]) -> Self:
-        renamed = copy.copy(self)
-        renamed.names = list(names)
-        return renamed
-
-    def _know(self, names: Sequence[str]) -> None:
+    def _set_names(self, names: Sequence[str]) -> None:
         """Take these classes; ValueError where they do not fit the settings."""
         self.names = list(names)
         self._index = {name: number for number, name in enumerate(self.names)}
@@ -146,18 +142,18 @@ class ClassTarget(KnownClasses):
             self.given_positive_label = cell_text(positive_label)
         super().__init__(labels=labels)
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> JsonObject:
         if self.given_positive_label is None:
             return {}
         return {"positive_label": self.given_positive_label}
 
     # Labels
 
-    def _know(self, names: Sequence[str]) -> None:
-        super()._know(names)
+    def _set_names(self, names: Sequence[str]) -> None:
+        super()._set_names(names)
         self.positive_label = self.given_positive_label
         if self.positive_label is None:
-            self.positive_label = USUAL_POSITIVE_LABELS.get(frozenset(self.names))
+            self.positive_label = DEFAULT_POSITIVE_LABELS.get(frozenset(self.names))
         elif self.names and self.positive_label not in self._index:
             raise ValueError(
                 f"task.data.positive_label={self.positive_label} is not one of the labels"
@@ -255,20 +251,8 @@ class ClassTarget(KnownClasses):
         metrics = [scorer.metric for scorer in self.scorers.values()]
         if self.positive_label is None:
             metrics = [metric for metric in metrics if not metric.is_of_one_class]
-        return {BAG: self.score_each(metrics, guesses, validation)}
-
-    def score_each(
-        self, metrics: Sequence[Metric], guesses: np.ndarray, validation: Mapping[str, TextExamples]
-    ) -> dict[str, float]:
-        """The scores of guesses for several sets behind each other; "NAME_accuracy" of a named."""
-        scores = {}
-        ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
-        for (name, examples), part in zip(validation.items(), np.split(guesses, ends), strict=True):
-            prefix = f"{name}_" if name else ""
-            labels = self.encode(examples.labels or [])
-            for metric, value in self.score(metrics, part, labels).items():
-                scores[prefix + metric] = value
-        return scores
+        labels = {name: self.encode(examples.labels) for name, examples in validation.items()}
+        return {BAG: score_each_set(guesses, labels, partial(self.score, metrics))}
 
     def prediction_files(
         self,
@@ -281,7 +265,7 @@ class ClassTarget(KnownClasses):
         answers = [self.names[index] for index in self.predict(outputs)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
 
-    def result_files(self, records: Sequence[JsonObject], split: Split, suffix: str) -> Files:
+    def result_files(self, records: Sequence[PlainDict], split: Split, suffix: str) -> Files:
         files = super().result_files(records, split, suffix)
         if not isinstance(split, TextSplit) or split.read_texts is None:
             return files
@@ -295,4 +279,4 @@ class ClassTarget(KnownClasses):
 
     def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
         pairs = [(record["label"], record["prediction"]) for record in records]
-        return ClassReport.of(self.names, pairs)
+        return ClassReport.from_pairs(self.names, pairs)

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.metrics import glue
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores, words_of
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import configured_labels
+from clozelab.tasks.numbers import correlations, exact_numbers
 from clozelab.tasks.similarity import CosineTarget
 from clozelab.tasks.texts import VectorUnit
 from clozelab.tasks.unit import Split, Unit
@@ -118,11 +118,7 @@ class ContrastTarget(CosineTarget):
         for texts in examples.texts:
             first, second = (set(words_of(text)) for text in texts)
             shares.append(len(first & second) / max(1, len(first | second)))
-        labels = np.array([float(label) for label in examples.labels])
-        scores = {}
-        for metric in ("spearman", "pearson"):
-            scores[metric] = glue.SCORERS[metric](np.array(shares), labels)
-        return {COMMON: scores}
+        return {COMMON: correlations(np.array(shares), exact_numbers(examples.labels))}
 
 
 def copies(texts: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ from clozelab.models.heads import FeatureMix, check_features, feature_layers
 from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
-from clozelab.tasks.unit import Workshop
+from clozelab.tasks.unit import BatchContext
 from clozelab.tasks.words import TaggedSequences, WordSplit, WordUnit
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -85,18 +85,18 @@ class FeatureUnit(WordUnit):
                 " head=bilstm"
             )
 
-    def remembered_of_model(self) -> JsonObject:
+    def model_config_to_save(self) -> PlainDict:
         return {"features": self.features}
 
     def batched(
-        self, splits: Sequence[WordSplit], role: str, workshop: Workshop
+        self, splits: Sequence[WordSplit], role: str, batch_context: BatchContext
     ) -> FeatureSequences:
         (split,) = splits
-        source = workshop.encoder
+        source = batch_context.encoder
         assert source is not None, "the stage gives the encoder"
         # a split's key is of the code, too
         key = content_key({"sequences": split.key, "encoder": source.fingerprint})
-        folder = workshop.cache_dir / "features" / f"{workshop.name}-{key}"
+        folder = batch_context.cache_dir / "features" / f"{batch_context.name}-{key}"
 
         def write(target: Path) -> Facts:
             return write_features(
@@ -104,7 +104,7 @@ class FeatureUnit(WordUnit):
                 split.sequences,
                 source.load(),
                 source.device,
-                workshop.evaluation_tokens,
+                batch_context.evaluation_tokens,
             )
 
         facts = cached_folder(folder, write)

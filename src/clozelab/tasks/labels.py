@@ -49,7 +49,7 @@ TAG_WORDS = ("mend the file, or read another column", "task.data.tag_column")
 
 
 @dataclass
-class Places:
+class LineNumbers:
     """How many rows, and the first of their lines."""
 
     count: int = 0
@@ -102,8 +102,10 @@ class LabelColumn:
         if expected != NUMBERS and names is not None:
             self.names = list(names)
         self.listed = frozenset(listed)
-        self._problems: dict[tuple[str, str], Places] = {}  # (what is wrong, what to do) -> where
-        self._seen: dict[str, Places] = {}
+        self._problems: dict[
+            tuple[str, str], LineNumbers
+        ] = {}  # (what is wrong, what to do) -> where
+        self._seen: dict[str, LineNumbers] = {}
 
     def add(self, line: int, value: object) -> str:
         """The label of this line as text, whatever it is."""
@@ -115,12 +117,12 @@ class LabelColumn:
         if problem:
             self.note_problem(line, problem, advice)
         else:
-            self._seen.setdefault(label, Places()).add(line)
+            self._seen.setdefault(label, LineNumbers()).add(line)
         return label
 
     def note_problem(self, line: int, problem: str, advice: str) -> None:
         """Something is wrong with this line's labels, which `refuse` will say."""
-        self._problems.setdefault((problem, advice), Places()).add(line)
+        self._problems.setdefault((problem, advice), LineNumbers()).add(line)
 
     def _read(self, value: object) -> tuple[str, str, str]:
         """(label, what is wrong with it, what to do)."""
@@ -164,12 +166,12 @@ class LabelColumn:
             return
         # Nobody has named the classes of this file, so the whole set is looked at.
         where = f"{self.path}, {self.noun}s"
-        refuse_twins(where, self._seen, self.advice)
+        check_unique_spellings(where, self._seen, self.advice)
         if self.expected == CLASSES:
             if self.noun == "label":
                 refuse_numbers(where, self._seen, self.advice)
             refuse_many(where, self._seen, f"is {self.column_key} the right one? {self.advice}")
-            warn_of_odd_classes(where, self._seen)
+            warn_of_suspicious_classes(where, self._seen)
 
     def _describe_problems(self) -> str:
         (problem, advice), occurrences = next(iter(self._problems.items()))
@@ -196,12 +198,12 @@ def _spelling_hint(label: str, names: Sequence[str]) -> str:
     return ""
 
 
-def refuse_twins(where: str, seen: Mapping[str, Places], instead: str) -> None:
+def check_unique_spellings(where: str, seen: Mapping[str, LineNumbers], instead: str) -> None:
     """ValueError where two labels are one but for spaces, or for how Unicode writes a letter.
 
     `seen` has the lines of each label; `instead` is what else to do.
     """
-    for first, second in _twins(seen, _without_spaces):
+    for first, second in _similar_labels(seen, _without_spaces):
         raise ValueError(
             f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
             f"differ by {_difference(first, second)} alone: make them one; {instead}"
@@ -215,7 +217,7 @@ def _difference(first: str, second: str) -> str:
     return "spaces"
 
 
-def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None:
+def refuse_numbers(where: str, seen: Mapping[str, LineNumbers], instead: str) -> None:
     """ValueError where labels are numbers to be predicted, not classes.
 
     The same where two labels are the same number.
@@ -228,14 +230,14 @@ def refuse_numbers(where: str, seen: Mapping[str, Places], instead: str) -> None
                 f"{where}: {label!r} ({occurrences}) is a number with a fraction: "
                 f"task.data.numeric_labels=true predicts numbers; {instead}"
             )
-    for first, second in _twins(seen, _number):
+    for first, second in _similar_labels(seen, _number):
         raise ValueError(
             f"{where}: {first!r} ({seen[first]}) and {second!r} ({seen[second]}) "
             f"are the same number: make them one; {instead}"
         )
 
 
-def refuse_many(where: str, seen: Mapping[str, Places], advice: str) -> None:
+def refuse_many(where: str, seen: Mapping[str, LineNumbers], advice: str) -> None:
     """ValueError where about every example has a class of its own.
 
     Such a column holds a text, a date, a number, or the example's name.
@@ -275,8 +277,8 @@ def warn_of_lacking_classes(path: Path, labels: np.ndarray, names: Sequence[str]
         )
 
 
-def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
-    pairs = _twins(seen, str.casefold)
+def warn_of_suspicious_classes(where: str, seen: Mapping[str, LineNumbers]) -> None:
+    pairs = _similar_labels(seen, str.casefold)
     if pairs:
         first, second = pairs[0]
         log.warning(
@@ -297,7 +299,7 @@ def warn_of_odd_classes(where: str, seen: Mapping[str, Places]) -> None:
             )
 
 
-def _warn_of_composites(where: str, seen: Mapping[str, Places]) -> None:
+def _warn_of_composites(where: str, seen: Mapping[str, LineNumbers]) -> None:
     """Say which classes seem to be several labels in one cell."""
     for separator in SEPARATORS:
         composites = _composites(seen, separator)
@@ -329,7 +331,7 @@ def _composites(labels: Iterable[str], separator: str) -> list[str]:
     return composites
 
 
-def _twins(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:
+def _similar_labels(labels: Iterable[str], key: Callable[[str], Hashable]) -> list[tuple[str, str]]:
     """Pairs of labels that are one by `key`; a key of None is none."""
     first = dict[Hashable, str]()
     pairs = list[tuple[str, str]]()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import glue
-from clozelab.tasks.baselines import BAG, Scores, guess_numbers, text_pairs
+from clozelab.tasks.baselines import BAG, Scores, guess_numbers, score_each_set, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
 from clozelab.tasks.splitting import quantiles_of
@@ -50,9 +50,6 @@ class NumberTarget(Target):
         self.number_range = number_range
 
     # Labels
-
-    def names_of(self, labels: Sequence[str]) -> Sequence[str]:
-        return ()
 
     def encode(self, labels: Sequence[str]) -> np.ndarray:
         # in the precision of the model's outputs
@@ -105,24 +102,15 @@ class NumberTarget(Target):
             scores[metric.name] = glue.SCORERS[metric.name](predicted, split.labels)
         return Outcome(scores, records, are_one_number(predicted, split.labels))
 
-    def majority_score(self, name: str, split: Split) -> None:
-        return None
-
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
-        numbers = np.array([float(label) for label in train.labels])
         # All sets are guessed at once, behind each other: the words are learnt once.
         rows = chain.from_iterable(examples.texts for examples in validation.values())
-        guesses = guess_numbers(text_pairs(train.texts), numbers, text_pairs(rows))
-        scores = {}
-        ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
-        guesses_of_sets = np.split(guesses, ends)
-        for (name, examples), of_set in zip(validation.items(), guesses_of_sets, strict=True):
-            labels = np.array([float(label) for label in examples.labels])
-            prefix = f"{name}_" if name else ""
-            for metric in BASELINE_METRICS:
-                scores[prefix + metric] = glue.SCORERS[metric](of_set, labels)
-        return {BAG: scores}
+        guesses = guess_numbers(
+            text_pairs(train.texts), exact_numbers(train.labels), text_pairs(rows)
+        )
+        labels = {name: exact_numbers(examples.labels) for name, examples in validation.items()}
+        return {BAG: score_each_set(guesses, labels, correlations)}
 
     def prediction_files(
         self,
@@ -135,6 +123,16 @@ class NumberTarget(Target):
         least, largest = self.number_range or (-np.inf, np.inf)
         answers = [f"{value:.3f}" for value in np.clip(self.predict(outputs), least, largest)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
+
+
+def exact_numbers(labels: Sequence[str]) -> NDArray[np.float64]:
+    """Labels as written [N], for rules that a file alone is enough for."""
+    return np.array([float(label) for label in labels])
+
+
+def correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """What a baseline of numbers is scored by."""
+    return {name: glue.SCORERS[name](predictions, labels) for name in BASELINE_METRICS}
 
 
 def are_one_number(predictions: np.ndarray, labels: np.ndarray) -> bool:

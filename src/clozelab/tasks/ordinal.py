@@ -19,6 +19,7 @@ Letters: N examples, B of a batch, K classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import glue, ordinal
-from clozelab.tasks.baselines import Scores
+from clozelab.tasks.baselines import Scores, score_each_set
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
 from clozelab.text.plain import JsonObject
@@ -66,7 +67,7 @@ class OrdinalTarget(ClassTarget):
     def output_names(self) -> Sequence[str]:
         return [f"above {name}" for name in self.names[:-1]]
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
         return {"answers": {"ranks": list(self.names)}}
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -91,12 +92,13 @@ class OrdinalTarget(ClassTarget):
         # of an even number the lower of both in the middle
         median = int(np.sort(ranks)[(len(ranks) - 1) // 2])
         frequent = int(np.bincount(ranks).argmax())
-        count = sum(len(examples) for examples in validation.values())
+        metrics = [scorer.metric for scorer in self.scorers.values()]
+        labels = {name: self.encode(examples.labels) for name, examples in validation.items()}
+        count = sum(len(of_set) for of_set in labels.values())
         scores = {}
         for rule, rank in ((MEDIAN, median), (FREQUENT, frequent)):
             guesses = np.full(count, rank)
-            metrics = [scorer.metric for scorer in self.scorers.values()]
-            scores[rule] = self.score_each(metrics, guesses, validation)
+            scores[rule] = score_each_set(guesses, labels, partial(self.score, metrics))
         return scores | super().baselines(train, validation)
 
 

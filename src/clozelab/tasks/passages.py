@@ -31,17 +31,15 @@ from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.sequences import (
     Int32s,
     Ints,
-    Sequences,
     TokenSequences,
     assemble,
-    join_sequences,
     offsets_of,
     ragged_positions,
     window_ranges,
 )
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
-from clozelab.text.plain import JsonObject
+from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
@@ -116,7 +114,7 @@ class SquadFeatures:
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
         columns = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
-        return cls(sequences=TokenSequences.of(arrays), **columns)
+        return cls(sequences=TokenSequences.from_arrays(arrays), **columns)
 
 
 # A passage's tokens, and each one's range of characters [tokens, 2].
@@ -310,17 +308,17 @@ class PassageUnit(Unit):
             )
         return fitted
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         return {"with_unanswerable": self.with_unanswerable}
 
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         return {"settings": asdict(self.settings)}
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         return asdict(self.settings)
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         return asdict(self.settings)
 
     # Files
@@ -397,7 +395,7 @@ class PassageUnit(Unit):
 
     # Sequences
 
-    def encode(self, examples: SquadExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: SquadExamples, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         features, counts = build_features(examples, tokenizer, self.settings)
         return features.to_arrays(), dict(Counter(examples.counts) + counts)
 
@@ -406,16 +404,13 @@ class PassageUnit(Unit):
         if source.role != "training":
             examples = source.examples()
         return PassageSplit(
-            sequences=TokenSequences.of(arrays),
+            sequences=TokenSequences.from_arrays(arrays),
             ids=arrays["ids"],
             labels=arrays["labels"],
             features=SquadFeatures.from_arrays(arrays),
             examples=examples,
             **facts,
         )
-
-    def batched(self, splits: Sequence[PassageSplit], role: str, workshop: Workshop) -> Sequences:
-        return join_sequences([split.features.sequences for split in splits])
 
     # The model
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from clozelab.metrics import glue
 from clozelab.tasks.baselines import BAG, Scores, guess_choices
-from clozelab.tasks.batches import Batch, in_fp32
+from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.labels import warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 
 class ChoiceTarget(ClassTarget):
@@ -42,7 +42,7 @@ class ChoiceTarget(ClassTarget):
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """[B, K], from the states [B * K, H] of the sequences."""
-        return in_fp32(head, states).view(-1, len(self.names))
+        return apply_head_fp32(head, states).view(-1, len(self.names))
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
@@ -55,7 +55,7 @@ class ChoiceTarget(ClassTarget):
             )
         }
 
-    def class_report(self, records: Sequence[JsonObject]) -> None:
+    def class_report(self, records: Sequence[PlainDict]) -> None:
         """None: an ending's place says nothing."""
         return
 

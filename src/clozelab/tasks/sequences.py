@@ -75,7 +75,7 @@ class TokenSequences(Sequences):
         return {name: getattr(self, name) for name in ("input_ids", "offsets", "second_starts")}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray]) -> TokenSequences:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TokenSequences:
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
     def content_numbers(self) -> Ints:
@@ -157,6 +157,24 @@ def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
     total = ends[-1] if len(ends) else 0
     inside = np.arange(total, dtype=np.int64) - np.repeat(ends - lengths, lengths)
     return inside, inside + np.repeat(starts, lengths)
+
+
+def marked_tokens(
+    offsets: Ints, positions: NDArray[np.integer], index: Ints, lengths: Ints
+) -> tuple[Ints, Ints]:
+    """The marked tokens of a batch: their numbers among all, and their slots in its stream.
+
+    Args:
+        offsets: [N + 1], where the marked tokens of each sequence begin.
+        positions: of each in its own sequence.
+        index: [B], the sequences of the batch.
+        lengths: [B], of these.
+    """
+    counts = offsets[index + 1] - offsets[index]
+    _, numbers = ragged_positions(offsets[index], counts)
+    # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
+    starts = np.cumsum(lengths) - lengths
+    return numbers, np.repeat(starts, counts) + positions[numbers]
 
 
 def offsets_of(lengths: Sequence[int] | Ints) -> Ints:

@@ -42,7 +42,7 @@ from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome
 from clozelab.tasks.unit import Split
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, ReadOnlyJson
 
 FREQUENT_SET = "most frequent label set"
 PREVALENCE = "prevalence of each label"
@@ -194,9 +194,9 @@ class SeveralClassesTarget(KnownClasses):
         losses = F.binary_cross_entropy_with_logits(logits, batch["labels"], reduction="none")
         return losses.mean(dim=1).sum()
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def recall(self, config_to_save: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
-        own = (remembered.get("answers") or {}).get("threshold")
+        own = (config_to_save.get("answers") or {}).get("threshold")
         source = "the model's own, from its fine-tuning"
         if own is None:
             own = DEFAULT_THRESHOLD
@@ -204,7 +204,7 @@ class SeveralClassesTarget(KnownClasses):
         self.threshold = float(own)
         return {"label_threshold": {"value": self.threshold, "source": source}}
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
         return {"answers": {"threshold": scores[THRESHOLD.name]}}
 
     # Scores, and what is written down
@@ -214,7 +214,7 @@ class SeveralClassesTarget(KnownClasses):
         expected = split.labels.astype(bool)
         predicted, threshold = self._predict(probabilities, expected)
         predicted_sets = self._sets(predicted)
-        records = []
+        records: list[PlainDict] = []
         for number, labels in enumerate(self._sets(expected)):
             shares = [round(float(share), 5) for share in probabilities[number]]
             records.append(

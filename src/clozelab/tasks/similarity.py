@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.tasks.batches import Batch, in_fp32
-from clozelab.tasks.classes import ClassTarget, configured_labels, refuse_class_of_numbers
+from clozelab.tasks.batches import Batch, apply_head_fp32
+from clozelab.tasks.classes import ClassTarget, without_classes
 from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Split
@@ -38,14 +38,12 @@ def similarity(
     """
     if not numeric_labels:
         return VectorClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
-    refuse_class_of_numbers(positive_label)
     cosine = CosineTarget(metrics=metrics, number_range=number_range)
-    cosine.configured_names = configured_labels(labels)
-    return cosine
+    return without_classes(cosine, labels, positive_label)
 
 
 class VectorClassTarget(ClassTarget):
-    """A class, told from (u, v, |u - v|)."""
+    """A class, predicted from (u, v, |u - v|)."""
 
     head_kinds = ("siamese",)
 
@@ -53,7 +51,7 @@ class VectorClassTarget(ClassTarget):
         """[B, number of classes] of vectors [B, 2, H]."""
         u = states[:, 0]
         v = states[:, 1]
-        return in_fp32(head, torch.cat([u, v, (u - v).abs()], dim=1))
+        return apply_head_fp32(head, torch.cat([u, v, (u - v).abs()], dim=1))
 
 
 class CosineTarget(NumberTarget):

@@ -32,7 +32,7 @@ from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
 from clozelab.tasks.target import Files, Outcome, Target
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 SURELY_NULL = 1e6
@@ -178,7 +178,7 @@ class SpanTarget(Target):
 
     Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the
     validation split, as in the paper; f1_untuned: that at 0. A model that is only measured keeps
-    its own threshold (`recall`); best_f1 is the highest one then, too.
+    its own threshold (`restore_config`); best_f1 is the highest one then, too.
     """
 
     head_kinds = ("spans",)
@@ -218,7 +218,7 @@ class SpanTarget(Target):
         records = []
         for key, text in texts.items():
             nbest = _nbest_records(answers.nbest[key])
-            record: JsonObject = {"id": key, "prediction": text, "nbest": nbest}
+            record: PlainDict = {"id": key, "prediction": text, "nbest": nbest}
             if answers.null_odds:
                 record["null_odds"] = answers.null_odds[key]
             records.append(record)
@@ -270,9 +270,7 @@ class SpanTarget(Target):
         reported = [name for name in ("exact", "exact_match", "f1") if name in scores]
         return {OVERLAP: {name: scores[name] for name in reported}}
 
-    def result_files(
-        self, records: Sequence[JsonObject], split: PassageSplit, suffix: str
-    ) -> Files:
+    def result_files(self, records: Sequence[PlainDict], split: PassageSplit, suffix: str) -> Files:
         """As the official scorer reads them: question id -> answer, n-best list and null odds."""
         files: Files = {}
         keys = {
@@ -302,9 +300,9 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> PlainDict:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
-        rules = remembered.get("answers") or {}
+        rules = config_to_save.get("answers") or {}
         for name, value in asdict(self.settings).items():
             if rules.get(name, value) != value:
                 log.warning(
@@ -329,7 +327,7 @@ class SpanTarget(Target):
             self.fixed_threshold = float(threshold)
         return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""
         return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
 
@@ -349,7 +347,7 @@ def _json_file(content: object) -> list[str]:
     return [json.dumps(content, indent=1, ensure_ascii=False)]
 
 
-def _nbest_records(candidates: Sequence[Candidate]) -> list[JsonObject]:
+def _nbest_records(candidates: Sequence[Candidate]) -> list[PlainDict]:
     """As the released code writes them, with their probabilities."""
     records = []
     probabilities = softmax([candidate.logit for candidate in candidates])

@@ -73,7 +73,7 @@ class Overlap:
         return self.num_seen > MAX_SEEN * self.num_rows
 
     @classmethod
-    def of(
+    def between(
         cls,
         train: Hashes,
         validation: Hashes,

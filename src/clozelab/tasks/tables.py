@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from clozelab.readers.records import DamagedRow, Record, Table, check_columns
 from clozelab.readers.tables import open_table
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
-from clozelab.text.plain import Json
 
 log = logging.getLogger(__name__)
 # (labels of the file, line, cell) -> what stands for the row's label
@@ -62,6 +62,11 @@ class TextExamples:
     @property
     def counts(self) -> dict[str, int]:
         return {"damaged rows": self.num_bad_rows}
+
+    @property
+    def num_empty(self) -> int:
+        """Texts without a character beside blanks."""
+        return sum(not text.strip() for text in chain.from_iterable(self.texts))
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ class NamedClasses:
     labels: frozenset[str]  # those that are known; empty: none are
     numbers: set[int] = field(default_factory=set)  # that were read
 
-    def read(self, value: object) -> Json:
+    def read(self, value: object) -> object:
         """The name of a class's number.
 
         None for -1, by which the datasets library means that a row has no label.

@@ -34,14 +34,13 @@ from clozelab.metrics.entities import (
     to_iob2,
     to_plain,
 )
-from clozelab.readers.conll import predicted_lines
 from clozelab.tasks.baselines import TAGS, Scores, most_frequent_tags
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import ANY, CLASSES, refuse_one_class
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.words import WordSplit
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class TagTarget(Target):
         # a model whose labels are types alone is scored by those
         self.has_plain_labels = False
 
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         return {"entity_tags": self.entity_tags}
 
     # Labels
@@ -87,7 +86,7 @@ class TagTarget(Target):
 
     def convert(
         self, labels: Sequence[Sequence[str]], path: Path
-    ) -> tuple[Sequence[Sequence[str]], JsonObject]:
+    ) -> tuple[Sequence[Sequence[str]], PlainDict]:
         """The tags of each sentence, of entities in IOB2, and how those were written."""
         if not self.entity_tags:
             return labels, {"tag_scheme": None}
@@ -173,23 +172,12 @@ class TagTarget(Target):
     def evaluate(self, outputs: np.ndarray, split: WordSplit) -> Outcome:
         tags = self._tags(outputs, split)
         labels = self._tags(split.labels, split)
-        words_by_sentence = split.by_sentence(split.words)
-        records = []
-        for number, sentence_id in enumerate(split.ids):
-            records.append(
-                {
-                    "id": str(sentence_id),
-                    "words": words_by_sentence[number],
-                    "prediction": tags[number],
-                    "label": labels[number],
-                }
-            )
         num_entities = None
         if self.entity_tags:
             num_entities = sum(len(entities(sentence)) for sentence in labels)
         return Outcome(
             self._score(tags, labels),
-            records,
+            split.records(tags, labels),
             is_collapsed=len(np.unique(outputs)) <= 1,
             num_entities=num_entities,
         )
@@ -232,10 +220,7 @@ class TagTarget(Target):
         scores: Mapping[str, float],
     ) -> Files:
         """The test file itself with a column of predictions (entities in IOB2)."""
-        assert split.path is not None and split.layout is not None, "it was read from a file"
-        tags = [self.names[number] for number in outputs]
-        suffix = "conllu" if split.layout.is_conllu else "conll"
-        return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
+        return split.with_column(name, [self.names[number] for number in outputs])
 
     def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
         """Of each type of entities, or each tag."""
@@ -244,4 +229,4 @@ class TagTarget(Target):
         if self.entity_tags:
             return ClassReport(*scores_of_types(answers, labels))
         pairs = zip(chain(*labels), chain(*answers), strict=True)
-        return ClassReport.of(self.names, pairs)
+        return ClassReport.from_pairs(self.names, pairs)

@@ -29,10 +29,10 @@ from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores
-from clozelab.tasks.batches import Batch, in_fp32
+from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES, LabelColumn
-from clozelab.text.plain import Json, JsonObject, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 Files = dict[str, Iterable[str]]  # name -> lines
 
@@ -45,7 +45,7 @@ class Outcome:
     """
 
     scores: dict[str, float]
-    records: list[JsonObject]
+    records: list[PlainDict]
     is_collapsed: bool = False  # the same answer for (nearly) every example
     num_entities: int | None = None  # in the labels, where the score is of entities
 
@@ -68,17 +68,14 @@ class Target(ABC):
 
     # Settings, before a file is read
 
-    def check_head(self, head: str) -> None:
-        """ValueError for a head that this target cannot stand on."""
-
     def check_encoder(self, config: EncoderConfig, unit: Any) -> None:
         """ValueError for an encoder that would learn nothing from this target."""
 
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         """What it adds to how files are read, for fingerprints."""
         return {}
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         """What a model's folder is told of how its labels were read, by the names of settings."""
         return {}
 
@@ -90,13 +87,13 @@ class Target(ABC):
 
     def named(self, names: Sequence[str]) -> Self:
         """A copy that knows its classes."""
-        named = copy.copy(self)
-        named.names = list(names)
-        return named
+        return self.renamed(names)
 
     def renamed(self, names: Sequence[str]) -> Self:
         """A copy whose predictions call the classes so."""
-        return self.named(names)
+        renamed = copy.copy(self)
+        renamed.names = list(names)
+        return renamed
 
     def preview_names(self, labels: Sequence[str]) -> Sequence[str] | None:
         """The classes of a training file with these labels; None where there are none."""
@@ -113,7 +110,7 @@ class Target(ABC):
         """The classes of a training file with these labels; none of what has no classes."""
         return self.names
 
-    def convert(self, labels: Sequence[Any], path: Path) -> tuple[Sequence[Any], JsonObject]:
+    def convert(self, labels: Sequence[Any], path: Path) -> tuple[Sequence[Any], PlainDict]:
         """The labels of a whole file as they are predicted, and counts worth keeping."""
         return labels, {}
 
@@ -170,7 +167,7 @@ class Target(ABC):
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """The outputs, in fp32, from what the unit gives for a batch."""
-        return in_fp32(head, states)
+        return apply_head_fp32(head, states)
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -186,9 +183,9 @@ class Target(ABC):
     def evaluate(self, outputs: np.ndarray, split: Any) -> Outcome:
         """Scores and records of a split's outputs."""
 
-    @abstractmethod
     def majority_score(self, name: str, split: Any) -> float | None:
         """What the most frequent answer alone scores; None where that means nothing."""
+        return None
 
     @abstractmethod
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
@@ -206,25 +203,25 @@ class Target(ABC):
         `scores` are the model's on the validation split.
         """
 
-    def result_files(self, records: Sequence[JsonObject], split: Any, suffix: str) -> Files:
+    def result_files(self, records: Sequence[PlainDict], split: Any, suffix: str) -> Files:
         """What is kept of a split's records; the `suffix` is of a further split."""
         return {f"predictions{suffix}.jsonl": json_lines(records)}
 
-    def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
+    def class_report(self, records: Sequence[PlainDict]) -> ClassReport | None:
         """Where it fails, class by class; None where there are no classes."""
         return None
 
-    def remembered_of_model(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         """What a model's folder has to say to predict as here; `scores` are its best.
 
         It stands under `answers`, which another fine-tuning on top replaces.
         """
         return {}
 
-    def recall(self, remembered: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: PlainMapping) -> PlainDict:
         """Predict by what a model's folder says, so that nothing is chosen on the scored file.
 
-        `remembered` is what its fine-tuning left there. Returns what the run's record says of it.
+        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of it.
         """
         return {}
 
@@ -237,6 +234,6 @@ def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]
     return metrics
 
 
-def json_lines(records: Iterable[Json]) -> Iterator[str]:
+def json_lines(records: Iterable[object]) -> Iterator[str]:
     for record in records:
         yield json.dumps(record, ensure_ascii=False)

@@ -41,9 +41,9 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.splitting import pair_groups
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit, Workshop
+from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,22 @@ class TextSplit(Split):
         if self.window_offsets is None:
             return outputs
         return pool_windows(outputs, self.window_offsets, self.pooling)
+
+
+def text_split(
+    arrays: Arrays, facts: Facts, source: SplitSource, pooling: str = "mean"
+) -> TextSplit:
+    """A split of what `encode` and `labels` gave."""
+    read = source.read  # the source holds the examples themselves, too
+    return TextSplit(
+        sequences=TokenSequences.from_arrays(arrays),
+        ids=arrays["ids"],
+        labels=arrays["labels"],
+        window_offsets=arrays.get("window_offsets"),
+        pooling=pooling,
+        read_texts=lambda: read().texts,
+        **facts,
+    )
 
 
 class TextUnit(Unit):
@@ -134,18 +150,18 @@ class TextUnit(Unit):
 
     # Fingerprints, and what a model's folder remembers
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         layout = [asdict(self.layout), target.configured_names, target.predicts_numbers]
         windows = None
         if self.window_stride is not None:
             windows = (self.window_stride, self.window_pooling)
         return {"layout": layout, "windows": windows}
 
-    def role_reading(self, role: str) -> JsonObject:
+    def role_reading(self, role: str) -> PlainDict:
         return {"id_column": self.layout_of(role).id_column}
 
-    def remembered(self) -> JsonObject:
-        return super().remembered() | {
+    def config_to_save(self) -> PlainDict:
+        return super().config_to_save() | {
             "long_documents": self.long_documents,
             "window_stride": self.window_stride,
             "window_pooling": self.window_pooling,
@@ -200,7 +216,7 @@ class TextUnit(Unit):
     def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
         arrays: Arrays = {}
         texts = list(itertools.chain.from_iterable(examples.texts))
-        counts = {"empty_texts": sum(not text.strip() for text in texts)}
+        counts = {"empty_texts": examples.num_empty}
         if self.window_stride is not None:
             sequences, offsets = encode_windows(
                 tokenizer, texts, max_seq_length=self.max_seq_length, stride=self.window_stride
@@ -220,19 +236,7 @@ class TextUnit(Unit):
         # An oversampled training file has rows twice, and no prediction carries their names.
         if source.role != "training":
             _refuse_ids_twice(source.path, arrays["ids"], self.layout_of(source.role).id_column)
-        read = source.read  # the source holds the examples themselves, too
-        return TextSplit(
-            sequences=TokenSequences.of(arrays),
-            ids=arrays["ids"],
-            labels=arrays["labels"],
-            window_offsets=arrays.get("window_offsets"),
-            pooling=self.window_pooling,
-            read_texts=lambda: read().texts,
-            **facts,
-        )
-
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
-        return join_sequences([split.sequences for split in splits])
+        return text_split(arrays, facts, source, pooling=self.window_pooling)
 
     # The model
 
@@ -284,22 +288,22 @@ class VectorUnit(TextUnit):
                 f"head={head}: sentence embeddings are the encoder's own; take head=linear"
             )
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         reading = super().reading(target)
         if self.train_layout is not None:
             reading["train_columns"] = self.train_layout.text_columns
         return reading
 
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         # Joint pairs have no key: older fingerprints knew nothing else.
         return {"pairs": self.pairs}
 
-    def remembered(self) -> JsonObject:
-        remembered = super().remembered()
-        del remembered["texts_per_example"]
-        return remembered
+    def config_to_save(self) -> PlainDict:
+        config_to_save = super().config_to_save()
+        del config_to_save["texts_per_example"]
+        return config_to_save
 
-    def remembered_of_model(self) -> JsonObject:
+    def model_config_to_save(self) -> PlainDict:
         return {"pooling": self.pooling}
 
     def layout_of(self, role: str) -> TableFormat:
@@ -322,11 +326,13 @@ class VectorUnit(TextUnit):
         """[(a, b), (c, d)]: the sequences "a", "b", "c" and "d"."""
         return [list(itertools.chain.from_iterable(examples.texts))]
 
-    def batched(self, splits: Sequence[TextSplit], role: str, workshop: Workshop) -> Sequences:
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
         group_size = 2
         if role == "training" and self.train_layout is not None:
             group_size = len(self.train_layout.text_columns)
-        sequences = super().batched(splits, role, workshop)
+        sequences = super().batched(splits, role, batch_context)
         assert isinstance(sequences, TokenSequences)
         return GroupedSequences(sequences, group_size)
 

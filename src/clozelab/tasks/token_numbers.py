@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics.glue import OF_NUMBERS
-from clozelab.readers.conll import predicted_lines
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
@@ -93,23 +92,10 @@ class TokenNumberTarget(Target):
         predicted = outputs[is_known]
         labels = split.labels[is_known]
         # The records have every word, and null where a word has no number.
-        records = []
         predictions = split.by_sentence([round(float(number), 5) for number in outputs])
         golds = split.by_sentence(list(map(_shown, split.labels)))
-        sentences = split.by_sentence(split.words)
-        for number, sentence_id in enumerate(split.ids):
-            records.append(
-                {
-                    "id": str(sentence_id),
-                    "words": sentences[number],
-                    "prediction": predictions[number],
-                    "label": golds[number],
-                }
-            )
+        records = split.records(predictions, golds)
         return Outcome(_score(predicted, labels), records, are_one_number(predicted, labels))
-
-    def majority_score(self, name: str, split: WordSplit) -> None:
-        return None
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """The mean of all training words, and each word's own mean, whatever its case.
@@ -141,14 +127,11 @@ class TokenNumberTarget(Target):
         self, name: str, split: WordSplit, outputs: np.ndarray, scores: Mapping[str, float]
     ) -> Files:
         """The test file itself with a column of numbers."""
-        assert split.path is not None and split.layout is not None, "it was read from a file"
-        numbers = [f"{number:.5g}" for number in outputs]
-        suffix = "conllu" if split.layout.is_conllu else "conll"
-        return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, numbers)}
+        return split.with_column(name, [f"{number:.5g}" for number in outputs])
 
 
 def _shown(label: float) -> float | None:
-    """A number as JSON has it, which knows no NaN."""
+    """A number for JSON, which has no NaN."""
     if np.isnan(label):
         return None
     return float(label)

@@ -27,9 +27,9 @@ from clozelab.models.heads import BiLSTM
 from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.preview import Preview
-from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.sequences import Sequences, join_sequences
 from clozelab.tasks.splitting import swapped_hashes, text_hashes
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from clozelab.tasks.target import Target
@@ -44,7 +44,7 @@ class Split:
     labels: np.ndarray  # as the target encodes them, one an example or one a word
     num_available: int = 0  # examples of the file, before it was cut
     num_bad_rows: int = 0
-    counts: JsonObject = field(default_factory=dict)  # what is unusual about those in use
+    counts: PlainDict = field(default_factory=dict)  # what is unusual about those in use
     # further validation sets, scored beside this one
     extra: dict[str, Split] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class EncoderSource:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class BatchContext:
     """What a unit may need beside its examples, to make batches of them."""
 
     name: str  # of the task
@@ -100,7 +100,7 @@ class Workshop:
 
 
 class TaskModel(Protocol):
-    """What a unit asks of the module that is trained."""
+    """The parts of the trained module that a unit uses."""
 
     encoder: Encoder
     bilstm: BiLSTM | None
@@ -137,33 +137,30 @@ class Unit(ABC):
     def check_head(self, head: str) -> None:
         """ValueError for a head that cannot stand on it."""
 
-    def check_target(self, target: Target) -> None:
-        """ValueError for a target that cannot be told from it."""
-
     # Fingerprints, and what a model's folder remembers
 
     @abstractmethod
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         """How files are read, for fingerprints."""
 
-    def role_reading(self, role: str) -> JsonObject:
+    def role_reading(self, role: str) -> PlainDict:
         """What a file of a role is read by beside that, for the cache."""
         return {}
 
-    def tokenization(self) -> JsonObject:
+    def tokenization(self) -> PlainDict:
         """The same of how texts become tokens, beside the tokenizer and the length."""
         return {}
 
-    def remembered(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         """What a model's folder is told of how texts were read, called as the settings are."""
         return {"max_seq_length": self.max_seq_length}
 
-    def remembered_of_model(self) -> JsonObject:
+    def model_config_to_save(self) -> PlainDict:
         """The same of what the head stands on."""
         return {}
 
     @property
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """What a run's record keeps of it."""
         return {}
 
@@ -254,7 +251,7 @@ class Unit(ABC):
         return target.encode(self.flat_labels(examples))
 
     @abstractmethod
-    def encode(self, examples: Any, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: Any, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         """Arrays of all sequences, and what was unusual about them."""
 
     @abstractmethod
@@ -264,10 +261,9 @@ class Unit(ABC):
     def check_splits(self, splits: Sequence[tuple[Path, Any]], name: str) -> None:
         """Warn of what is odd about training and validation of the task of this name."""
 
-    def batched(self, splits: Sequence[Any], role: str, workshop: Workshop) -> Sequences:
+    def batched(self, splits: Sequence[Any], role: str, batch_context: BatchContext) -> Sequences:
         """What batches of some splits, one behind the other, are made of."""
-        (split,) = splits
-        return split.sequences
+        return join_sequences([split.sequences for split in splits])
 
     def targets(self, splits: Sequence[Any]) -> dict[str, np.ndarray]:
         """What a training batch has of each sequence beside its tokens."""

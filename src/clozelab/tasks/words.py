@@ -31,7 +31,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.readers.conll import ColumnFormat, TaggedSentences, read_conll
+from clozelab.readers.conll import (
+    ColumnFormat,
+    TaggedSentences,
+    predicted_lines,
+    read_conll,
+)
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
@@ -42,12 +47,13 @@ from clozelab.tasks.sequences import (
     TokenSequences,
     assemble,
     concatenate,
+    marked_tokens,
     offsets_of,
     ragged_positions,
 )
-from clozelab.tasks.target import Target
-from clozelab.tasks.unit import Split, SplitSource, TaskModel, Unit
-from clozelab.text.plain import JsonObject
+from clozelab.tasks.target import Files, Target
+from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +101,9 @@ class TaggedSequences(Sequences):
         split, `labels` their target.
         """
         arrays = self.sequences.gather(index)
-        counts = self.word_offsets[index + 1] - self.word_offsets[index]
-        _, word_index = ragged_positions(self.word_offsets[index], counts)
-        # lengths [3, 4, 2] -> sequences start at slots [0, 3, 7]
-        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
-        word_slots = np.repeat(starts, counts) + self.word_positions[word_index]
+        word_index, word_slots = marked_tokens(
+            self.word_offsets, self.word_positions, index, arrays["lengths"]
+        )
         return arrays | {
             "word_slots": word_slots,
             "word_index": word_index,
@@ -221,12 +225,12 @@ def _window(
     document_begin, document_end = document
     spare = budget - int(starts[end] - starts[begin])
     before = int(starts[begin] - starts[document_begin])
-    behind = int(starts[document_end] - starts[end])
+    tokens_after = int(starts[document_end] - starts[end])
     # Half of the room for the left side, and what the right side cannot fill. Whole words fit:
     # `first` is the first word that begins within it, and the right side gets what is left then.
-    left = min(before, max(spare // 2, spare - behind))
+    left = min(before, max(spare // 2, spare - tokens_after))
     first = int(np.searchsorted(starts, starts[begin] - left, side="left"))
-    right = min(behind, spare - int(starts[begin] - starts[first]))
+    right = min(tokens_after, spare - int(starts[begin] - starts[first]))
     last = int(np.searchsorted(starts, starts[end] + right, side="right")) - 1
     return first, last
 
@@ -239,7 +243,7 @@ class Sentences:
     selection: Sequence[int]  # numbers of sentences
     # of all sentences of the file, as they are predicted; None: the file has none
     tags: Sequence[Sequence[Any]] | None
-    tag_facts: JsonObject = field(default_factory=dict)  # how they were written
+    tag_facts: PlainDict = field(default_factory=dict)  # how they were written
 
     def __len__(self) -> int:
         return len(self.selection)
@@ -296,6 +300,27 @@ class WordSplit(Split):
         bounds = itertools.pairwise(self.sentence_offsets.tolist())
         return [list(values[begin:end]) for begin, end in bounds]
 
+    def records(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[PlainDict]:
+        """What is kept of each sentence; both are lists of one list a sentence."""
+        words = self.by_sentence(self.words)
+        records = []
+        for number, sentence_id in enumerate(self.ids):
+            records.append(
+                {
+                    "id": str(sentence_id),
+                    "words": words[number],
+                    "prediction": predictions[number],
+                    "label": labels[number],
+                }
+            )
+        return records
+
+    def with_column(self, name: str, cells: Sequence[str]) -> Files:
+        """The split's file with a column of predictions [W], as a file of this name."""
+        assert self.path is not None and self.layout is not None, "it was read from a file"
+        suffix = "conllu" if self.layout.is_conllu else "conll"
+        return {f"{name}.{suffix}": predicted_lines(self.path, self.layout, cells)}
+
 
 class WordUnit(Unit):
     """Words of sentences; `max_train_examples` counts sentences.
@@ -313,11 +338,11 @@ class WordUnit(Unit):
         self.layout = ColumnFormat(file_format, word_column, tag_column)
         self.document_context = document_context
 
-    def reading(self, target: Target) -> JsonObject:
+    def reading(self, target: Target) -> PlainDict:
         return asdict(self.layout) | {"document_context": self.document_context}
 
-    def remembered(self) -> JsonObject:
-        return super().remembered() | {"document_context": self.document_context}
+    def config_to_save(self) -> PlainDict:
+        return super().config_to_save() | {"document_context": self.document_context}
 
     # Files
 
@@ -331,7 +356,7 @@ class WordUnit(Unit):
             expected = ANY
         sentences = read_tags(path, self.layout, expected, target.listed)
         tags: Sequence[Sequence[Any]] = sentences.tags or []
-        facts: JsonObject = {}
+        facts: PlainDict = {}
         if strict:
             tags, facts = target.convert(tags, path)
         return Sentences(sentences, range(len(sentences)), tags, facts)
@@ -376,7 +401,7 @@ class WordUnit(Unit):
             )
         return target.encode(labels)
 
-    def encode(self, examples: Sentences, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: Sentences, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         arrays, counts = build_sequences(
             examples.file,
             examples.selection,
@@ -388,12 +413,12 @@ class WordUnit(Unit):
         words = itertools.chain.from_iterable(examples.rows)
         arrays["words"] = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
         counts.update(examples.counts)
-        facts: JsonObject = {"has_documents": examples.file.has_documents, **examples.tag_facts}
+        facts: PlainDict = {"has_documents": examples.file.has_documents, **examples.tag_facts}
         return arrays, facts | {name: int(count) for name, count in counts.items() if count}
 
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> WordSplit:
         sequences = TaggedSequences(
-            TokenSequences.of(arrays),
+            TokenSequences.from_arrays(arrays),
             arrays["word_offsets"],
             arrays["word_positions"],
             arrays["labels"],
@@ -411,6 +436,12 @@ class WordUnit(Unit):
             layout=self.layout,
             **facts,
         )
+
+    def batched(
+        self, splits: Sequence[WordSplit], role: str, batch_context: BatchContext
+    ) -> Sequences:
+        (split,) = splits
+        return split.sequences
 
     # The model
 

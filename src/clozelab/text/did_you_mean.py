@@ -29,13 +29,13 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return alike[0] if alike else None
 
 
-def hint(word: str, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = "") -> str:
+def hint(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     """Return what to say after the refusal of a word: the nearest one, else all that there are.
 
     Each is shown with `prefix` before it.
     """
     candidates = sorted(known)
-    near = nearest(word, candidates, cutoff=cutoff)
+    near = nearest(word, candidates)
     if near:
         return f"did you mean '{prefix}{near}'?"
     listed = ", ".join(prefix + name for name in candidates)

@@ -31,7 +31,7 @@ def signed(value: float | None, decimals: int = 1) -> str:
     return f"{sign}{text}"
 
 
-def several(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Write a count with its noun: `1 job`, `2 jobs`."""
     if number == 1:
         return f"{number} {noun}"

@@ -85,7 +85,7 @@ def _redacted_text(text: str, key: str) -> str:
     return RANDOM_WORD.sub(HIDDEN, text)
 
 
-def redacted_words(words: Sequence[str]) -> list[str]:
+def redact_argv(words: Sequence[str]) -> list[str]:
     """Return a command line without secrets.
 
     What is behind `key=` is judged by its key; group choices (`objective/token=mlm`) are not.

@@ -199,7 +199,7 @@ class BackgroundLogger(Logger):
             self._is_closing = True
             self._news.notify()
         self._wait_for_the_end(getattr(self.target, "close_seconds", CLOSE_SECONDS))
-        self._say_what_is_missing()
+        self._warn_of_missing()
 
     # In the caller's thread
 
@@ -216,7 +216,7 @@ class BackgroundLogger(Logger):
             self._news.notify()
         began = self._call_began
         if began is not None and time.monotonic() - began > SILENT_SECONDS:
-            self._say_trouble(f"no answer for {SILENT_SECONDS:.0f} s")
+            self._warn_of_failure(f"no answer for {SILENT_SECONDS:.0f} s")
 
     def _start(self) -> None:
         # Packages are imported here and not in the thread: a data worker that is forked in the
@@ -244,7 +244,7 @@ class BackgroundLogger(Logger):
                 self._last_error = self._last_error or f"no answer for {patience:.0f} s"
                 return
 
-    def _say_what_is_missing(self) -> None:
+    def _warn_of_missing(self) -> None:
         missing: int | None = self.given - self.taken
         # What an earlier start has lost stays lost where the tracker could not say what it has.
         if self._unsent_before is None:
@@ -270,7 +270,7 @@ class BackgroundLogger(Logger):
                 command,
             )
 
-    def _say_trouble(self, why: str) -> None:
+    def _warn_of_failure(self, why: str) -> None:
         self._last_error = why
         if self._is_trouble_said:
             return
@@ -324,7 +324,7 @@ class BackgroundLogger(Logger):
             return True
         self._call_began = time.monotonic()
         try:
-            self._give(bundle)
+            self._send(bundle)
         except Exception as error:
             return self._note_failure(error)
         finally:
@@ -335,7 +335,7 @@ class BackgroundLogger(Logger):
         self._outages = 0
         return True
 
-    def _give(self, bundle: Sequence[MetricCall | Call]) -> None:
+    def _send(self, bundle: Sequence[MetricCall | Call]) -> None:
         first = bundle[0]
         if not isinstance(first, Call):
             numbers = [call for call in bundle if isinstance(call, MetricCall)]
@@ -367,7 +367,7 @@ class BackgroundLogger(Logger):
             self._outages += 1
             # The first one may be a connection that broke: it is tried again at once.
             if self._outages > 1:
-                self._say_trouble(why)
+                self._warn_of_failure(why)
             return False
         self._refusals += 1
         if self._refusals == 1:

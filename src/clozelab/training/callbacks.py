@@ -25,7 +25,7 @@ from rich.text import Text
 
 from clozelab.text.plain import JsonObject
 from clozelab.training.checkpoints import Checkpoint, keep_best, validation_is_due
-from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
+from clozelab.training.guards import exit_unless_first_rank, require_finite_state, watch_of
 from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt, taken_signals
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -110,7 +110,7 @@ class GracefulStop(AfterStep):
         self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         self._beat()
-        if self.watch.time_is_over and trainer.is_global_zero:
+        if self.watch.is_out_of_time and trainer.is_global_zero:
             self.requested = self.requested or OUT_OF_TIME
         if trainer.global_step + 1 >= self.stop_after_step:
             self.requested = self.requested or TERMINATED
@@ -126,7 +126,7 @@ class GracefulStop(AfterStep):
         status = int(getattr(module, "stop_agreed", 0))
         if not status or trainer.global_step == trainer.max_steps:
             return
-        leave_quietly_unless_first(trainer)
+        exit_unless_first_rank(trainer)
         step = trainer.global_step
         interruption = TrainingInterruptedError(status, step, planned=step >= self.stop_after_step)
         log.warning("%s", interruption)
@@ -198,7 +198,7 @@ class LastCheckpoint(AfterStep):
         is_best = validation_is_due(trainer, step) and value < self.best
         if not self._is_due(trainer, module, is_best):
             return
-        watch_of(module).look(trainer)  # a checkpoint behind a spike would be of no use
+        watch_of(module).check(trainer)  # a checkpoint behind a spike would be of no use
         if is_best:
             self.best = value
             self.best_step = step
@@ -245,7 +245,7 @@ class SameConfig(Callback):
     ) -> None:
         fingerprint = str(checkpoint.get(self.KEY))
         if fingerprint != self.fingerprint:
-            leave_quietly_unless_first(trainer)
+            exit_unless_first_rank(trainer)
             raise ValueError(
                 f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint"
                 f" {fingerprint[:12]}, this run's is {self.fingerprint[:12]}); delete it to start"

@@ -48,7 +48,7 @@ class MetricCall:
 def recorded_calls(
     metrics_csv: Path, began: float, last_step: float = math.inf
 ) -> list[MetricCall]:
-    """What the trackers of a run were told until `last_step`: one call a step.
+    """The metrics that the trackers of a run got until `last_step`: one call a step.
 
     `began`: the run's start in seconds since 1970; metrics.csv counts from there.
     """

@@ -129,7 +129,7 @@ def keep_best(path: Path) -> None:
     temporary.replace(path.with_name(BEST))
 
 
-def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
+def newest_intact(folder: Path, *, set_aside: bool = True) -> Path | None:
     """The checkpoint to go on from; None without any.
 
     It is the last or, where that is damaged, the one before or the best. Rank zero puts a damaged
@@ -146,7 +146,7 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
             continue
         for bad_path, reason in damaged.items():
             log.warning("%s: it is passed over", reason)
-            if put_aside and process_rank() == 0:
+            if set_aside and process_rank() == 0:
                 bad_path.replace(f"{bad_path}.damaged")
         return path
     if damaged:

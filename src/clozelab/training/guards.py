@@ -38,7 +38,7 @@ class DivergedError(ValueError):
     """The loss, the gradient or a weight is no number any more, or the gradient is huge."""
 
 
-def leave_quietly_unless_first(trainer: Trainer) -> None:
+def exit_unless_first_rank(trainer: Trainer) -> None:
     """Ends every process but rank zero with status 0, before an error that all ranks raise.
 
     Lightning kills rank zero as soon as another rank fails, and then nobody writes what happened.
@@ -48,7 +48,7 @@ def leave_quietly_unless_first(trainer: Trainer) -> None:
 
 
 def diverge(trainer: Trainer, message: str) -> NoReturn:
-    leave_quietly_unless_first(trainer)
+    exit_unless_first_rank(trainer)
     raise DivergedError(message)
 
 
@@ -105,7 +105,7 @@ class SpikeWatch:
             return False
         self._unread.append((step, phase, norm))
         if reads_norm:
-            self.look(trainer)
+            self.check(trainer)
         return step in self.left_out
 
     def limit(self, trainer: Trainer, phase: int = 0) -> float:
@@ -113,12 +113,12 @@ class SpikeWatch:
 
         It follows from all norms so far, which this reads; infinity where too few are known.
         """
-        self.look(trainer)
+        self.check(trainer)
         if phase != self._phase:
             return math.inf
         return self._limit()
 
-    def look(self, trainer: Trainer) -> None:
+    def check(self, trainer: Trainer) -> None:
         """Judges what was noted; a spike ends the run, or its update is left out."""
         unread = self._unread
         self._unread = []

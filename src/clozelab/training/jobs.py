@@ -10,7 +10,7 @@ from clozelab.text.plain import PlainMapping
 
 @dataclass(frozen=True)
 class TrackedJob:
-    """What a tracker is told about a job."""
+    """The facts of a job that a tracker gets."""
 
     folder: Path  # the run folder; trackers write below it
     run_id: str  # of this run wherever it goes on, and of no other

@@ -172,7 +172,7 @@ class MlflowTracker(Logger):
         self.load_package()
         from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
 
-        with self._one_at_a_time():
+        with self._exclusive():
             experiment_id = self._experiment_id()
             is_ours = f"tags.`{RUN_TAG}` = '{self.job.run_id}'"
             runs = self._client.search_runs([experiment_id], filter_string=is_ours, max_results=1)
@@ -199,7 +199,7 @@ class MlflowTracker(Logger):
         return str(self._client.get_experiment_by_name(self.experiment_name).experiment_id)
 
     @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """One process at a time on this machine, for a store that is a file.
 
         Two that make a store of SQLite, or an experiment in it, at once break each other.

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.processor import multiplies_bf16
-from clozelab.training.stopping import be_a_data_worker
+from clozelab.training.stopping import begin_data_worker
 
 log = logging.getLogger(__name__)
 
@@ -176,10 +176,10 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float | None =
     drawn = [torch.randn(CPU_PRODUCT_SIZE, CPU_PRODUCT_SIZE) for _ in range(2)]
     copies = size // CPU_PRODUCT_SIZE
     a, b = (matrix.to(device, dtype).repeat(copies, copies) for matrix in drawn)
-    return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
+    return 2.0 * size**3 / shortest_seconds(lambda: a @ b, device, seconds)
 
 
-def least_seconds(act: Callable[[], object], device: torch.device, seconds: float) -> float:
+def shortest_seconds(act: Callable[[], object], device: torch.device, seconds: float) -> float:
     """Of one call on a device, the best of those that fit in `seconds`."""
     end = time.perf_counter() + seconds
     best = float("inf")
@@ -281,7 +281,7 @@ def batch_loader(
         collate_fn=_same,
         num_workers=num_workers,
         multiprocessing_context=method,
-        worker_init_fn=be_a_data_worker,
+        worker_init_fn=begin_data_worker,
     )
     if device_type(trainer) == "cuda":
         return Prefetched(loader, pinned)

@@ -126,7 +126,7 @@ class _Binding(TypedDict):
     pass_fds: list[int]
 
 
-def bound_to_us(environment: Mapping[str, str]) -> _Binding:
+def bound_to_parent(environment: Mapping[str, str]) -> _Binding:
     """Options of a Popen that starts one of our verbs.
 
     Its process stops when this one ends, on any system.
@@ -161,7 +161,7 @@ def stop_with(pipe: int) -> None:
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def be_a_data_worker(_number: int) -> None:
+def begin_data_worker(_number: int) -> None:
     """In a worker of a DataLoader: leave signals to the parent, and be killed with it.
 
     The parent answers them, and needs its worker until it has saved.
@@ -172,10 +172,10 @@ def be_a_data_worker(_number: int) -> None:
     die_with_parent(signal.SIGKILL)
 
 
-def _signals_within_a_tick(ear: int) -> bytes:
+def _read_signals(read_end: int) -> bytes:
     """The numbers of the signals that come through a pipe within TICK_SECONDS; 0 is its end."""
-    if select.select([ear], [], [], TICK_SECONDS)[0]:
-        return os.read(ear, 512)
+    if select.select([read_end], [], [], TICK_SECONDS)[0]:
+        return os.read(read_end, 512)
     return b""
 
 
@@ -197,7 +197,7 @@ class Watch:
     beats: int = 0
 
     @property
-    def time_is_over(self) -> bool:
+    def is_out_of_time(self) -> bool:
         return time.monotonic() - _began >= self.max_seconds
 
     @contextmanager
@@ -210,30 +210,32 @@ class Watch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        ear, mouth = os.pipe()
+        read_end, write_end = os.pipe()
         # A signal handler must never wait for room in the pipe.
-        os.set_blocking(mouth, False)
-        before = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+        os.set_blocking(write_end, False)
+        before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         thread = threading.Thread(
-            target=self._look, args=(ear, log, leave), name="watch", daemon=True
+            target=self._watch_signals, args=(read_end, log, leave), name="watch", daemon=True
         )
         thread.start()
         try:
             yield
         finally:
             signal.set_wakeup_fd(before)
-            os.write(mouth, b"\0")  # no signal's number: the end
+            os.write(write_end, b"\0")  # no signal's number: the end
             thread.join()
-            os.close(mouth)
-            os.close(ear)
+            os.close(write_end)
+            os.close(read_end)
 
-    def _look(self, ear: int, log: Path | None, leave: Callable[[str, str], None]) -> None:
+    def _watch_signals(
+        self, read_end: int, log: Path | None, leave: Callable[[str, str], None]
+    ) -> None:
         """The thread: counts the seconds without a beat, and ends the process after too many."""
         idle = 0.0
         seen_beats = -1
         stop_signal = 0  # the signal that asked for an end; 0: none
         while True:
-            signals = _signals_within_a_tick(ear)
+            signals = _read_signals(read_end)
             if 0 in signals:
                 return
             first_signal = next((number for number in signals if number in SIGNALS), 0)

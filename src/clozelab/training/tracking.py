@@ -147,7 +147,7 @@ class WandbTracker(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
         values = {key: float(value) for key, value in metrics.items()}
-        self._tell(lambda _, run: run.log({**values, "step": step}))
+        self._log_action(lambda _, run: run.log({**values, "step": step}))
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration goes along when the run starts."""
@@ -165,13 +165,13 @@ class WandbTracker(Logger):
 
     @rank_zero_only
     def summarise(self, scores: PlainMapping) -> None:
-        self._tell(lambda _, run: run.summary.update(dict(scores)))
+        self._log_action(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(
         self, name: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
     ) -> None:
         data = [list(row) for row in rows]
-        self._tell(
+        self._log_action(
             lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)})
         )
 
@@ -193,7 +193,7 @@ class WandbTracker(Logger):
             run.log_artifact(artifact)
             run.log(panels)
 
-        self._tell(act)
+        self._log_action(act)
 
     @rank_zero_only
     def close(self, exit_code: int = 0) -> None:
@@ -201,11 +201,11 @@ class WandbTracker(Logger):
         if self.run is None:
             return
         try:
-            self._tell(lambda _, run: run.finish(exit_code=exit_code))
+            self._log_action(lambda _, run: run.finish(exit_code=exit_code))
         finally:
             # Its service writes on behind our back, and a forked job ends without the clean-up that
             # would wait for it.
-            self._tell(lambda wandb, _: wandb.teardown())
+            self._log_action(lambda wandb, _: wandb.teardown())
         if self.settings["mode"] == "offline":
             folder = Path(str(getattr(self.run, "dir", ""))).parent
             log.info("W&B offline; to upload: wandb sync %s", folder)
@@ -224,7 +224,7 @@ class WandbTracker(Logger):
         """
         return False
 
-    def _tell(self, action: Callable[[ModuleType, Run], object]) -> None:
+    def _log_action(self, action: Callable[[ModuleType, Run], object]) -> None:
         """Does something with the package and its run, which the first such call starts."""
         self.load_package()
         import wandb

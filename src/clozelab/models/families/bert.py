@@ -169,7 +169,7 @@ class Family:
         if kind == "rtd":
             return heads.ReplacedTokenHead(config, generator)
         if kind == "lm":
-            if self.asks_by_positions(stored):
+            if self.has_position_queries(stored):
                 from clozelab.models.disentangled import EnhancedMaskDecoder  # torch code
 
                 return EnhancedMaskDecoder(encoder, generator)
@@ -307,7 +307,7 @@ class Family:
             return f"{layer}{self.layer_names.get(inner, inner)}.{leaf}"
         return f"{self.encoder_names.get(module, module)}.{leaf}"
 
-    def asks_by_positions(self, stored: Collection[str]) -> bool:
+    def has_position_queries(self, stored: Collection[str]) -> bool:
         """Whether the tensors of a file are those of an enhanced mask decoder."""
         return self.head_name("lm", "position_embeddings.weight") in stored
 

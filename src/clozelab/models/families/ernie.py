@@ -11,7 +11,7 @@ from clozelab.models.families.bert import Family
 from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 # What transformers writes where there are none.
-USUAL_TASKS = 3
+DEFAULT_TASKS = 3
 
 
 class Ernie(Family):
@@ -28,14 +28,14 @@ class Ernie(Family):
         return {
             **super().to_hf_keys(config),
             "use_task_id": number > 0,
-            "task_type_vocab_size": number or USUAL_TASKS,
+            "task_type_vocab_size": number or DEFAULT_TASKS,
         }
 
     def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
         # A file may name a number of tasks, and not use it.
         number = 0
         if values.get("use_task_id"):
-            number = values.get("task_type_vocab_size", USUAL_TASKS)
+            number = values.get("task_type_vocab_size", DEFAULT_TASKS)
         return {**super().from_hf_keys(values), "task_type_vocab_size": number}
 
 
