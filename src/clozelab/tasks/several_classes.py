@@ -194,7 +194,7 @@ class SeveralClassesTarget(KnownClasses):
         losses = F.binary_cross_entropy_with_logits(logits, batch["labels"], reduction="none")
         return losses.mean(dim=1).sum()
 
-    def recall(self, config_to_save: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
         own = (config_to_save.get("answers") or {}).get("threshold")
         source = "the model's own, from its fine-tuning"
