@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.parts import PAIRS, TEXTS
+from tests.composing import composed
+from tests.parts import PAIRS, TEXTS, WORDS
+from tests.tasks.labelled_files import read_task
 
+from clozelab.assembly.finetuning import check_finetuning
 from clozelab.metrics import glue
+from clozelab.targets import build_parts
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.classes import ClassTarget
+from clozelab.tasks.contrast import ContrastTarget
+from clozelab.tasks.features import FeatureUnit
 from clozelab.tasks.numbers import NumberTarget, are_one_number
+from clozelab.tasks.passages import PassageUnit
 from clozelab.tasks.sequences import TokenSequences
+from clozelab.tasks.several_classes import SeveralClassesTarget
+from clozelab.tasks.similarity import CosineTarget, VectorClassTarget
+from clozelab.tasks.spans import SpanTarget
 from clozelab.tasks.tables import TextExamples
+from clozelab.tasks.tags import TagTarget
+from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextUnit, VectorUnit
+from clozelab.tasks.token_numbers import TokenNumberTarget
 from clozelab.tasks.unit import Split
+from clozelab.tasks.words import WordUnit
+from clozelab.text.paths import CONF_DIR
 
 NO_TOKENS = TokenSequences(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32))
 
@@ -81,3 +97,92 @@ def test_a_unit_reads_pairs_one_way(unit: Any, settings: dict[str, Any]) -> None
     given = settings | ({"pairs": "joint", "pooling": "mean"} if unit is VectorUnit else {})
     with pytest.raises(ValueError, match=r"task.data.pairs=\w+: this task reads pairs"):
         unit(**given)
+
+
+UNITS = {
+    "TextUnit": TextUnit(**TEXTS),
+    "VectorUnit": VectorUnit(pooling="mean", **PAIRS),
+    "no labels": VectorUnit(pooling="mean", train_columns=["first", "second"], **PAIRS),
+    "WordUnit": WordUnit(**WORDS),
+    "FeatureUnit": FeatureUnit(features="last", **WORDS),
+    "PassageUnit": PassageUnit(with_unanswerable=False, doc_stride=8, max_query_length=8),
+}
+CONTRAST = {
+    "temperature": 0.05,
+    "dropout": None,
+    "numeric_labels": True,
+    "metrics": ["spearman"],
+    "number_range": None,
+    "labels": None,
+    "positive_label": None,
+}
+TARGETS: dict[Target, list[str]] = {
+    ClassTarget(): ["TextUnit"],
+    NumberTarget(): ["TextUnit"],
+    SeveralClassesTarget(): ["TextUnit"],
+    VectorClassTarget(): ["VectorUnit"],
+    CosineTarget(): ["VectorUnit"],
+    ContrastTarget(**CONTRAST): ["no labels"],
+    TagTarget(entity_tags=False): ["WordUnit", "FeatureUnit"],
+    TokenNumberTarget(missing="_"): ["WordUnit", "FeatureUnit"],
+    SpanTarget(n_best_size=20, max_answer_length=30, with_unanswerable=False): ["PassageUnit"],
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_a_target_names_the_units_that_fit(target: Target) -> None:
+    """Each unit that does not fit is refused; the sentence names those that do, or the setting."""
+    for name, unit in UNITS.items():
+        if name in TARGETS[target]:
+            target.check_unit(unit)
+            continue
+        fitting = f"cannot predict from task.unit .*: take {' or '.join(target.units)} as the unit"
+        with pytest.raises(ValueError, match=rf"{fitting}|task\.data\.train_columns"):
+            target.check_unit(unit)
+
+
+def test_units_and_targets_of_ones_own_are_free_until_they_say_otherwise() -> None:
+    class OwnUnit(TextUnit):
+        kind = ""
+
+    class OwnTarget(NumberTarget):
+        units = ()
+
+    TagTarget(entity_tags=False).check_unit(OwnUnit(**TEXTS))
+    OwnTarget().check_unit(UNITS["WordUnit"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["task=stsb_siamese", "task.target._target_=clozelab.tasks.classes.class_or_number"],
+            "NumberTarget cannot predict from task.unit VectorUnit: take TextUnit as the unit",
+        ),
+        (
+            ["task=stsb_siamese", "+task.data.train_columns=[sentence1,sentence2]"],
+            "CosineTarget learns from labels, .*: leave train_columns out",
+        ),
+        (
+            ["task=stsb_simcse", "task.data.train_columns=null"],
+            r"ContrastTarget learns from texts without labels: name their columns in",
+        ),
+    ],
+)
+def test_a_fine_tuning_refuses_a_wrong_pair_before_it_reads(words: list[str], message: str) -> None:
+    config: Any = composed("finetune", [*words, "encoder=none", "row=mine"]).config
+    with pytest.raises(ValueError, match=message):
+        check_finetuning(config)
+
+
+def test_a_data_module_refuses_a_wrong_pair_before_it_reads(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"TokenNumberTarget cannot .*\.unit TextUnit"):
+        read_task(tmp_path, TokenNumberTarget, [("a", "1")], [("a", "1")], missing="_")
+
+
+@pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
+def test_every_task_is_a_pair_that_fits(task: str) -> None:
+    settings = composed("finetune", [f"task={task}", "encoder=none", "row=mine"]).values["task"]
+    unit, target = build_parts(settings)
+    assert unit.kind in target.units
+    target.check_unit(unit)

@@ -140,6 +140,7 @@ class FinetuningDataModule(LightningDataModule):
         train_extra: list[str] | None = None,
     ) -> None:
         super().__init__()
+        target.check_unit(unit)
         self.inputs = inputs
         self.plan = plan
         # Training and validation files are looked for at once: a missing one is refused before

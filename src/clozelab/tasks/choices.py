@@ -98,6 +98,7 @@ class ChoiceUnit(Unit):
     Args: as conf/task/format/swag.yaml says of each.
     """
 
+    kind = "ChoiceUnit"
     grouping = "rows with the same context stay together"
 
     def __init__(

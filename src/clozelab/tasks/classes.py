@@ -84,6 +84,8 @@ class KnownClasses(Target):
             file.
     """
 
+    units = ("TextUnit",)
+
     def __init__(self, *, labels: Sequence[object] | None = None) -> None:
         self.configured_names = configured_labels(labels)
         self.is_of_model = False

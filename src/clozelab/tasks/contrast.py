@@ -27,7 +27,6 @@ from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import configured_labels
 from clozelab.tasks.numbers import correlations, exact_numbers
 from clozelab.tasks.similarity import CosineTarget
-from clozelab.tasks.texts import VectorUnit
 from clozelab.tasks.unit import Split, Unit
 
 COMMON = "share of common words"
@@ -41,6 +40,8 @@ class ContrastTarget(CosineTarget):
         dropout: of the encoder while it trains; None: its own.
         numeric_labels, labels: of the validation file; they have to be numbers.
     """
+
+    learns_from_labels = False
 
     def __init__(
         self,
@@ -69,14 +70,12 @@ class ContrastTarget(CosineTarget):
 
     def check_encoder(self, config: EncoderConfig, unit: Unit) -> None:
         """ValueError where a text belongs to itself, and nothing makes two vectors of it."""
-        assert isinstance(unit, VectorUnit) and unit.train_layout is not None
-        first, second = unit.train_layout.text_columns[:2]
         dropout = self.dropout
         if dropout is None:
             dropout = max(config.hidden_dropout_prob, config.attention_probs_dropout_prob)
-        if first == second and dropout == 0.0:
+        if unit.trains_text_with_itself and dropout == 0.0:
             raise ValueError(
-                f"train_columns names {first} twice, and the encoder trains without dropout: a"
+                "train_columns names one column twice, and the encoder trains without dropout: a"
                 " text's two vectors would be one and the same; say task.module.dropout=0.1"
             )
 

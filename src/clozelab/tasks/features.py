@@ -73,6 +73,8 @@ class FeatureUnit(WordUnit):
         features: which layers, of models/heads.py.
     """
 
+    kind = "FeatureUnit"
+
     def __init__(self, *, features: str, **words: Any) -> None:
         super().__init__(**words)
         check_features(features)

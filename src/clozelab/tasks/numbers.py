@@ -38,6 +38,7 @@ class NumberTarget(Target):
             predictions are cut to.
     """
 
+    units = ("TextUnit",)
     problem_type = "regression"
     predicts_numbers = True
     expects = NUMBERS

@@ -277,6 +277,7 @@ class PassageUnit(Unit):
     learned as the span [CLS]..[CLS].
     """
 
+    kind = "PassageUnit"
     row_noun = "question"
     grouping = "questions of one passage stay together"
     settings: WindowSettings  # once `fitted`

@@ -27,6 +27,8 @@ from clozelab.text.plain import PlainDict
 class ChoiceTarget(ClassTarget):
     """The number of the right one of `ending_columns`; `metrics` as ClassTarget has them."""
 
+    units = ("ChoiceUnit",)
+
     # The first is drawn and dropped: the second's weights are what results are known for.
     head_kinds = ("classification", "choices")
 

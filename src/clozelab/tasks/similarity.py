@@ -45,6 +45,7 @@ def similarity(
 class VectorClassTarget(ClassTarget):
     """A class, predicted from (u, v, |u - v|)."""
 
+    units = ("VectorUnit",)
     head_kinds = ("siamese",)
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
@@ -57,6 +58,7 @@ class VectorClassTarget(ClassTarget):
 class CosineTarget(NumberTarget):
     """The cosine of both vectors; numbers of `number_range` (None: 0 to 1) stand for 0 to 1."""
 
+    units = ("VectorUnit",)
     head_kinds = ()
 
     def __init__(

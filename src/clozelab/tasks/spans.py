@@ -181,6 +181,7 @@ class SpanTarget(Target):
     its own threshold (`restore_config`); best_f1 is the highest one then, too.
     """
 
+    units = ("PassageUnit",)
     head_kinds = ("spans",)
     head_name = "qa_outputs"
 

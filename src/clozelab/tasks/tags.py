@@ -52,6 +52,7 @@ class TagTarget(Target):
         entity_tags: tags are those of entities; False: every tag is a class of its own.
     """
 
+    units = ("WordUnit", "FeatureUnit")
     head_kinds = ("tags",)
 
     def __init__(self, *, entity_tags: bool) -> None:

@@ -100,6 +100,7 @@ class TextUnit(Unit):
     Args: as conf/task/format/labelled.yaml says of each.
     """
 
+    kind = "TextUnit"
     aligned = True
     compares_swapped = True
     pairs_read = "joint"
@@ -259,6 +260,7 @@ class VectorUnit(TextUnit):
             to itself. None: training has the pairs and labels that validation has.
     """
 
+    kind = "VectorUnit"
     pairs_read = "apart"
 
     def __init__(
@@ -278,6 +280,8 @@ class VectorUnit(TextUnit):
                 self.layout, text_columns=list(train_columns), id_column=None
             )
             self.aligned = False
+            self.has_training_labels = False
+            self.trains_text_with_itself = train_columns[0] == train_columns[1]
             # The texts of a batch are each other's negatives. So a batch is a uniform draw of the
             # examples, not one of similar lengths.
             self.groups_by_length = False

@@ -40,6 +40,7 @@ class TokenNumberTarget(Target):
         missing: what a cell of a word without a number holds.
     """
 
+    units = ("WordUnit", "FeatureUnit")
     head_kinds = ("tags",)
     problem_type = "regression"
     predicts_numbers = True

@@ -115,6 +115,7 @@ class TaskModel(Protocol):
 class Unit(ABC):
     """Base of all units."""
 
+    kind: ClassVar[str] = ""  # by which a target names it; "": any target may take it
     row_noun: ClassVar[str] = "line"  # what numbers a file's rows
     # of the rows of which a part is held out for validation
     grouping: str = "rows with the same text stay together"
@@ -125,6 +126,8 @@ class Unit(ABC):
     has_folds = False  # it tells training from validation itself
     # whether a training batch holds examples of similar length
     groups_by_length = True
+    has_training_labels: bool = True
+    trains_text_with_itself: bool = False  # a text's positive is the text again
     compares_swapped = False  # whether a pair is the same in swapped order
     max_seq_length: int  # tokens of a sequence, once `fitted`
 

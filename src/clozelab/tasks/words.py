@@ -328,6 +328,7 @@ class WordUnit(Unit):
     Args: as conf/task/format/conll.yaml says of each.
     """
 
+    kind = "WordUnit"
     grouping = "equal sentences, or those of one document, stay together"
     column_key = "task.data.tag_column"
     index_key = "word_index"
