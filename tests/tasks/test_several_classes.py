@@ -217,6 +217,27 @@ def test_compare_resamples_sets_of_labels() -> None:
         pair_runs(None, first, second, "mean_average_precision")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("labels", "names", "metric", "message"),
+    [
+        ([["car"], []], NAMES, "accuracy", "sets of labels those are micro_f1, macro_f1$"),
+        ([["car"], []], NAMES, "f1", "sets of labels those are micro_f1, macro_f1$"),
+        ([[None, 1.5], [2]], [], "accuracy", "words' numbers those are .*mae"),
+        ([["O", "B-X"], ["O"]], [], "mae", "tags those are f1, precision, recall, accuracy$"),
+        ([["O", "B-X"], ["O"]], [], "own", "tags those are f1, precision, recall, accuracy$"),
+    ],
+)
+def test_compare_refuses_a_score_of_another_kind(
+    labels: Any, names: Any, metric: str, message: str
+) -> None:
+    """What is no score of such answers is never counted as another kind's."""
+    answers = RunAnswers(["1", "2"], labels, labels, names)
+    with pytest.raises(
+        ValueError, match=rf"{metric} is no score of predictions alone, .*{message}"
+    ):
+        pair_runs(None, answers, answers, metric)  # type: ignore[arg-type]
+
+
 TASK = """\
 defaults:
   - format/several_labels@_here_
@@ -277,13 +298,20 @@ def test_a_task_is_one_yaml(
     loss = target().loss(output.logits, {"labels": labels})
     assert output.loss.item() == pytest.approx(loss.item() / len(TEXTS), rel=1e-6)
 
-    # An evaluation takes the model's threshold for other rows, and for one row alone.
-    write_rows(folder / "more.jsonl", list(TEXTS.items())[:1])
+    # An evaluation takes the model's threshold, though another is best on the rows that it scores:
+    # here every label is right.
+    write_rows(folder / "more.jsonl", [(text, NAMES) for text in TEXTS])
     evaluated = evaluate(tmp_path, "measure.task.data.validation_file=more.jsonl")
     record = json.loads((evaluated / "run.json").read_text())
     assert record["scores"]["validation/threshold"]["value"] == threshold
     assert "the model's own" in json.dumps(record)
-    assert records_of(evaluated)[0]["prediction"] == expected_sets[0].split(",")
+    again = records_of(evaluated)
+    assert [record["prediction"] for record in again] == [list(one.labels) for one in answers]
+    shares = np.array([list(record["probabilities"].values()) for record in again])
+    logits = np.log(shares / (1 - shares)).astype(np.float32)
+    tuned = target().evaluate(logits, split_of(np.ones((len(TEXTS), 3), np.float32)))
+    assert tuned.scores["threshold"] < shares.min() < threshold
+    assert 100 * tuned.scores["micro_f1"] > record["scores"]["validation/micro_f1"]["value"]
     # a task of one class a text needs another model
     other_task = TASK.replace("several_labels", "labelled").replace("mine", "one")
     (tmp_path / "conf/task/one.yaml").write_text(other_task)

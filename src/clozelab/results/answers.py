@@ -7,7 +7,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -172,12 +172,7 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
     labels = first.labels
     predictions = (first.predictions, second.predictions)
     if isinstance(labels[0], list):
-        if metric in glue.OF_NUMBERS:
-            return PairedTest(count, metric, _bootstrap_word_numbers(predictions, labels, metric))
-        if metric in label_sets.SCORERS:
-            gap = _bootstrap_label_sets(predictions, labels, first.names, metric)
-            return PairedTest(count, metric, gap)
-        return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
+        return PairedTest(count, metric, _bootstrap_lists(predictions, labels, first.names, metric))
 
     *values, label_values = _as_numbers(run, *predictions, labels)
     test = None
@@ -280,6 +275,35 @@ def _bootstrap_scores(
     return bootstrap(score, len(labels))
 
 
+def _bootstrap_lists(
+    predictions: Sequence[list[Json]], labels: list[Json], names: Sequence[str], metric: str
+) -> Bootstrap:
+    """Of sets of labels, or of sentences with a number or a tag for each word.
+
+    ValueError for a metric that is no score of these.
+    """
+    # Only examples with several classes have their names; a word's null is a missing number.
+    values = [value for values in labels for value in values]
+    kind = "tags"
+    metrics: Iterable[str] = TAG_METRICS
+    if names:
+        kind = "sets of labels"
+        metrics = label_sets.SCORERS
+    elif any(isinstance(value, float | int) for value in values):
+        kind = "words' numbers"
+        metrics = glue.OF_NUMBERS
+    if metric not in metrics:
+        raise ValueError(
+            f"{metric} is no score of predictions alone, so it cannot be resampled; of {kind} those"
+            f" are {', '.join(metrics)}"
+        )
+    if names:
+        return _bootstrap_label_sets(predictions, labels, names, metric)
+    if metrics is glue.OF_NUMBERS:
+        return _bootstrap_word_numbers(predictions, labels, metric)
+    return _bootstrap_tags(predictions, labels, metric)
+
+
 def _bootstrap_word_numbers(
     predictions: Sequence[list[Json]], labels: list[Json], metric: str
 ) -> Bootstrap:
@@ -317,8 +341,6 @@ def _bootstrap_tags(
     predictions: Sequence[list[Json]], labels: list[Json], metric: str
 ) -> Bootstrap:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
-    if metric not in TAG_METRICS:
-        raise ValueError(f"{metric} is no score of predictions alone, so it cannot be resampled")
     # of each system [sentences, 2]: numerator and denominator
     counts: list[np.ndarray] = []
     for answers in predictions:
