@@ -25,6 +25,7 @@ from clozelab.report.page import CellView
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
 from clozelab.report.screen import print_page, verdict_table
+from clozelab.report.wording import summarise
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
@@ -129,6 +130,8 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
     terminal = verdict_table(report.page.judged.claims)
     labels = {cell.plain.partition("\n")[0]: cell.style for cell in terminal.columns[0].cells}
     assert labels["stands"] == "green" and "holds" not in labels
+    assert "A claim stands (is contradicted) if" in after
+    assert summarise([judgement] * 2) == "2 stand" and summarise([judgement]) == "1 stands"
     with (report.folder / "claims.csv").open(newline="") as file:
         assert judgement.verdict in {line["verdict"] for line in csv.DictReader(file)}
 

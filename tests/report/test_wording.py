@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from clozelab.analysis.contrasts import Context, Contrast, ContrastTerm, Exclusi
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.history import Breach, BreachKind
 from clozelab.analysis.hypotheses import ResolvedClaim
-from clozelab.analysis.schema import IN_PERCENT, Column, SequentialDesign
+from clozelab.analysis.schema import IN_PERCENT, BaseClaim, Column, SequentialDesign
 from clozelab.analysis.scores import DataColumn, Origin
 from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.analysis.verdicts import Forecast, Judgement
-from clozelab.report import verdict_styles, wording
+from clozelab.report import claims, verdict_styles, wording
+from clozelab.report.page import _paragraphs
 
 NO_RUN = Exclusion("no run", "no complete run of LTR")
 
@@ -307,3 +309,67 @@ def test_the_place_of_a_crossing() -> None:
     assert wording.crossover_place(in_flops) == "at 2.5e+12 FLOPs"
     in_seconds = replace(IN_TOKENS, unit="seconds", point=600.0)
     assert wording.crossover_place(in_seconds) == "at 10.0 min"
+
+
+# -- types of claims -------------------------------------------------------------------------------
+
+PAIR = {"text": "t", "compare": ["a", "b", "MRPC"]}
+THREE = {"text": "t", "rows": ["a", "b", "c"], "column": "MRPC"}
+TYPES: dict[str, tuple[dict[str, Any], str, bool]] = {
+    "OrderClaim": ({**PAIR, "direction": "higher"}, "a against b", False),
+    "TrendClaim": ({**THREE, "direction": "increasing"}, "a, b, c: increasing", False),
+    "EquivalenceClaim": (
+        {**THREE, "direction": "within", "points": 1},
+        "a, b, c: within 1 of each other",
+        True,
+    ),
+    "NoninferiorityClaim": (
+        {**PAIR, "direction": "not_lower", "points": 1},
+        "a less than 1 lower than b",
+        True,
+    ),
+    "CrossingClaim": ({**PAIR, "direction": "crosses"}, "along the lines up to a and b", False),
+    "ContrastClaim": (
+        {**PAIR, "direction": "higher", "against": ["c", "d", "RTE"]},
+        "a against b on MRPC, less c against d on RTE",
+        False,
+    ),
+}
+"""Type -> a claim, what it compares, and whether plans expect no difference."""
+TABLE: Any = SimpleNamespace(experiment=SimpleNamespace(label=str))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_each_type_of_claim_has_its_words_and_what_plans_expect(name: str) -> None:
+    entry, compared, expects_equality = TYPES[name]
+    claim = read_claim(entry)
+    assert type(claim).__name__ == name
+    assert claims._compared(claim, TABLE) == compared
+    assert claim.expects_equality is expects_equality
+
+
+def test_every_type_of_claim_is_looked_at() -> None:
+    """One without words of its own is refused, not taken for a comparison of two rows."""
+    assert {kind.__name__ for kind in BaseClaim.__subclasses__()} >= set(TYPES)
+
+    unknown = BaseClaim.model_validate({**PAIR, "direction": "higher"})
+    with pytest.raises(TypeError, match="no words for what a BaseClaim compares"):
+        claims._compared(unknown, TABLE)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_margin_is_explained_by_the_type_of_claim(name: str) -> None:
+    claim = read_claim(TYPES[name][0])
+    experiment = SimpleNamespace(claims=[claim], matched=[], matched_by_reason="", has_paper=False)
+    reading = str(
+        _paragraphs(
+            "reading.txt.j2",
+            experiment=experiment,
+            claim_types={name},
+            family=1,
+            selection="",
+            has_forecasts=False,
+        )
+    )
+    assert ("That rows differ by less than a margin" in reading) == (name == "EquivalenceClaim")
+    assert ("is not lower (or not higher)" in reading) == (name == "NoninferiorityClaim")

@@ -233,6 +233,8 @@ class BaseClaim(Entry):
 
     has_margin: ClassVar[bool] = False
     """whether it takes `points`"""
+    expects_equality: ClassVar[bool] = False
+    """whether a plan counts power for rows without any true difference"""
 
     text: str
     """the claim as a sentence"""
@@ -394,6 +396,7 @@ class EquivalenceClaim(BaseClaim):
     """
 
     has_margin = True
+    expects_equality = True
 
     @property
     def pairs(self) -> list[RowPair]:
@@ -415,6 +418,7 @@ class NoninferiorityClaim(BaseClaim):
     """
 
     has_margin = True
+    expects_equality = True
 
     @property
     def boundaries(self) -> tuple[float, ...]:

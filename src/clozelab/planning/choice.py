@@ -189,8 +189,7 @@ def _effect_of(claim: BaseClaim, task: str, difference: float) -> Effect:
     cells = 2
     if claim.against:
         cells = 4  # a difference of differences
-    # Rows that are claimed to be alike, or no worse, are taken for equal.
-    mean = 0.0 if claim.has_margin else difference
+    mean = 0.0 if claim.expects_equality else difference
     return Effect(mean, claim.boundaries, cells, task)
 
 

@@ -11,9 +11,11 @@ from clozelab.analysis.multiplicity import fallback_procedure
 from clozelab.analysis.schema import (
     PERCENT,
     BaseClaim,
+    ContrastClaim,
     CrossingClaim,
     EquivalenceClaim,
     NoninferiorityClaim,
+    OrderClaim,
     TrendClaim,
 )
 from clozelab.analysis.scores import DataColumn
@@ -191,6 +193,8 @@ def _compared(claim: BaseClaim, table: ResultTable) -> str:
         side = DIRECTIONS[claim.direction].removeprefix("not ")
         others = f"{each_of}{', '.join(other_labels)}"
         return f"{first} less than {claim.points:g} {side} than {others}"
+    if not isinstance(claim, OrderClaim | ContrastClaim):
+        raise TypeError(f"no words for what a {type(claim).__name__} compares")
     text = f"{first} against {each_of}{', '.join(other_labels)}"
     if claim.against is None:
         return text

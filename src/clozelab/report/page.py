@@ -703,6 +703,7 @@ def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> Claim
     reading = _paragraphs(
         "reading.txt.j2",
         experiment=table.experiment,
+        claim_types={type(claim).__name__ for claim in table.experiment.claims},
         family=max((judgement.num_tests for judgement in judgements), default=0),
         selection=selection,
         has_forecasts=any(judgement.forecast for judgement in judgements),

@@ -34,8 +34,6 @@ LABELS: Mapping[Verdict, str] = {
     Verdict.BELOW_FLOOR: "inconclusive (below its floor)",
     Verdict.NOT_COMPARABLE: "not comparable",
 }
-# "2 hold"; the other labels have no plural
-PLURALS: Mapping[Verdict, str] = {Verdict.HOLDS: "hold"}
 
 _OPEN = VerdictColours(light="#7a5b00", dark="#e0bd55", terminal="yellow", mark="?")
 _HOLDS = VerdictColours(light="#00694d", dark="#4cc9a0", terminal="green", mark="\u2713")
@@ -51,7 +49,10 @@ COLOURS: Mapping[Verdict, VerdictColours] = {
 }
 
 
-def label_of(verdict: Verdict, *, is_exploratory: bool = False) -> str:
-    """The verdict as a reader sees it: "holds (exploratory)"."""
+def label_of(verdict: Verdict, *, is_exploratory: bool = False, count: int = 1) -> str:
+    """The verdict as a reader sees it: "holds (exploratory)"; of several claims "hold"."""
     label = LABELS[verdict]
+    # The only label that is a verb.
+    if verdict is Verdict.HOLDS and count > 1:
+        label = label.removesuffix("s")
     return f"{label}{EXPLORATORY}" if is_exploratory else label

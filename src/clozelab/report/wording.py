@@ -19,7 +19,7 @@ from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdict_codes import Verdict, read_verdict
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
 from clozelab.report.estimates import interval
-from clozelab.report.verdict_styles import LABELS, PLURALS, label_of
+from clozelab.report.verdict_styles import label_of
 from clozelab.results.experiment import Experiment
 from clozelab.text.formatting import duration, signed
 
@@ -42,10 +42,8 @@ def _count_verdicts(
     texts = []
     for verdict, is_exploratory in order:
         count = verdicts.count((verdict, is_exploratory))
-        label = label_of(verdict, is_exploratory=is_exploratory)
-        if count > 1 and verdict in PLURALS:
-            label = label.replace(LABELS[verdict], PLURALS[verdict])
         if count:
+            label = label_of(verdict, is_exploratory=is_exploratory, count=count)
             texts.append(f"{count} {label}")
     return ", ".join(texts)
 
@@ -117,7 +115,8 @@ def _notes_on_all_columns(judgement: Judgement) -> list[str]:
         exclusions = contrast.exclusions
         if exclusions.incomparability:
             reason = exclusions.incomparability.text
-            incomparable.append(f"not comparable on {contrast.label} ({reason})")
+            label = label_of(Verdict.NOT_COMPARABLE)
+            incomparable.append(f"{label} on {contrast.label} ({reason})")
             continue
         provenances.append(contrast.context.provenance)
         if exclusions.missing:
