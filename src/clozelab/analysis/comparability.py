@@ -31,7 +31,7 @@ Facts = Mapping[str, str]
 
 
 class Exclusion(NamedTuple):
-    """Why there is no verdict: a word that programs may ask for, and a sentence for people."""
+    """Why there is no verdict: a code for programs, and a sentence for people."""
 
     code: str
     text: str
@@ -191,8 +191,8 @@ def code_is_the_same(pair: Pair) -> Exclusion | None:
         if modules:
             return Exclusion(
                 "other code",
-                f"other code: {stage} with two versions of {truncate_list(list(modules))}, and differ_in"
-                " does not say code",
+                f"other code: {stage} with two versions of {truncate_list(list(modules))},"
+                " and differ_in does not say code",
             )
     return None
 
@@ -258,8 +258,8 @@ def _unmatched(pair: Pair, amount: str) -> Exclusion | None:
         return None
     return Exclusion(
         "unmatched amount",
-        f"arms not matched: {format_count(first)} against {format_count(second)} {name} of pre-training, and"
-        " matched_by in paper.yaml does not say that this is meant",
+        f"arms not matched: {format_count(first)} against {format_count(second)} {name} of"
+        " pre-training, and matched_by in paper.yaml does not say that this is meant",
     )
 
 

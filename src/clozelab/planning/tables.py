@@ -284,8 +284,8 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
         if arm.tokens_to_plateau > tokens:
             lines.append(
                 f"{arm.name}: too short to learn more than word frequencies: {format_count(tokens)}"
-                f" tokens, where a masked model takes about {format_count(arm.tokens_to_plateau)} (rule of"
-                " thumb at the tiny size; larger ones later)"
+                f" tokens, where a masked model takes about {format_count(arm.tokens_to_plateau)}"
+                " (rule of thumb at the tiny size; larger ones later)"
             )
         # Within a token of the most: the division of the time has stopped there.
         if shares and tokens >= arm.useful_factor * arm.tokens - 1:
