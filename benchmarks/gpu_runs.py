@@ -152,6 +152,7 @@ def check_pretraining(runs: Runs) -> None:
         "gpu, fp32, as written": ("pretrain", "gpu", *words, *FP32, *AS_WRITTEN),
         "gpu, fp32": ("pretrain", "gpu", *words, *FP32),
         "gpu": ("pretrain", "gpu", *words),
+        "gpu, whole": ("pretrain", "gpu", *words, "trainer.compile=whole"),
         "gpu, resumed": ("pretrain", "gpu", *words, f"stop_after_step={stop}"),
     }
     if runs.plan.smoke:
@@ -166,6 +167,7 @@ def check_pretraining(runs: Runs) -> None:
         ("gpu, fp32, as written", 1e-3, 2e-2),
         ("gpu, fp32", 1e-3, 2e-2),
         ("gpu", 2e-2, 3e-2),
+        ("gpu, whole", 2e-2, 3e-2),
         ("gpu, resumed", 2e-2, 3e-2),
     ):
         if {name, "cpu"} <= done:

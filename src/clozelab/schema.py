@@ -298,7 +298,7 @@ class TrainerConfig(Frozen):
     # auto: in pre-training on a GPU; whole: all layers in one, and the loss
     compile: Annotated[str, one_of("auto", "true", "false", "whole"), LAYOUT] = MISSING
     # pre-training: steps are replayed as CUDA graphs. auto: on one CUDA device, where they can be
-    cuda_graphs: Annotated[str, one_of("auto", "on", "off"), LAYOUT, Added(was="auto")] = MISSING
+    cuda_graphs: Annotated[str, one_of("auto", "on", "off"), LAYOUT, Added(was="off")] = MISSING
     # only algorithms whose bits do not depend on timing, on a GPU too
     deterministic: Annotated[bool, LAYOUT] = MISSING
     tf32: bool = MISSING  # fp32 matrix products on a GPU may round their factors to 10 bits

@@ -449,4 +449,4 @@ def test_without_one_gpu_there_are_no_graphs(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ValueError, match=message):
         choose_hardware(**two, cuda_graphs="on")
     for name in ("cpu", "gpu", "ddp", "fsdp"):
-        assert composed("pretrain", [f"trainer={name}"]).config.trainer.cuda_graphs == "auto"
+        assert composed("pretrain", [f"trainer={name}"]).config.trainer.cuda_graphs == "off"

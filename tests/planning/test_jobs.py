@@ -379,7 +379,7 @@ def test_the_worker_compiles_what_a_run_compiles(
     )
     request = next(demo[0].requests())
     asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
-    assert asked["hardware"]["compile"] == asked["hardware"]["cuda_graphs"] == "auto"
+    assert asked["hardware"]["compile"] == "auto"
     for choice, expected in (("auto", []), ("true", [False]), ("whole", [False, True])):
         monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
         pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))

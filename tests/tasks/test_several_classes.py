@@ -86,6 +86,13 @@ def test_odd_cells_are_refused(tmp_path: Path, rows: Any, validation: Any, messa
         read_task(tmp_path, SeveralClassesTarget, rows, validation)
 
 
+def test_a_class_without_a_row_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_task(tmp_path, SeveralClassesTarget, ROWS, ROWS, labels=[*NAMES, "boat"])
+    assert "has no example of 1 of 4 classes: 'boat'" in caplog.text
+
+
 def test_settings_and_validation_without_labels_are_refused() -> None:
     for separator in ("", "::", '"', "\n"):
         with pytest.raises(ValueError, match=r"separator=.*: give one character"):
@@ -199,7 +206,9 @@ def test_compare_resamples_sets_of_labels() -> None:
         outcome = target(threshold=threshold).evaluate(logits, split_of(labels))
         predictions = [record["prediction"] for record in outcome.records]
         golds = [record["label"] for record in outcome.records]
-        answers.append((RunAnswers(ids, predictions, golds), outcome.scores["micro_f1"]))
+        answers.append(
+            (RunAnswers(ids, predictions, golds, [*NAMES, "boat"]), outcome.scores["micro_f1"])
+        )
     (first, first_score), (second, second_score) = answers
     test = pair_runs(None, first, second, "micro_f1")  # type: ignore[arg-type]
     difference = 100 * (first_score - second_score)

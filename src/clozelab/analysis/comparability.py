@@ -31,7 +31,7 @@ Facts = Mapping[str, str]
 
 
 class Exclusion(NamedTuple):
-    """Why there is no verdict: a code for programs, and a sentence for people."""
+    """Why there is no verdict: a word that programs may ask for, and a sentence for people."""
 
     code: str
     text: str
@@ -191,8 +191,8 @@ def code_is_the_same(pair: Pair) -> Exclusion | None:
         if modules:
             return Exclusion(
                 "other code",
-                f"other code: {stage} with two versions of {truncate_list(list(modules))},"
-                " and differ_in does not say code",
+                f"other code: {stage} with two versions of {truncate_list(list(modules))}, and"
+                " differ_in does not say code",
             )
     return None
 

@@ -426,7 +426,7 @@ def _build_task_module(
             f"{folder} tags words by features of several layers, which an evaluation does not read;"
             " `clozelab predict` does"
         )
-    check_reading(data.saved_config(), provenance, folder)
+    check_reading(data.config_to_save(), provenance, folder)
     of_training = dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0))
     return FineTuning(
         encoder=encoder,

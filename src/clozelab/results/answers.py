@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +45,7 @@ class RunAnswers:
     ids: list[str]
     predictions: list[Json]
     labels: list[Json] | None = None
+    names: Sequence[str] = ()  # all classes, where an example may have several
 
 
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
@@ -92,7 +92,9 @@ def read_answers(path: Path) -> RunAnswers:
             return RunAnswers(list(texts), list(texts.values()))
         rows = list(open_table(path).whole_rows())
         ids = [str(row["id"]) for row in rows]
-        return RunAnswers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
+        predictions = [row["prediction"] for row in rows]
+        names = list(rows[0].get("probabilities", ())) if rows else []
+        return RunAnswers(ids, predictions, [row["label"] for row in rows], names)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path.parent} has no readable predictions of labelled examples ({error!r})"
@@ -173,7 +175,8 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
         if metric in glue.OF_NUMBERS:
             return PairedTest(count, metric, _bootstrap_word_numbers(predictions, labels, metric))
         if metric in label_sets.SCORERS:
-            return PairedTest(count, metric, _bootstrap_label_sets(predictions, labels, metric))
+            gap = _bootstrap_label_sets(predictions, labels, first.names, metric)
+            return PairedTest(count, metric, gap)
         return PairedTest(count, metric, _bootstrap_tags(predictions, labels, metric))
 
     *values, label_values = _as_numbers(run, *predictions, labels)
@@ -297,12 +300,11 @@ def _bootstrap_word_numbers(
 
 
 def _bootstrap_label_sets(
-    predictions: Sequence[list[Json]], labels: list[Json], metric: str
+    predictions: Sequence[list[Json]], labels: list[Json], names: Sequence[str], metric: str
 ) -> Bootstrap:
     """Examples are resampled, each with all of its labels."""
     scorer = label_sets.SCORERS[metric]
     systems = [*predictions, labels]
-    names = sorted(set(chain.from_iterable(chain.from_iterable(systems))))
     *predicted, expected = [label_sets.matrix_of(sets, names) for sets in systems]
 
     def score(index: NDArray[np.int64], system: int) -> float:

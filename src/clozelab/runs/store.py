@@ -390,7 +390,8 @@ def _refuse_leftovers(folder: Path) -> None:
 def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Record:
     """Wait for rank 0's record and insist on the same configuration.
 
-    `replaces`: rank 0 removes a complete run first, so its record is not the one to wait for.
+    `replaces`: rank 0 removes a complete run first, so that its record is not yet the one to wait
+    for.
     """
     deadline = time.monotonic() + FOLLOWER_WAIT_SECONDS
     outdated = {"failed", "interrupted"}

@@ -37,7 +37,7 @@ from clozelab.tasks.baselines import BAG, Scores, guess_label_sets, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.classes import KnownClasses
-from clozelab.tasks.labels import WRITTEN_LIST, LabelColumn
+from clozelab.tasks.labels import WRITTEN_LIST, LabelColumn, warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome
 from clozelab.tasks.unit import Split
@@ -157,6 +157,7 @@ class SeveralClassesTarget(KnownClasses):
     def strata(self, labels: Sequence[Labels]) -> NDArray[np.int64]:
         """The rarest label of each example, so that a held-out part leaves some of each behind."""
         by_rarity = sorted(Counter(self.shown_labels(labels)).items(), key=lambda item: item[::-1])
+        # of equally rare ones the first by name
         place_of = {label: place for place, (label, _) in enumerate(by_rarity)}
         strata = []
         for of_example in labels:
@@ -175,6 +176,10 @@ class SeveralClassesTarget(KnownClasses):
                 f"{path}: there is one label, {self.names[0]!r}: a class for each text"
                 " (format/labelled) tells rows with it from rows without"
             )
+        # A fine-tuned model brings its classes, and the file may lack some of those.
+        if not self.is_of_model:
+            present = np.flatnonzero(split.labels.any(axis=0))
+            warn_of_lacking_classes(path, present, self.names)
 
     def check_validation(self, split: Split) -> None:
         for name, part in {"": split, **split.extra}.items():
@@ -189,7 +194,7 @@ class SeveralClassesTarget(KnownClasses):
         losses = F.binary_cross_entropy_with_logits(logits, batch["labels"], reduction="none")
         return losses.mean(dim=1).sum()
 
-    def recall(self, config_to_save: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
         own = (config_to_save.get("answers") or {}).get("threshold")
         source = "the model's own, from its fine-tuning"
@@ -263,6 +268,7 @@ class SeveralClassesTarget(KnownClasses):
         guesses = guess_label_sets(
             text_pairs(train.texts), labels.astype(np.int64), text_pairs(rows)
         )
+        # a rule predicts what it gives more than half of the probability
         constants = {
             FREQUENT_SET: _most_frequent(labels, len(guesses)).astype(np.float64),
             PREVALENCE: np.tile(labels.mean(axis=0, dtype=np.float64), (len(guesses), 1)),

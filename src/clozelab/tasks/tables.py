@@ -23,6 +23,8 @@ from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
 
 log = logging.getLogger(__name__)
+# (labels of the file, line, cell) -> what stands for the row's label
+ReadCell = Callable[[LabelColumn, int, object], Any]
 
 
 @dataclass
@@ -93,7 +95,7 @@ class TableFormat:
         names: Sequence[str] | None = None,
         expected: str = ANY,
         listed: Sequence[str] = (),
-        read_cell: Callable[[LabelColumn, int, object], Any] = LabelColumn.add,
+        read_cell: ReadCell = LabelColumn.add,
     ) -> TextExamples:
         """Read one file, with its labels where `has_labels`: a test file may lack them.
 

@@ -50,7 +50,7 @@ class Hardware:
     strategy: str
     precision: str
     compile: str = "auto"  # auto | true | false | whole
-    cuda_graphs: str = "auto"  # auto | on | off, in pre-training
+    cuda_graphs: str = "off"  # auto | on | off, in pre-training
     deterministic: bool = False
 
     @property
