@@ -575,7 +575,7 @@ def _environment_of_names() -> Iterator[None]:
 
 
 def missing_value_message(key: str) -> str:
-    """Return what to say of a key that has to be given and is not."""
+    """Return the error message for a required key without a value."""
     return f"{key} has no value; give one: {key}=..."
 
 

@@ -73,6 +73,24 @@ def test_the_same_bits_as_the_ordinary_step(tmp_path: Path, options: dict[str, A
     assert replayed.module._graphs is not None
 
 
+class GradientPlaces(Callback):
+    """Where the gradients lie behind each step: a graph writes there and nowhere else."""
+
+    def __init__(self) -> None:
+        self.places: set[tuple[int, ...]] = set()
+
+    def on_train_batch_end(self, _: Trainer, module: Any, *__: object, **___: object) -> None:
+        gradients = [p.grad for p in module.parameters() if p.requires_grad]
+        self.places.add(tuple(0 if grad is None else grad.data_ptr() for grad in gradients))
+
+
+def test_a_validation_leaves_the_gradients_where_graphs_write_them(tmp_path: Path) -> None:
+    """Lightning frees them before a validation, and a replay makes no new ones."""
+    kept = GradientPlaces()
+    ToyRun(tmp_path, graphs=True, validation=2).fit(kept)
+    assert len(kept.places) == 1 and 0 not in kept.places.pop()
+
+
 def test_another_learning_rate_is_noticed(tmp_path: Path) -> None:
     ordinary = trained(ToyRun(tmp_path / "ordinary"))
     other = trained(ToyRun(tmp_path / "other", graphs=True, rate=0.0100001))

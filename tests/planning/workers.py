@@ -30,6 +30,8 @@ class Worker:
             Corpora, "_sample_world", lambda self, settings, world: synthetic_corpus(2048)
         )
 
-    def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
+    def __call__(
+        self, requests: Sequence[Request], at_once: int, threads: int, *, compiles: bool
+    ) -> list[Speed]:
         self.asked += requests
         return [self.speed for _ in requests]

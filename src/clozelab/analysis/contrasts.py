@@ -96,7 +96,7 @@ def format_seeds(seeds: Iterable[Seeds]) -> str:
 
 @dataclass(frozen=True)
 class Exclusions:
-    """What keeps a contrast from being tested."""
+    """The reasons for which a contrast is not tested."""
 
     incomparability: Exclusion | None = None
     missing: Exclusion | None = None

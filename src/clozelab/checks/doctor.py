@@ -259,7 +259,7 @@ def _ceilings() -> Iterator[Fact]:
 
 
 def automatic_choices(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
-    """What `auto` means here, on the CPU."""
+    """The settings that `auto` selects on this CPU."""
     yield Fact(
         "path", "precision", choose_precision("auto", "cpu"), "trainer=cpu with precision auto"
     )

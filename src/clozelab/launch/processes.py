@@ -73,7 +73,7 @@ class RemoteProcess(ABC):
 
     @abstractmethod
     def query_status(self) -> int | None:
-        """Exit status now."""
+        """The present exit status; None while it runs."""
 
     @abstractmethod
     def send_signal(self, number: int) -> None:

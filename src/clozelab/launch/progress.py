@@ -226,7 +226,7 @@ class Heartbeat:
     _last_output_at: float = field(default_factory=time.monotonic)
 
     def note_output(self) -> None:
-        """Something was printed now."""
+        """Note that a line was printed now."""
         self._last_output_at = time.monotonic()
 
     def beat(self) -> None:

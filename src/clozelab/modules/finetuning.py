@@ -410,13 +410,12 @@ class FineTuning(TrainingModule):
         of_target = self.target.model_config_to_save(self._best_scores())
         return self.unit.model_config_to_save() | of_target
 
-    def restore_config(self, config_to_save: PlainMapping) -> PlainDict:
-        """Predict by what a model's folder says, so that nothing is chosen on the scored file.
+    def restore_config(self, saved_config: PlainMapping) -> PlainDict:
+        """Use the settings of a model's folder, so that nothing is chosen on the scored file.
 
-        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of
-        it.
+        `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.
         """
-        return self.target.restore_config(config_to_save)
+        return self.target.restore_config(saved_config)
 
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""

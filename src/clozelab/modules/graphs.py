@@ -233,7 +233,7 @@ class StepGraphs:
 
 
 class DeferredNumber:
-    """A number of the device that the host gets later, without waiting for what comes behind it."""
+    """A number of the device that the host reads later, without waiting for later work."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value

@@ -296,6 +296,11 @@ class PretrainingModule(TrainingModule):
         loss.backward()
         return loss.detach()
 
+    def on_validation_model_zero_grad(self) -> None:
+        """Lightning frees the gradients before a validation; graphs go on in their memory."""
+        if self._graphs is None:
+            super().on_validation_model_zero_grad()
+
     def _end_graphs(self) -> None:
         """Leaves the graphs; what they have added up stays."""
         self._take_graph_sums()

@@ -102,7 +102,7 @@ def measured_speeds(
         threads: of each of them.
         measure: time what the cache does not have.
         measures_again: time all, whatever the cache has, and on a GPU with compiled steps.
-        say: is told what is timed.
+        say: called with a line about each shape that is timed.
     """
     facts = host_facts()
     machine = {

@@ -146,7 +146,7 @@ class ColumnGroup:
 
 @dataclass(frozen=True)
 class ArmsBelowBaselineView:
-    """What pre-training has not learnt, and the claims that cannot be judged without it."""
+    """Arms below a baseline, and the claims that cannot be judged without them."""
 
     text: str
     claims: list[str]

@@ -232,7 +232,7 @@ def loss_bounds(table: ResultTable) -> list[LossBound]:
 
 @dataclass(frozen=True)
 class ArmsBelowBaseline:
-    """What has not taken hold.
+    """Arms whose pre-training is not above its baseline.
 
     A claim that names an arm of each group of arms cannot be judged without it.
     """
@@ -250,7 +250,7 @@ def arms_below_baseline(table: ResultTable) -> list[ArmsBelowBaseline]:
 
 
 def _without_next_sentence(table: ResultTable) -> ArmsBelowBaseline | None:
-    """Arms whose next-sentence prediction tells no more than the sources of the segments do."""
+    """Arms whose next-sentence prediction is not above a rule on the sources of the segments."""
     unlearnt = {}
     without_objective = set()
     for arm, label in arm_labels(table).items():

@@ -301,9 +301,9 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def restore_config(self, config_to_save: ReadOnlyJson) -> PlainDict:
+    def restore_config(self, saved_config: ReadOnlyJson) -> PlainDict:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
-        rules = config_to_save.get("answers") or {}
+        rules = saved_config.get("answers") or {}
         for name, value in asdict(self.settings).items():
             if rules.get(name, value) != value:
                 log.warning(

@@ -100,7 +100,7 @@ class Target(ABC):
         return {}
 
     def config_to_save(self) -> PlainDict:
-        """What a model's folder is told of how its labels were read, by the names of settings."""
+        """How labels were read, for a model's config.json: names of settings -> values."""
         return {}
 
     # Labels
@@ -110,7 +110,7 @@ class Target(ABC):
         return self
 
     def named(self, names: Sequence[str]) -> Self:
-        """A copy that knows its classes."""
+        """A copy with these classes."""
         return self.renamed(names)
 
     def renamed(self, names: Sequence[str]) -> Self:
@@ -242,11 +242,10 @@ class Target(ABC):
         """
         return {}
 
-    def restore_config(self, config_to_save: PlainMapping) -> PlainDict:
-        """Predict by what a model's folder says, so that nothing is chosen on the scored file.
+    def restore_config(self, saved_config: PlainMapping) -> PlainDict:
+        """Use the settings of a model's folder, so that nothing is chosen on the scored file.
 
-        `config_to_save` is what its fine-tuning left there. Returns what the run's record says of
-        it.
+        `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.
         """
         return {}
 

@@ -155,7 +155,7 @@ class Unit(ABC):
         return {}
 
     def config_to_save(self) -> PlainDict:
-        """What a model's folder is told of how texts were read, called as the settings are."""
+        """How texts were read, for a model's config.json: names of settings -> values."""
         return {"max_seq_length": self.max_seq_length}
 
     def model_config_to_save(self) -> PlainDict:
