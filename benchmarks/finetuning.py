@@ -109,7 +109,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     examples = read.select(subset(len(read), MAX_EXAMPLES))
     texts = [list(part) for part in zip(*examples.texts, strict=True)]
     return encode_examples(tokenizer, *texts, max_seq_length=length), {
-        "labels": examples.label_values(ClassTarget(["0", "1"]))
+        "labels": ClassTarget(labels=["0", "1"]).encode(examples.labels)
     }
 
 

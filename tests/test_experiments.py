@@ -34,6 +34,7 @@ from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.results.evidence import MAY_DIFFER, treatment_factors
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
+from clozelab.runs.identity import as_before_units
 from clozelab.runs.provenance import provenance_of, read_delta
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import kept_steps, trained_by
@@ -443,7 +444,8 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     differ_in = load_experiment(folder).differ_in
     for stage in stages_of(folder):
         runs = {delta: recorded(folder, stage, delta) for delta in deltas(folder, stage)}
-        settings = {delta: flatten(run.config) for delta, run in runs.items()}
+        # as claims compare them: a task's parts by their addresses in every record
+        settings = {delta: as_before_units(flatten(run.config)) for delta, run in runs.items()}
         for first, second in combinations(runs, 2):
             free = {*MAY_DIFFER, *differ_in, *treatment_factors([runs[first]], [runs[second]])}
             one, other = settings[first], settings[second]

@@ -243,20 +243,20 @@ def test_an_unfinished_run_goes_on_in_another_layout(
 def test_a_run_from_before_there_were_cuda_graphs_goes_on_as_it_began(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`auto` is no other layout for it, and what it chose stays; `on` is one."""
+    """`off` is no other layout for it, and what it chose stays; `on` is one."""
     with pytest.raises(KeyError), claim(tmp_path, config()) as run:
         run.record(compiled=True, micro_batch_sizes=[8])
         raise KeyError
     with (
         pytest.raises(KeyError),
-        claim(tmp_path, config(trainer={"cuda_graphs": "auto"})) as run,
+        claim(tmp_path, config(trainer={"cuda_graphs": "off"})) as run,
     ):
         assert run.facts == {"compiled": True, "micro_batch_sizes": [8]}
         assert "layout" not in caplog.text
         raise KeyError
     with claim(tmp_path, config(trainer={"cuda_graphs": "on"})) as run:
         assert set(run.facts) == {"earlier_layouts"}
-        assert "trainer.cuda_graphs was auto and is on" in caplog.text
+        assert "trainer.cuda_graphs was off and is on" in caplog.text
 
 
 def test_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> None:

@@ -327,3 +327,16 @@ def test_every_answer_is_wrong_where_labels_are_exchanged() -> None:
     bad = target(threshold=0.5).evaluate(20 * (labels[:, ::-1] - 0.5), split_of(labels)).scores
     assert good["micro_f1"] == good["mean_average_precision"] == 1.0
     assert bad["micro_f1"] < 0.9 and bad["mean_average_precision"] < 0.9
+
+
+def test_a_model_that_is_read_back_answers_at_the_border_as_in_training() -> None:
+    """All probabilities are one number, and the threshold stands just below it."""
+    labels = np.array([[1, 1], [0, 0]] * 5, dtype=np.float32)
+    logits = np.full((10, 2), -1.1, dtype=np.float32)
+    split = split_of(labels)
+    trained = SeveralClassesTarget(labels=["a", "b"]).named(["a", "b"])
+    chosen = trained.evaluate(logits, split)
+    read_back = SeveralClassesTarget(labels=["a", "b"]).named(["a", "b"])
+    read_back.restore_config(trained.model_config_to_save(chosen.scores))
+    again = read_back.evaluate(logits, split)
+    assert again.scores["micro_f1"] == pytest.approx(f1_score(labels, labels >= 0, average="micro"))

@@ -23,8 +23,9 @@ from clozelab.datamodules.finetuning import (
     TrainingBatches,
     TrainingPlan,
 )
+from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.token_numbers import MEAN, WORD_MEANS, TokenNumberTarget
-from clozelab.tasks.words import WordUnit
+from clozelab.tasks.words import WordUnit, count_targets
 
 SENTENCES = [
     [("the", "0.5"), ("cat", "3"), ("sat", "_")],
@@ -199,3 +200,13 @@ def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -
     numbers = [float(line.split("\t")[2]) for line in lines if line]
     expected = list(chain.from_iterable(record["prediction"] for record in records))
     np.testing.assert_allclose(numbers, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_words_without_a_number_are_no_targets() -> None:
+    """Neither of a sequence of tokens nor of stored features: the loss is not a mean over them."""
+    labels = np.array([1, np.nan, 2, np.nan, np.nan], dtype=np.float32)
+    assert count_targets(labels, np.array([0, 3, 5])).tolist() == [2, 0]
+    assert count_targets(np.arange(5), np.array([0, 3, 5])).tolist() == [3, 2]
+    layers = [np.zeros((5, 4), dtype=np.float32)]
+    stored = FeatureSequences(layers, np.array([0, 3, 5]), labels)
+    assert stored.num_targets.tolist() == [2, 0]

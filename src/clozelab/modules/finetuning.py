@@ -50,6 +50,7 @@ NO_HEAD = nn.Identity()
 # what a folder remembers of its own fine-tuning alone: another on top of it has not these
 OF_ONE_TASK = (
     "answers",
+    "positive_label",
     "pooling",
     "texts_per_example",
     "features",

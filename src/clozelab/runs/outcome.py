@@ -13,6 +13,7 @@ from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
 from clozelab.text.formatting import DASH
+from clozelab.text.plain import flatten
 
 LEARNT_CONTEXT_NATS = 0.2
 """A token, below the loss of a model without context: else a run is on its first plateau."""
@@ -139,12 +140,14 @@ def _describe_baselines(runs: Sequence[Record], value: float | None) -> str:
     """
     phrases = []
     score = runs[0].scores.get(runs[0].metric)
+    # A tenth is little of a percentage, and much of an error in points.
+    digits = 1 if score is not None and score.unit == PERCENT else 3
     if score is not None and score.majority is not None:
-        phrases.append(f"most frequent label {score.majority:.1f}")
+        phrases.append(f"most frequent label {score.majority:.{digits}f}")
     if score is not None and score.best_baseline is not None:
         name, best = score.best_baseline
         prefix = "behind the " if _is_score_below_baseline(score, value) else ""
-        phrases.append(f"{prefix}{name} {best:.1f}")
+        phrases.append(f"{prefix}{name} {best:.{digits}f}")
     num_collapsed = sum(bool(run.facts.get("collapsed")) for run in runs)
     if num_collapsed:
         of_runs = "" if num_collapsed == len(runs) else f"{num_collapsed} of {len(runs)} "
@@ -234,7 +237,10 @@ def ending(run: Record) -> list[str]:
         folder = run.folder.resolve()
         has_model = (folder / "model").is_dir()
         headline = f"{run.title}: {shown_score(run, run.score)}; {context}".removesuffix("; ")
-        next_command = f"predict {folder} text=..."
+        # A number for each word has no answer to a single text.
+        target = flatten(run.config).get("task.target._target_", "")
+        asked = "test=FILE" if str(target).endswith(".TokenNumberTarget") else "text=..."
+        next_command = f"predict {folder} {asked}"
 
     # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []

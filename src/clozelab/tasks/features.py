@@ -28,7 +28,7 @@ from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
 from clozelab.tasks.unit import BatchContext
-from clozelab.tasks.words import TaggedSequences, WordSplit, WordUnit
+from clozelab.tasks.words import TaggedSequences, WordSplit, WordUnit, count_targets
 from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class FeatureSequences(Sequences):
 
     @property
     def num_targets(self) -> Ints:
-        return self.lengths
+        return count_targets(self.labels, self.sentence_offsets)
 
     def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """`features` [U, C, H], and `labels` and `word_index` (place in the split) [U]."""

@@ -308,9 +308,12 @@ class SeveralClassesTarget(KnownClasses):
         return ClassReport(self.names, label_sets.scores_of_labels(predicted, expected))
 
 
-def probabilities_of(logits: np.ndarray) -> NDArray[np.float32]:
-    """[N, K]: each label's own, as a model's answers give them."""
-    return torch.from_numpy(logits).float().sigmoid().numpy()
+def probabilities_of(logits: np.ndarray) -> NDArray[np.float64]:
+    """[N, K]: each label's own, as a model's answers give them.
+
+    In float64, as thresholds are: one just below a probability would be equal to it in float32.
+    """
+    return torch.from_numpy(logits).float().sigmoid().double().numpy()
 
 
 def score_sets(

@@ -72,6 +72,14 @@ def read_tags(
     return read_conll(path, layout, check)
 
 
+def count_targets(labels: np.ndarray, word_offsets: Ints) -> Ints:
+    """[N]: the words of each sequence that have a label; one whose label is NaN has none."""
+    if labels.dtype.kind != "f":
+        return np.diff(word_offsets)
+    counts = offsets_of((~np.isnan(labels)).astype(np.int64))
+    return np.diff(counts[word_offsets])
+
+
 @dataclass(frozen=True)
 class TaggedSequences(Sequences):
     """Sequences with a target for some of their tokens."""
@@ -88,11 +96,7 @@ class TaggedSequences(Sequences):
 
     @property
     def num_targets(self) -> Ints:
-        """[N]: scored words; one whose label is NaN has none to be told."""
-        if self.labels.dtype.kind != "f":
-            return np.diff(self.word_offsets)
-        counts = offsets_of((~np.isnan(self.labels)).astype(np.int64))
-        return np.diff(counts[self.word_offsets])
+        return count_targets(self.labels, self.word_offsets)
 
     def gather(self, index: Ints) -> dict[str, np.ndarray]:
         """The batch's arrays, and three of its scored words [U].
