@@ -134,11 +134,11 @@ def test_a_target_names_the_units_that_fit(target: Target) -> None:
     """Each unit that does not fit is refused; the sentence names those that do, or the setting."""
     for name, unit in UNITS.items():
         if name in TARGETS[target]:
-            target.check_unit(unit)
+            unit.check_target(target)
             continue
         fitting = f"cannot predict from task.unit .*: take {' or '.join(target.units)} as the unit"
         with pytest.raises(ValueError, match=rf"{fitting}|task\.data\.train_columns"):
-            target.check_unit(unit)
+            unit.check_target(target)
 
 
 def test_units_and_targets_of_ones_own_are_free_until_they_say_otherwise() -> None:
@@ -148,8 +148,8 @@ def test_units_and_targets_of_ones_own_are_free_until_they_say_otherwise() -> No
     class OwnTarget(NumberTarget):
         units = ()
 
-    TagTarget(entity_tags=False).check_unit(OwnUnit(**TEXTS))
-    OwnTarget().check_unit(UNITS["WordUnit"])
+    OwnUnit(**TEXTS).check_target(TagTarget(entity_tags=False))
+    UNITS["WordUnit"].check_target(OwnTarget())
 
 
 @pytest.mark.parametrize(
@@ -185,4 +185,4 @@ def test_every_task_is_a_pair_that_fits(task: str) -> None:
     settings = composed("finetune", [f"task={task}", "encoder=none", "row=mine"]).values["task"]
     unit, target = build_parts(settings)
     assert unit.kind in target.units
-    target.check_unit(unit)
+    unit.check_target(target)

@@ -122,7 +122,7 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     check_targets({"task": vars(cfg.task)})
     # What a task can do is known to its parts, before a file is read.
     unit, target = build_parts(vars(cfg.task))
-    target.check_unit(unit)
+    unit.check_target(target)
     check_head(cfg.head, unit)
     check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)

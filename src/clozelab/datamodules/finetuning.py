@@ -140,7 +140,7 @@ class FinetuningDataModule(LightningDataModule):
         train_extra: list[str] | None = None,
     ) -> None:
         super().__init__()
-        target.check_unit(unit)
+        unit.check_target(target)
         self.inputs = inputs
         self.plan = plan
         # Training and validation files are looked for at once: a missing one is refused before

@@ -700,10 +700,11 @@ def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> Claim
     # Some fine-tuning run stands with the best of several evaluations.
     is_selected = any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
     selection = SELECTION if is_selected else ""
+    claim_types = {type(claim).__name__ for claim in table.experiment.claims}
     reading = _paragraphs(
         "reading.txt.j2",
         experiment=table.experiment,
-        claim_types={type(claim).__name__ for claim in table.experiment.claims},
+        claim_types=claim_types,
         family=max((judgement.num_tests for judgement in judgements), default=0),
         selection=selection,
         has_forecasts=any(judgement.forecast for judgement in judgements),

@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -283,7 +284,7 @@ def _bootstrap_lists(
     ValueError for a metric that is no score of these.
     """
     # Only examples with several classes have their names; a word's null is a missing number.
-    values = [value for values in labels for value in values]
+    values = list(itertools.chain.from_iterable(labels))
     kind = "tags"
     metrics: Iterable[str] = TAG_METRICS
     if names:

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,6 @@ from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES, LabelColumn
 from clozelab.text.plain import PlainDict, PlainMapping
-
-if TYPE_CHECKING:
-    from clozelab.tasks.unit import Unit
 
 Files = dict[str, Iterable[str]]  # name -> lines
 
@@ -73,24 +70,6 @@ class Target(ABC):
     metrics: Sequence[Metric]  # what `evaluate` computes
 
     # Settings, before a file is read
-
-    def check_unit(self, unit: Unit) -> None:
-        """ValueError for a unit that gives it nothing to predict from, or nothing to learn from."""
-        if self.units and unit.kind and unit.kind not in self.units:
-            raise ValueError(
-                f"task.target {type(self).__name__} cannot predict from task.unit"
-                f" {type(unit).__name__}: take {' or '.join(self.units)} as the unit"
-            )
-        if self.learns_from_labels and not unit.has_training_labels:
-            raise ValueError(
-                f"task.target {type(self).__name__} learns from labels, and with"
-                " task.data.train_columns the training file has none: leave train_columns out"
-            )
-        if unit.has_training_labels and not self.learns_from_labels:
-            raise ValueError(
-                f"task.target {type(self).__name__} learns from texts without labels: name their"
-                " columns in task.data.train_columns"
-            )
 
     def check_encoder(self, config: EncoderConfig, unit: Any) -> None:
         """ValueError for an encoder that would learn nothing from this target."""

@@ -142,6 +142,24 @@ class Unit(ABC):
 
     # Fingerprints, and what a model's folder remembers
 
+    def check_target(self, target: Target) -> None:
+        """ValueError for a target that cannot predict from this unit, or has nothing to learn."""
+        if target.units and self.kind and self.kind not in target.units:
+            raise ValueError(
+                f"task.target {type(target).__name__} cannot predict from task.unit"
+                f" {type(self).__name__}: take {' or '.join(target.units)} as the unit"
+            )
+        if target.learns_from_labels and not self.has_training_labels:
+            raise ValueError(
+                f"task.target {type(target).__name__} learns from labels, and with"
+                " task.data.train_columns the training file has none: leave train_columns out"
+            )
+        if self.has_training_labels and not target.learns_from_labels:
+            raise ValueError(
+                f"task.target {type(target).__name__} learns from texts without labels: name their"
+                " columns in task.data.train_columns"
+            )
+
     @abstractmethod
     def reading(self, target: Target) -> PlainDict:
         """How files are read, for fingerprints."""
