@@ -215,7 +215,7 @@ def test_a_step_that_sleeps_is_ended_with_its_stack(tmp_path: Path) -> None:
         "error: nothing has moved for 1 s (trainer.hang_seconds): ended without a save"
     )
     log = (tmp_path / "log").read_text()
-    assert "in sleeping_step" in log and "in _look" in log, "the stacks of all threads"
+    assert "in sleeping_step" in log and "in _watch_signals" in log, "the stacks of all threads"
     assert (tmp_path / "left").read_text() == f"failed: {said.removeprefix('error: ').strip()}"
 
 
