@@ -98,7 +98,7 @@ def test_texts_alone_improve_the_vectors(trained: dict[str, Any]) -> None:
     # The encoder's own dropout is 0.
     simcse = {"row": "simcse", "task": "stsb_simcse", "epochs": 20, "learning_rate": 1e-3}
     simcse |= SEEN | common
-    with pytest.raises(ValueError, match="one column twice, and the encoder trains without dropout"):
+    with pytest.raises(ValueError, match="one column twice, and the encoder trains without"):
         clozelab.finetune("task.module.dropout=null", encoder=encoder, **simcse)
     run = clozelab.finetune(encoder=encoder, **simcse)
     assert run.values["validation/spearman"] > frozen.values["validation/spearman"] + 2
