@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from clozelab.launch.launcher import (
     read_records,
     wait_for_inputs,
 )
-from clozelab.launch.process_launcher import ProcessLauncher
+from clozelab.launch.process_launcher import ProcessLauncher, modules_of
 from clozelab.launch.processes import Job, JobState
 
 
@@ -75,3 +76,12 @@ def test_a_machines_threads_do_not_reach_every_job(
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
     pool.master = composing.given("pretrain", {"trainer": {"accelerator": "cpu"}})
     assert pool._environment(8) == dict.fromkeys(THREAD_VARIABLES, expected)
+
+
+@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "evaluate"])
+def test_a_server_imports_what_a_verbs_jobs_import_by_address(verb: str) -> None:
+    """Each place is one of conf/targets.yaml, and each module is there."""
+    modules = modules_of(verb)
+    assert f"clozelab.stages.{verb}" in modules
+    assert all(find_spec(module) is not None for module in modules)
+    assert ("clozelab.tasks.tags" in modules) is (verb in ("finetune", "evaluate"))

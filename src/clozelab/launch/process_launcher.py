@@ -15,8 +15,8 @@ from clozelab.text.formatting import count_noun
 from clozelab.training.host import usable_cores
 
 PRELOADED_PLACES = {
-    "finetune": ("task.data", "task.module"),
-    "evaluate": ("measure.data", "measure.module", "measure.task.data", "measure.task.module"),
+    "finetune": ("task.unit", "task.target"),
+    "evaluate": ("measure.data", "measure.module", "measure.task.unit", "measure.task.target"),
 }
 """Places of conf/targets.yaml whose modules a verb's jobs import by address."""
 NO_THREADS_AT_IMPORT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
