@@ -8,7 +8,9 @@ import json
 import math
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from clozelab.datamodules.heldout import (
     windows,
 )
 from clozelab.files.digests import file_sha256
+from clozelab.modules.measures import Measurement, Probe
 
 TEXT_OF_WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast"
 WORDS = TEXT_OF_WORDS.split()
@@ -408,3 +411,17 @@ def test_pairs_of_no_sentence_or_of_unknown_words_are_refused(
     greek = [{"name": "greek", "path": "greek.txt"}]
     with pytest.raises(ValueError, match=r"of the tokens of measure text .*\[UNK\]"):
         made(SentencePairs, folder, tokenizer, **asked | {"sources": greek})
+
+
+def test_pairs_of_sentences_are_probed_by_their_two_answers(
+    folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    """They have no task, and so no target that names the classes."""
+    data = made(SentencePairs, folder, tokenizer, question="document", **PAIRED)
+    encoder = SimpleNamespace(config=SimpleNamespace(num_hidden_layers=2))
+    settings = {"strength": 1.0, "max_iterations": 9, "data": data, "metric": "validation/accuracy"}
+    probe = Probe.__new__(Probe)
+    with patch.object(Measurement, "__init__", lambda self, **given: vars(self).update(given)):
+        probe.__init__(encoder=encoder, **settings)  # type: ignore[misc]
+    assert tuple(probe.label_names) == ("no", "yes")
+    assert probe.names == ["layer_0", "layer_1", "layer_2", "pooled"]

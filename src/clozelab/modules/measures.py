@@ -178,7 +178,10 @@ class Probe(Measurement):
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)
         # Numbers have no names; choices and spans are no classes.
-        self.label_names = getattr(getattr(self.data, "target", None), "names", ())
+        target = getattr(self.data, "target", None)
+        # Pairs of held-out sentences have no target: their splits name the two answers.
+        named = self.data.train if target is None else target
+        self.label_names = getattr(named, "label_names" if target is None else "names", ())
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
                 "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
