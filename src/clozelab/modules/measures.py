@@ -179,9 +179,11 @@ class Probe(Measurement):
         is_of_words = isinstance(sequences, TaggedSequences)
         # Numbers have no names; choices and spans are no classes.
         target = getattr(self.data, "target", None)
-        # Pairs of held-out sentences have no target: their splits name the two answers.
-        named = self.data.train if target is None else target
-        self.label_names = getattr(named, "label_names" if target is None else "names", ())
+        if target is None:
+            # Pairs of held-out sentences are no task: their splits name the two answers.
+            self.label_names = getattr(self.data.train, "label_names", ())
+        else:
+            self.label_names = target.names
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
                 "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
