@@ -1,0 +1,88 @@
+"""The steps that a corpus lists: what happens to its documents before they are tokenised.
+
+    corpus.steps: [clean, {near_duplicates: {threshold: 0.8}}]
+
+A step is a class with `apply`. One that has to know all documents first also has `survey`, which
+looks at the documents of one shard, and `settle`, which makes one small table of all surveys.
+Results never depend on where shards begin and end, nor on how many processes work: `settle` may use
+hashes and the order of documents alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# what one shard tells of its documents, and what is known of all: arrays by name, in one .npz file
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, cut into lines.
+
+    A line is a paragraph; in a text file it is a sentence. Documents are numbered by their shard,
+    and in it by the order in which they were read.
+    """
+
+    shard: int
+    index: int
+    source: int  # index into the corpus's sources
+    lines: Sequence[str]
+
+
+@dataclass
+class StepReport:
+    """What a step did to the documents of a shard; the reports of all shards are added up.
+
+    `documents` and `characters` count what was dropped, by reason; `changed` counts documents that
+    stayed and lost some of their text.
+    """
+
+    documents: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)  # the first few, for a person to look at
+
+    def drop(self, document: Document, reason: str) -> None:
+        """Count a document that is dropped."""
+        self.documents[reason] += 1
+        self.characters[reason] += sum(map(len, document.lines))
+
+
+class Step(ABC):
+    """A step over documents.
+
+    Its constructor takes the step's settings, which are part of the corpus's fingerprint. `version`
+    rises with every change of what it does.
+    """
+
+    name: str  # as `corpus.steps` lists it
+    version = 1
+    has_table = False  # whether it has to know all documents before it can apply
+
+    def survey(self, documents: Iterable[Document]) -> Arrays:
+        """What the documents of one shard add to the table."""
+        raise NotImplementedError
+
+    def settle(self, surveys: Sequence[Arrays]) -> Arrays:
+        """The table of all shards, from their surveys in order."""
+        raise NotImplementedError
+
+    def apply(
+        self, documents: Iterable[Document], table: Arrays, report: StepReport
+    ) -> Iterator[Document]:
+        """The documents of one shard that stay, in order.
+
+        A changed document is a new object with the same numbers. `table` is empty for a step
+        without one.
+        """
+        raise NotImplementedError
+
+    def inputs(self) -> Mapping[str, str]:
+        """Checksums of the files that decide the result, by their names; for the fingerprint."""
+        return {}
