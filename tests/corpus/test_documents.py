@@ -29,13 +29,13 @@ from clozelab.corpus.documents import (
     SeenHashes,
     SplitRule,
     TextSample,
-    clean,
     hash_of,
     read_documents,
     split_paragraph,
     stretches,
 )
 from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.steps.clean import clean
 
 # what cleaning removes, or takes for the end of a line
 UNUSUAL = "\x0b\x1c\x85\u00ad\u200b\ufffd\ud800\u2028"
