@@ -27,7 +27,6 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
-from clozelab.corpus.encoding import TEXTS_PER_BATCH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
 from clozelab.corpus.tokenizer_files import (
     CONFIG_FILE,
@@ -46,6 +45,7 @@ MIN_PIECE_COUNT = 2  # of an entry that is learnt
 MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 CHARACTER_COVERAGE = 0.9999
+TEXTS_PER_BLOCK = 8192
 
 # BERT's cleaning removes them
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
@@ -316,8 +316,8 @@ def _character_counts(texts: Sequence[str], rules: Library) -> Counter[str]:
     # Characters are counted as written, and each kind is normalised once.
     # Unicode has 0x110000 code points: a counter for each.
     raw = np.zeros(0x110000, dtype=np.int64)
-    for start in range(0, len(texts), TEXTS_PER_BATCH):
-        block = "".join(texts[start : start + TEXTS_PER_BATCH])
+    for start in range(0, len(texts), TEXTS_PER_BLOCK):
+        block = "".join(texts[start : start + TEXTS_PER_BLOCK])
         # UTF-32 has four bytes a character, and they are its code point.
         codes = np.frombuffer(block.encode("utf-32-le"), dtype="<u4").astype(np.int64)
         raw += np.bincount(codes, minlength=len(raw))
