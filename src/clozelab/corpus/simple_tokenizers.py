@@ -32,7 +32,11 @@ class BytesTokenizer(ByteBpeTokenizer):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool
+        cls,
+        texts: Iterable[str],  # noqa: ARG003
+        vocab_size: int,  # noqa: ARG003
+        lowercase: bool,
+        add_prefix_space: bool,
     ) -> ByteBpeTokenizer:
         """The 256 bytes and the special tokens; there is nothing to learn from the texts."""
         pad, unknown, begin, separator, mask = cls.default_tokens

@@ -124,7 +124,7 @@ class CharacterTokenizer(UnigramTokenizer):
 def unigram_rules(model: models.Model, lowercase: bool) -> Library:
     """SentencePiece's rules in the library's terms, without special tokens in text."""
     library = Library(model)
-    steps = [normalizers.Nmt()]
+    steps: list[normalizers.Normalizer] = [normalizers.Nmt()]
     if lowercase:
         steps += [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     steps += [normalizers.NFKC(), normalizers.Replace(SPACES, " "), normalizers.Strip()]
