@@ -26,13 +26,13 @@ from clozelab.corpus.documents import (
     SeenHashes,
     SplitRule,
     TextSample,
-    clean,
     hash_of,
     read_documents,
     split_paragraph,
     stretches,
 )
 from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.steps.clean import clean
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
