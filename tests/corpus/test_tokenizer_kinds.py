@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.corpus.test_tokenizers import AWKWARD, ODD_TEXTS, TEXTS, make_texts, write
+from tokenizers import Tokenizer as Library
 
 from clozelab.corpus import vocabulary
 from clozelab.corpus.encoding import Tokenizer
@@ -266,3 +268,21 @@ def test_the_sample_names_the_corpus_only_where_it_is_another() -> None:
     assert settings("unigram", sample_characters=9).identity(given) == settings("unigram").identity(
         given
     )
+
+
+@pytest.mark.parametrize("kind", ["unigram", "characters", "whitespace"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_word_by_word_as_the_library_reads_the_whole(kind: str, lowercase: bool) -> None:
+    """Of every character that normalisation may change: inside a word, alone, and at either end."""
+    tokenizer = learnt(kind, lowercase=lowercase)
+    characters = [*range(0x3400), *range(0x3400, 0xD800, 29), *range(0xF900, 0x10000)]
+    characters += range(0x10000, 0x20000, 61)
+    texts = [f"a{chr(code)}b {chr(code)} c{chr(code)} {chr(code)}d" for code in characters]
+    rng = random.Random(4)
+    pool = [*"abc   ", *"éが\u3099\u0301\u00a0\u1100\u1161ﬁ½", "[MASK]", "▁", "\t"]
+    texts += ["".join(rng.choices(pool, k=12)) for _ in range(3000)]
+    library = Library.from_str(tokenizer.files()["tokenizer.json"].decode())
+    library.encode_special_tokens = True
+    whole = library.encode_batch_fast(texts, add_special_tokens=False)
+    for text, ids, expected in zip(texts, tokenizer.encode_batch(texts), whole, strict=True):
+        assert ids.tolist() == expected.ids, repr(text)

@@ -21,7 +21,7 @@ from clozelab.corpus.unigram import UnigramTokenizer
 from clozelab.corpus.unigram_training import (
     MAX_PIECE_CHARACTERS,
     MAX_WORD_CHARACTERS,
-    Words,
+    DistinctWords,
     expected_counts,
     learn_pieces,
     log_ratios,
@@ -62,7 +62,7 @@ def test_expected_counts_are_those_of_all_ways() -> None:
         for way, product in zip(ways, products, strict=True):
             for piece in way:
                 expected[piece] += count * product / sum(products)
-    lattices = Words.of(words).lattices(np.array(PIECES))
+    lattices = DistinctWords.of(words).lattices(np.array(PIECES))
     assert expected_counts(lattices, probabilities) == pytest.approx(list(expected.values()))
 
 
@@ -85,8 +85,8 @@ def test_all_stretches_that_occur_twice_are_candidates() -> None:
                 counts[word[start:end]] += count
     covered = {piece: len(piece) * count for piece, count in counts.items() if count >= 2}
     ranked = sorted(covered, key=lambda piece: (-covered[piece], piece))
-    assert Words.of(words).candidates(99) == ranked
-    assert Words.of(words).candidates(2) == ranked[:2]
+    assert DistinctWords.of(words).candidates(99) == ranked
+    assert DistinctWords.of(words).candidates(2) == ranked[:2]
 
 
 def test_learns_as_good_a_vocabulary_as_the_library() -> None:

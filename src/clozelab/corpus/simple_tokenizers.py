@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from clozelab.corpus.tokenizers import (
 from clozelab.corpus.unigram import count_words
 from clozelab.text.plain import ReadOnlyJson
 
+WORD = re.compile("[^ \t\n\r]+")
 # "[MASK]" between two spaces becomes "[ MASK]": text never turns into a special token.
 SPECIAL_WORD = Regex(r"(?<!\S)\[(?=(?:PAD|UNK|CLS|SEP|MASK)\](?!\S))")
 
@@ -57,6 +59,7 @@ class WhitespaceTokenizer(VocabularyTokenizer):
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.lowercase = lowercase
         super().__init__(vocabulary)
+        self._cut = WORD.findall  # each can be encoded by itself
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WhitespaceTokenizer:

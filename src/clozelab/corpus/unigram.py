@@ -6,6 +6,7 @@ like ALBERT, XLNet and DeBERTa v3. Characters are a Unigram whose pieces have on
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,6 +30,13 @@ ASCII = [chr(code) for code in range(0x21, 0x7F)]
 SPECIAL_SCORE = -1e6
 SCORE_DECIMALS = 6
 SPACES = Regex(" {2,}")
+# A text is encoded word by word, unless it has something that normalisation makes a space of.
+WORD = re.compile("[^ ]+")
+ODD_CHARACTER = re.compile(
+    "[^ -~\u00a1-\ufaff]"
+    "|[\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u037a\u0384\u0385\u1680\u180e\u1fbd-\u1fff"
+    "\u2000-\u200f\u2017\u2028-\u202f\u203e\u205f-\u206f\u2581\u3000\u309b\u309c]"
+)
 
 
 class UnigramTokenizer(VocabularyTokenizer):
@@ -45,6 +53,8 @@ class UnigramTokenizer(VocabularyTokenizer):
         self.lowercase = lowercase
         super().__init__([piece for piece, _ in self.pieces])
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
+        self._cut = WORD.findall
+        self._uncut = ODD_CHARACTER
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:

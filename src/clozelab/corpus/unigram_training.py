@@ -49,7 +49,7 @@ def learn_pieces(
 
     `words` counts words that consist of `characters`, which are all among the pieces.
     """
-    text = Words.of(_most_frequent(words))
+    text = DistinctWords.of(_most_frequent(words))
     pieces = np.array([*characters, *text.candidates(CANDIDATES_PER_PIECE * num_pieces)])
     is_character = np.arange(len(pieces)) < len(characters)
     lattices = text.lattices(pieces)
@@ -106,7 +106,7 @@ class Lattice:
 
 
 @dataclass(frozen=True)
-class Words:
+class DistinctWords:
     """Different words one after the other, the shorter ones first."""
 
     text: str
@@ -114,7 +114,7 @@ class Words:
     counts: Floats
 
     @classmethod
-    def of(cls, words: Mapping[str, int]) -> Words:
+    def of(cls, words: Mapping[str, int]) -> DistinctWords:
         ordered = sorted(words, key=lambda word: (len(word), word))
         lengths = np.array([len(word) for word in ordered])
         counts = np.array([words[word] for word in ordered], dtype=np.float64)
@@ -178,7 +178,7 @@ class Words:
 
 
 def _hash(piece: str) -> int:
-    """As Words.stretches has it."""
+    """As DistinctWords.stretches has it."""
     value = 0
     for character in piece:
         value = (value * int(_MULTIPLIER) + ord(character)) % 2**64
@@ -218,7 +218,7 @@ def log_ratios(pieces: NDArray[np.str_], probabilities: Floats) -> Floats:
     scores = np.append(np.log(np.maximum(probabilities, 1e-300)), -np.inf)
     ratios = np.zeros(len(pieces))
     numbers = {piece: number for number, piece in enumerate(pieces.tolist())}
-    for lattice in Words.of(numbers).lattices(pieces):
+    for lattice in DistinctWords.of(numbers).lattices(pieces):
         _, length, longest = lattice.pieces.shape
         own = lattice.counts.astype(np.int64)  # each piece's number, see above
         of_piece = scores[lattice.pieces]
