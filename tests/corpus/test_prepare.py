@@ -46,7 +46,14 @@ def make_text(num_documents: int, first: int = 0) -> str:
 
 
 WORDPIECE = {"kind": "wordpiece", "vocab_size": 150, "lowercase": True}
-RULES = ("kind", "vocab_size", "lowercase", "vocab_file", "add_prefix_space")
+RULES = (
+    "kind",
+    "vocab_size",
+    "lowercase",
+    "vocab_file",
+    "add_prefix_space",
+    "sample_characters",
+)
 
 
 def run(tmp_path: Path, **changes: Any) -> Path:
@@ -390,8 +397,7 @@ def test_lines_that_are_sentences_are_not_told_of(
 
 
 def _peak_megabytes(tmp_path: Path) -> float:
-    prepare.VOCABULARY_SAMPLE_CHARACTERS = 200_000
-    run(tmp_path, sources=[CorpusSource("one", "one.txt")])
+    run(tmp_path, sources=[CorpusSource("one", "one.txt")], sample_characters=200_000)
     # ru_maxrss would begin at what the process had that started this one.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(peak) / 1024
