@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clozelab.addresses import parameters_of
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.modules.finetuning import FineTuning
-from clozelab.targets import parameters_of
 from clozelab.tasks.choices import ChoiceUnit
 from clozelab.tasks.classes import ClassTarget, class_or_number
 from clozelab.tasks.contrast import ContrastTarget

@@ -21,13 +21,13 @@ import pandas
 import pytest
 
 from clozelab import cli, hydra_compat
+from clozelab.addresses import check_targets
 from clozelab.assembly import corpora, evaluation, factory, finetuning, pretraining
 from clozelab.config import Composed
 from clozelab.launch.launcher import SweepLauncher
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
 from clozelab.stages import doctor
-from clozelab.targets import check_targets
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from clozelab.addresses import build
 from clozelab.launch.sweep import compose
 from clozelab.models.encoder import Encoder
 from clozelab.modules.base import build_with_hparams
 from clozelab.optim.groups import frozen_by_groups, match_groups
-from clozelab.targets import build
 
 GROUPS = (
     'optimizer.groups=[{pattern: "*.layer.1.*", frozen: true},'

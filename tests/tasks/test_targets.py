@@ -11,9 +11,9 @@ from tests.composing import composed
 from tests.parts import PAIRS, TEXTS, WORDS
 from tests.tasks.labelled_files import read_task
 
+from clozelab.addresses import build_parts
 from clozelab.assembly.finetuning import check_finetuning
 from clozelab.metrics import glue
-from clozelab.targets import build_parts
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.contrast import ContrastTarget

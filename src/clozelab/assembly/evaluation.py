@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
 from clozelab.config import Composed
@@ -43,7 +44,6 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
-from clozelab.targets import build, locate
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.target import Target
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson

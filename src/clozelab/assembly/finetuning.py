@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
+from clozelab.addresses import build_parts, check_targets
 from clozelab.assembly import factory, task_data
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
@@ -35,7 +36,6 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
-from clozelab.targets import build_parts, check_targets
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.sequences import Sequences
 from clozelab.tasks.target import metrics_of
