@@ -153,11 +153,13 @@ def span_extraction(
 
 
 def tagging(*, names: Any, entity_tags: bool = True, **training: Any) -> FineTuning:
-    return module_of(WordUnit(**WORDS), TagTarget(entity_tags=entity_tags).named(names), **training)
+    return module_of(
+        WordUnit(**WORDS), TagTarget(entity_tags=entity_tags).with_classes(names), **training
+    )
 
 
 def feature_tagging(
     *, names: Any, features: str, entity_tags: bool = False, **training: Any
 ) -> FineTuning:
     unit = FeatureUnit(features=features, **WORDS)
-    return module_of(unit, TagTarget(entity_tags=entity_tags).named(names), **training)
+    return module_of(unit, TagTarget(entity_tags=entity_tags).with_classes(names), **training)

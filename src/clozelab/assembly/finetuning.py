@@ -316,6 +316,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
     run.complete(
         results,
         data=job.data.facts,
+        answers=module.target.answers,
         num_evaluations=len(module.history),
         **facts,
         **module.facts(),

@@ -184,7 +184,7 @@ class Probe(Measurement):
             # Pairs of held-out sentences are no task: their splits name the two answers.
             self.label_names = getattr(self.data.train, "label_names", ())
         else:
-            self.label_names = target.names
+            self.label_names = target.classes
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
                 "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
