@@ -38,7 +38,7 @@ from clozelab.corpus.steps.clean import clean
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
     counts = CorpusCounts()
     files = CorpusSource("source", path, **options).shards(0, folder)
-    return [document.sentences for document in read_documents(files, counts)], counts
+    return [document.lines for document in read_documents(files, counts)], counts
 
 
 def jsonl(*rows: object) -> bytes:
@@ -349,14 +349,14 @@ def test_every_source_gives_its_share_and_no_book_more_than_its_own() -> None:
 
 def test_stretches_are_even_bounded_and_whole_documents_where_those_are_short() -> None:
     document = make_book(0, "Book", 100_000)
-    found = stretches(document.sentences)
+    found = stretches(document.lines)
     sizes = [characters for _, characters, _ in found]
     assert len(found) == -(-document.num_characters // STRETCH_CHARACTERS)
     assert max(sizes) - min(sizes) < 100 and max(sizes) <= STRETCH_CHARACTERS + 100
-    assert sum(sizes) == document.num_characters and found[-1][0] == len(document.sentences)
+    assert sum(sizes) == document.num_characters and found[-1][0] == len(document.lines)
     first = 0
     for end, characters, stretch in found:
-        part = document.sentences[first:end]
+        part = document.lines[first:end]
         assert (sum(map(len, part)), hash_of("\n".join(part))) == (characters, stretch)
         first = end
     short = ["One sentence.", "And another."]

@@ -225,7 +225,9 @@ CORPORA = {
 }
 
 
-def prepare(corpus: FrozenCorpus, folder: Path, **options: Any) -> Path:
+def prepare(
+    corpus: FrozenCorpus, folder: Path, cache: str = "cache", **options: Any
+) -> Path:
     """Write a corpus's files below `folder` unless they are there, and prepare it."""
     data = folder / "data"
     if not data.exists():
@@ -238,7 +240,7 @@ def prepare(corpus: FrozenCorpus, folder: Path, **options: Any) -> Path:
         name="frozen",
         sources=sources,
         data_dir=data,
-        cache_dir=folder / "cache",
+        cache_dir=folder / cache,
         tokenizer=TokenizerSettings(**corpus.tokenizer),
         validation_fraction=corpus.validation_fraction,
     )

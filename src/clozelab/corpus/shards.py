@@ -222,6 +222,8 @@ class ShardWriter:
         documents: np.ndarray,
         sources: np.ndarray,
         origins: np.ndarray,
+        *,
+        can_begin_file: bool = True,
     ) -> None:
         """Append D documents of S sentences; no length is 0.
 
@@ -231,11 +233,13 @@ class ShardWriter:
             documents: [D] sentences of each document.
             sources: [D] indices into source_names.
             origins: [D] numbers of the whole documents.
+            can_begin_file: whether they may begin another file of tokens.
         """
         # an id beyond the vocabulary would make the counts longer, and is refused
         self.token_counts += np.bincount(ids, minlength=self.vocab_size)
         # A new file begins between two calls, so between two documents.
-        if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
+        is_full = self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize
+        if can_begin_file and is_full:
             self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
         self._tokens[-1].write(ids.astype(self._dtype).tobytes())
         # Behind 10 tokens, sentences of 3 and 2 end at [13, 15].

@@ -147,7 +147,7 @@ class HeldOutMeasure(MeasureDataModule):
         self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
         documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
-        return ((document.source, encode(document.sentences)) for document in documents)
+        return ((document.source, encode(document.lines)) for document in documents)
 
     def _text_of_corpus(self) -> Iterator[Document]:
         """The held-out documents of the encoder's own corpus.

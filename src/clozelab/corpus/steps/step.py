@@ -10,12 +10,15 @@ hashes and the order of documents alone.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from clozelab.text.plain import PlainDict
 
 # what one shard tells of its documents, and what is known of all: arrays by name, in one .npz file
 Arrays = Mapping[str, np.ndarray]
@@ -34,6 +37,10 @@ class Document:
     source: int  # index into the corpus's sources
     lines: Sequence[str]
 
+    @property
+    def num_characters(self) -> int:
+        return sum(map(len, self.lines))
+
 
 @dataclass
 class StepReport:
@@ -51,14 +58,15 @@ class StepReport:
     def drop(self, document: Document, reason: str) -> None:
         """Count a document that is dropped."""
         self.documents[reason] += 1
-        self.characters[reason] += sum(map(len, document.lines))
+        self.characters[reason] += document.num_characters
 
 
 class Step(ABC):
     """A step over documents.
 
-    Its constructor takes the step's settings, which are part of the corpus's fingerprint. `version`
-    rises with every change of what it does.
+    Its constructor takes the step's settings, and keeps each under its name: they are part of the
+    corpus's fingerprint. `version` rises with every change of what it does. A step is sent to other
+    processes, so what is large is read when it is needed first.
     """
 
     name: str  # as `corpus.steps` lists it
@@ -78,11 +86,20 @@ class Step(ABC):
     ) -> Iterator[Document]:
         """The documents of one shard that stay, in order.
 
-        A changed document is a new object with the same numbers. `table` is empty for a step
-        without one.
+        A changed document is a new object with the same numbers (dataclasses.replace), and its
+        lines hold no line ends. `table` is empty for a step without one.
         """
         raise NotImplementedError
 
     def inputs(self) -> Mapping[str, str]:
         """Checksums of the files that decide the result, by their names; for the fingerprint."""
         return {}
+
+    def identity(self) -> PlainDict:
+        """What decides its result, as a corpus's fingerprint has it."""
+        names = inspect.signature(type(self)).parameters
+        settings = {name: getattr(self, name) for name in names}
+        identity: PlainDict = {"name": self.name, "version": self.version, "settings": settings}
+        if self.inputs():
+            identity["inputs"] = dict(self.inputs())
+        return identity
