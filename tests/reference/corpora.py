@@ -225,9 +225,7 @@ CORPORA = {
 }
 
 
-def prepare(
-    corpus: FrozenCorpus, folder: Path, cache: str = "cache", **options: Any
-) -> Path:
+def prepare(corpus: FrozenCorpus, folder: Path, cache: str = "cache", **options: Any) -> Path:
     """Write a corpus's files below `folder` unless they are there, and prepare it."""
     data = folder / "data"
     if not data.exists():

@@ -22,7 +22,7 @@ from clozelab.corpus.files import CorpusCounts, CorpusSource, Shard
 from clozelab.corpus.preparation import report, texts
 from clozelab.corpus.preparation.beginning import check_beginning
 from clozelab.corpus.preparation.passes import Work
-from clozelab.corpus.preparation.pool import Pool
+from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.preparation.running import Preparation, begin_work
 from clozelab.corpus.preparation.shard_files import read_facts
 from clozelab.corpus.preparation.writing import write_tokens
@@ -163,7 +163,7 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
     begin_work(work_folder, key)
     work = Work(work_folder, plan.steps, learns=plan.given_tokenizer is None)
     stamps = _stamps(plan.files)
-    with Pool(work, workers) as pool:
+    with ShardPool(work, workers) as pool:
         preparation = Preparation(work, pool, plan.files)
         counts = preparation.read_texts()
         if _stamps(plan.files) != stamps:

@@ -194,7 +194,7 @@ def tokenise(work: Work, shard: int) -> int:
     num_sentences = arrays["document_sentences"][kept]
     first_document = work.settled.num_kept_before(shard)
     document_of = first_document + np.repeat(np.arange(kept.sum()), num_sentences)
-    is_held_out = _held_out(work.settled, arrays)[is_kept]
+    is_held_out = held_out_sentences(work.settled, arrays)[is_kept]
     has_tokens = lengths > 0
     facts["sentences_without_tokens"] = int((~has_tokens).sum())
     lengths = lengths[has_tokens]
@@ -221,7 +221,7 @@ def tokenise(work: Work, shard: int) -> int:
     return int(facts["bytes"])
 
 
-def _held_out(settled: Settled, arrays: Arrays) -> np.ndarray:
+def held_out_sentences(settled: Settled, arrays: Arrays) -> np.ndarray:
     """Whether each sentence of a shard is held out, bool [S]."""
     source_of_stretch = np.repeat(arrays["document_source"], arrays["stretch_counts"])
     is_held_out = settled.is_held_out(source_of_stretch, arrays["stretch_hash"])

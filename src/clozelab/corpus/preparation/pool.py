@@ -32,7 +32,7 @@ ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 _context: Any = None  # of a worker, set when it begins
 
 
-class Pool:
+class ShardPool:
     """Runs functions of a context and a task, in up to `workers` processes.
 
     The context is sent to each process once. Fewer than two tasks, or one worker, need no process.
@@ -43,7 +43,7 @@ class Pool:
         self.workers = workers
         self._executor: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> ShardPool:
         return self
 
     def __exit__(

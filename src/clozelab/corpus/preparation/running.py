@@ -26,7 +26,7 @@ from rich.progress import (
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation import passes
 from clozelab.corpus.preparation.passes import TOKENS, PassTask, Work, pass_name
-from clozelab.corpus.preparation.pool import Pool
+from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.preparation.settled import Settled, settle
 from clozelab.corpus.preparation.shard_files import SurveyFiles, read_facts, write_file
 from clozelab.corpus.preparation.texts import TextShard, cut_shards
@@ -63,7 +63,7 @@ class Preparation:
     """A preparation at work: its pool of processes, and how much text there is."""
 
     work: Work
-    pool: Pool
+    pool: ShardPool
     files: Sequence[Shard]
     num_shards: int = 0
 
