@@ -95,7 +95,7 @@ def split_paragraph(paragraph: str) -> list[str]:
     for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
         for sentence in sentencex.segment(LANGUAGE, piece):
             if len(sentence) <= LONG_SENTENCE_CHARACTERS:
-                sentences += _whole_line(sentence)
+                sentences.append(sentence.strip())
                 continue
             for quoted in _split_quoted(sentence):
                 sentences += _whole_line(quoted)

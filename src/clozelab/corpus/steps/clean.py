@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
@@ -28,26 +28,18 @@ _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
     "\ud800-\udfff]"
 )
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
 _LINE_END = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
-_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
+# A pattern that begins with a plain character is looked for at ten times the speed of one that
+# begins with a condition: so a heading begins with the end of the line before it, and what stands
+# before an emphasis is looked at behind its first sign.
+_HEADING = re.compile(r"\n[ \t]*#{1,6}[ \t]+")
+_EMPHASIS = re.compile(r"(([*_])(?<![\w*][*_])\2{0,2})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
+# what _INVISIBLE or _LINE_END finds
+_UNUSUAL = re.compile(f"{_INVISIBLE.pattern[:-1]}{_LINE_END.pattern[1:]}")
 
 
 def _unescape(match: re.Match[str]) -> str:
     return html.unescape(match[0])
-
-
-Replacement = str | Callable[[re.Match[str]], str]
-Rule = tuple[str, re.Pattern[str], Replacement]
-# In this order: characters without which there is nothing to do, what becomes what.
-_CLEANING: Sequence[Rule] = (
-    ("&", _ENTITY, _unescape),
-    ("", _INVISIBLE, ""),
-    ("", _LINE_END, "\n"),
-    ("<", _TAG, " "),
-    ("#", _HEADING, ""),
-    ("*_", _EMPHASIS, r"\2"),
-)
 
 
 class Clean(Step):
@@ -74,7 +66,15 @@ class Clean(Step):
 
 def clean(text: str) -> list[str]:
     """Lines that hold a word, without invisible characters, HTML tags and light Markdown."""
-    for signs, pattern, new in _CLEANING:
-        if not signs or any(sign in text for sign in signs):
-            text = pattern.sub(new, text)
+    # Each pattern runs only where a sign of it is in the text.
+    if "&" in text:
+        text = _ENTITY.sub(_unescape, text)
+    if _UNUSUAL.search(text):
+        text = _LINE_END.sub("\n", _INVISIBLE.sub("", text))
+    if "<" in text:
+        text = _TAG.sub(" ", text)
+    if "#" in text:
+        text = _HEADING.sub("\n", f"\n{text}")
+    if "*" in text or "_" in text:
+        text = _EMPHASIS.sub(r"\3", text)
     return [line.strip() for line in text.split("\n") if HOLDS_WORD.search(line)]
