@@ -17,7 +17,7 @@ import sentencex
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import cut_shards
 from clozelab.corpus.steps.clean import EMPTY, HOLDS_WORD, Clean
-from clozelab.corpus.steps.step import Document, Step, StepReport
+from clozelab.corpus.steps.step import CorpusStep, Document, StepReport
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 LANGUAGE = "en"
@@ -36,7 +36,7 @@ _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
 def read_documents(
     files: Iterable[Shard],
     counts: CorpusCounts,
-    steps: Sequence[Step] = (Clean(),),
+    steps: Sequence[CorpusStep] = (Clean(),),
 ) -> Iterator[Document]:
     """Documents of all files in order, their lines sentences, each text once.
 

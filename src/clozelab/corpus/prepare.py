@@ -35,7 +35,7 @@ from clozelab.corpus.shards import (
     ShardWriter,
 )
 from clozelab.corpus.steps.clean import Clean
-from clozelab.corpus.steps.step import Step
+from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts
@@ -60,7 +60,7 @@ class CorpusPlan:
     folder: Path
     settings: JsonObject  # what the folder's name is a hash of
     files: list[Shard]
-    steps: Sequence[Step]
+    steps: Sequence[CorpusStep]
     tokenizer: TokenizerSettings
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
 
@@ -109,7 +109,7 @@ def plan_corpus(
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
     validation_fraction: float,
-    steps: Sequence[Step] = (Clean(),),
+    steps: Sequence[CorpusStep] = (Clean(),),
 ) -> CorpusPlan:
     """Say what `prepare_corpus` would prepare, and where; nothing is written.
 

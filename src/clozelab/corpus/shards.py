@@ -29,7 +29,7 @@ import numpy as np
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts, file_sha256
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import JsonObject, PlainDict, read_json
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
@@ -43,6 +43,7 @@ ARRAYS = {  # name -> type, beside the tokens
     "document_source": "u1",
     "document_origin": "<i8",
 }
+CLEANING = [{"name": "clean", "version": 1, "settings": {}}]
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
 
@@ -342,3 +343,14 @@ class PreparedCorpus:
                 f" {AGAIN}"
             )
         return cls(folder, manifest, tokenizer, train, validation)
+
+
+def further_steps(settings: JsonObject) -> list[PlainDict]:
+    """The steps of a manifest's settings; none where they do what was done before there were steps.
+
+    That is cleaning, as of versions up to 3.
+    """
+    steps: list[PlainDict] = settings.get("steps", [])
+    if steps == CLEANING:
+        return []
+    return steps

@@ -11,7 +11,7 @@ from tokenizers import normalizers, pre_tokenizers
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import CorpusCounts, Shard
-from clozelab.corpus.steps.step import Step
+from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import MAX_WORD_CHARACTERS, Tokenizer, WordPieceTokenizer
 
@@ -23,7 +23,7 @@ MAX_MEAN_WORD_CHARACTERS = 30  # of the word that a character is in; English has
 
 def check_beginning(
     files: Sequence[Shard],
-    steps: Sequence[Step],
+    steps: Sequence[CorpusStep],
     settings: TokenizerSettings,
     given: Tokenizer | None,
     max_unknown_share: float,
@@ -46,7 +46,9 @@ def check_beginning(
         refuse_unknown(where, float((ids == given.unk_id).mean()), max_unknown_share)
 
 
-def beginning_of(files: Sequence[Shard], steps: Sequence[Step], num_characters: int) -> list[str]:
+def beginning_of(
+    files: Sequence[Shard], steps: Sequence[CorpusStep], num_characters: int
+) -> list[str]:
     """The first sentences of a corpus; steps that have to know all documents are left out."""
     plain_steps = [step for step in steps if not step.has_table]
     sentences: list[str] = []

@@ -32,7 +32,7 @@ from clozelab.corpus.preparation.survey import blocks_of, frequent_lines, survey
 from clozelab.corpus.preparation.tallies import Tally
 from clozelab.corpus.preparation.texts import TextShard
 from clozelab.corpus.shards import SPLITS, token_dtype
-from clozelab.corpus.steps.step import Arrays, Document, Step
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.text.plain import JsonObject
 
@@ -44,17 +44,17 @@ class Work:
     """What all processes of a preparation know: its folder, and what to do."""
 
     folder: Path
-    steps: Sequence[Step]
+    steps: Sequence[CorpusStep]
     learns: bool  # whether a vocabulary is learnt
 
     @property
-    def passes(self) -> list[list[Step]]:
-        """The steps of each pass; only the first step of a later one has a table."""
-        passes: list[list[Step]] = [[]]
-        for step in self.steps:
-            if step.has_table:
+    def passes(self) -> list[list[int]]:
+        """The numbers of each pass's steps: a step that surveys the documents begins a pass."""
+        passes: list[list[int]] = [[]]
+        for number, step in enumerate(self.steps):
+            if step.has_survey:
                 passes.append([])
-            passes[-1].append(step)
+            passes[-1].append(number)
         return passes
 
     @property
@@ -67,7 +67,7 @@ class Work:
         return self.folder / pass_name / f"{shard:06d}.npz"
 
     def table_file(self, number: int) -> Path:
-        """The table of the step that begins pass `number`."""
+        """The table of step `number`."""
         return self.folder / f"table-{number}.npz"
 
     @property
@@ -132,10 +132,11 @@ def _take_steps(
     facts: JsonObject,
 ) -> None:
     """Apply the steps of a pass, and write the file of its shard."""
-    for step in work.passes[task.number]:
+    for number in work.passes[task.number]:
+        step = work.steps[number]
         table: Arrays = {}
         if step.has_table:
-            table = read_arrays(work.table_file(task.number))
+            table = read_arrays(work.table_file(number))
         tally = Tally(step.name)
         documents = tally.counted(step.apply(documents, table, tally.report))
         tallies.append(tally)
@@ -149,7 +150,7 @@ def _take_steps(
         arrays = dict(survey_documents(documents, learns=work.learns))
         facts["lines"] = frequent_lines(documents)
     else:
-        survey = work.passes[task.number + 1][0].survey(documents)
+        survey = work.steps[work.passes[task.number + 1][0]].survey(documents)
         arrays = {f"{SURVEY}{name}": array for name, array in survey.items()}
     arrays |= pack_documents(documents, has_lines)
     facts["tallies"] += [tally.facts() for tally in tallies]

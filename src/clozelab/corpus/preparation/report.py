@@ -34,7 +34,7 @@ def complete_counts(counts: CorpusCounts, settled: Settled) -> None:
     counts.sentences = settled.sentences
     counts.characters = settled.characters
     for tally in settled.tallies:
-        counts.dropped.update(tally["dropped_documents"])
+        counts.dropped.update(tally["report"]["documents"])
     # One document of several stretches can be divided.
     if counts.documents < 2 and settled.num_stretches < 2:
         _refuse_small(counts)
@@ -99,15 +99,16 @@ def _step_facts(tally: JsonObject, source_names: Sequence[str]) -> PlainDict:
     for source, documents in sorted(tally["documents"]):
         characters = characters_of[source]
         kept[source_names[source]] = {"documents": documents, "characters": characters}
-    dropped = {}
-    for reason, documents in tally["dropped_documents"].items():
-        characters = tally["dropped_characters"][reason]
-        dropped[reason] = {"documents": documents, "characters": characters}
-    facts: PlainDict = {"step": tally["step"], "kept": kept, "dropped": dropped}
-    for name in ("changed", "examples"):
-        if tally[name]:
-            facts[name] = tally[name]
-    return facts
+    report = tally["report"]
+    reasons = {}
+    for reason, characters in report["characters"].items():
+        reasons[reason] = {
+            "dropped_documents": report["documents"].get(reason, 0),
+            "changed_documents": report["changed"].get(reason, 0),
+            "characters": characters,
+        }
+    facts: PlainDict = {"step": tally["step"], "kept": kept, "reasons": reasons}
+    return facts | {"examples": report["examples"]}
 
 
 def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[PlainDict]:

@@ -70,6 +70,7 @@ class Preparation:
     def read_texts(self) -> CorpusCounts:
         """Cut the files into shards, and take each through the first steps; counts the rows."""
         path = self.work.folder / "texts.json"
+        self._write_tables(0)
         if not path.exists():
             counts = CorpusCounts()
             with self._progress("reading") as advance:
@@ -100,15 +101,23 @@ class Preparation:
     def take_steps(self) -> None:
         """Take all shards through the steps that have to know all documents, and those behind."""
         for number in range(1, len(self.work.passes)):
-            step = self.work.passes[number][0]
-            table = self.work.table_file(number)
-            if not table.exists():
-                surveys = SurveyFiles(self._shard_files(pass_name(number - 1)))
-                write_file(table, step.settle(surveys), {})
+            self._write_tables(number)
             tasks = [PassTask(number, shard) for shard in self._unfinished(pass_name(number))]
-            with self._progress(step.name) as advance:
+            first_step = self.work.steps[self.work.passes[number][0]]
+            with self._progress(first_step.name) as advance:
                 for num_bytes in self.pool.map(passes.later_pass, tasks):
                     advance(num_bytes)
+
+    def _write_tables(self, pass_number: int) -> None:
+        """Settle the tables of a pass's steps."""
+        for number in self.work.passes[pass_number]:
+            step = self.work.steps[number]
+            path = self.work.table_file(number)
+            if step.has_table and not path.exists():
+                surveys = SurveyFiles([])
+                if step.has_survey:
+                    surveys = SurveyFiles(self._shard_files(pass_name(pass_number - 1)))
+                write_file(path, step.settle(surveys), {})
 
     def settle(self, validation_fraction: float, sample_characters: int) -> Settled:
         """Settle what is a copy, what is held out, and what a vocabulary is learnt from."""

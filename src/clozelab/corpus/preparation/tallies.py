@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from clozelab.corpus.steps.step import Document, StepReport
 from clozelab.text.plain import JsonObject, PlainDict
 
-MAX_EXAMPLES = 5
-
 
 @dataclass
 class Tally:
@@ -34,22 +32,16 @@ class Tally:
             "step": self.step,
             "documents": list(self.documents.items()),
             "characters": list(self.characters.items()),
-            "dropped_documents": self.report.documents,
-            "dropped_characters": self.report.characters,
-            "changed": self.report.changed,
-            "examples": self.report.examples[:MAX_EXAMPLES],
+            "report": vars(self.report),
         }
 
     def add(self, facts: JsonObject) -> None:
-        """Add the tally of another shard."""
-        for name, counter in (("documents", self.documents), ("characters", self.characters)):
-            for source, number in facts[name]:
-                counter[source] += number
-        self.report.documents.update(facts["dropped_documents"])
-        self.report.characters.update(facts["dropped_characters"])
-        self.report.changed.update(facts["changed"])
-        examples = [*self.report.examples, *facts["examples"]]
-        self.report.examples = examples[:MAX_EXAMPLES]
+        """Add the tally of a later shard."""
+        self.documents.update(dict(facts["documents"]))
+        self.characters.update(dict(facts["characters"]))
+        report = facts["report"]
+        counters = {name: Counter(report[name]) for name in ("documents", "characters", "changed")}
+        self.report.add(StepReport(**counters, examples=report["examples"]))
 
 
 def add_up(shards: Iterable[Sequence[JsonObject]]) -> list[Tally]:

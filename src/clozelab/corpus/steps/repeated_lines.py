@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from clozelab.corpus.documents import hash_of
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 LINES_AT_ONCE = 2**25  # that the parent process counts at a time
 NUM_SHOWN = 20  # of the most frequent lines, in the report
@@ -21,7 +21,7 @@ REASON = "repeated line"
 NOTHING_LEFT = "nothing but repeated lines"
 
 
-class RepeatedLines(Step):
+class RepeatedLines(CorpusStep):
     """Drops each line that is repeated, wherever it stands.
 
     A line is repeated that stands more than `max_count` times in all documents, or in more than
@@ -96,7 +96,7 @@ class RepeatedLines(Step):
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
-        """As `Step` says; the report shows the most frequent lines, each under its counts."""
+        """As `CorpusStep` says; the report shows the most frequent lines, each under its counts."""
         hashes, counts, document_counts = table["lines"].tolist()
         repeated = frozenset(hashes)
         shown = {}
