@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import CorpusSource, source_files
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
@@ -12,7 +13,6 @@ from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
-from clozelab.targets import allowed, build, locate, parameters_of
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject
 from clozelab.training.host import usable_cores

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -47,8 +48,6 @@ log = logging.getLogger(__name__)
 
 # raise it with every change of reading, splitting or tokenisation: it renames the folder
 PREPARATION_VERSION = 4
-# that a vocabulary is learnt from; frequencies are settled long before
-VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 LIBRARIES = ("tokenizers", "sentencex")  # whose versions may change a result
 
 
@@ -172,9 +171,10 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
                 " again"
             )
         preparation.take_steps()
-        settled = preparation.settle(
-            plan.settings["validation_fraction"], VOCABULARY_SAMPLE_CHARACTERS
-        )
+        sample_characters = math.inf
+        if plan.tokenizer.sample_characters is not None:
+            sample_characters = plan.tokenizer.sample_characters
+        settled = preparation.settle(plan.settings["validation_fraction"], sample_characters)
         report.complete_counts(counts, settled)
         report.log_counts(counts)
         tokenizer = preparation.write_tokenizer(plan.tokenizer, plan.given_tokenizer)

@@ -119,7 +119,7 @@ class Preparation:
                     surveys = SurveyFiles(self._shard_files(pass_name(pass_number - 1)))
                 write_file(path, step.settle(surveys), {})
 
-    def settle(self, validation_fraction: float, sample_characters: int) -> Settled:
+    def settle(self, validation_fraction: float, sample_characters: float) -> Settled:
         """Settle what is a copy, what is held out, and what a vocabulary is learnt from."""
         path = self.work.settled_file
         if not path.exists():
@@ -134,7 +134,7 @@ class Preparation:
             tokenizer = given
             if tokenizer is None:
                 blocks = self.pool.map(passes.sample_blocks, range(self.num_shards))
-                tokenizer = settings.learn(list(chain.from_iterable(blocks)))
+                tokenizer = settings.learn(chain.from_iterable(blocks))
             temporary = folder.with_name("tokenizer.tmp")
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()

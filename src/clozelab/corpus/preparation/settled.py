@@ -72,7 +72,7 @@ class Settled:
         return cls(is_kept=arrays["is_kept"], starts=arrays["starts"], **facts)
 
 
-def settle(paths: Sequence[Path], validation_fraction: float, sample_characters: int) -> Settled:
+def settle(paths: Sequence[Path], validation_fraction: float, sample_characters: float) -> Settled:
     """Settle a corpus from its shards' files, in order.
 
     `sample_characters` is how much text a vocabulary is learnt from at most.
@@ -175,7 +175,7 @@ def held_out_limits(stretches: Mapping[int, Units], validation_fraction: float) 
     return limits
 
 
-def sample_limit(hashes: np.ndarray, characters: np.ndarray, max_characters: int) -> int:
+def sample_limit(hashes: np.ndarray, characters: np.ndarray, max_characters: float) -> int:
     """The hash below which blocks have `max_characters` together at most: halved at need."""
     limit = ALL_HASHES
     total = characters.sum()
