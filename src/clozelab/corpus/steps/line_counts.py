@@ -24,7 +24,8 @@ class LineCounts:
 
     A shard counts all its lines and keeps its `frequent` ones; those of all shards are added up. A
     line that is more than MIN_SHARE of all lines is so in one shard at least, and therefore is
-    among them. Its count is exact, or too low by at most MIN_SHARE of all lines.
+    among them. Its count is exact, or too low by at most MIN_SHARE of all lines. `vars` of it can
+    be written as JSON.
     """
 
     num_lines: int = 0

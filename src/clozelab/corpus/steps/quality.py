@@ -62,7 +62,8 @@ class Quality(Step):
             if values is None:
                 del self.limits[name]
                 continue
-            if len(values) != 2 or not values[0] <= values[1]:
+            is_pair = isinstance(values, Sequence) and len(values) == 2
+            if not is_pair or not values[0] <= values[1]:
                 raise ValueError(
                     f"quality: {name}={values} must be [least, greatest], two numbers in order"
                 )
