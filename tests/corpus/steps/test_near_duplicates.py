@@ -63,7 +63,7 @@ def edited(lines: Lines, random_words: random.Random, num_edits: int) -> list[st
 
 
 def corpus(seed: int, num_clusters: int = 40) -> list[Lines]:
-    """Clusters of copies with no edit or one in 300 words, single texts, and texts half the same."""
+    """Clusters of copies (no edit or one in 300 words), single texts, and texts half the same."""
     generator = random.Random(seed)
     documents: list[Lines] = []
     for _ in range(num_clusters):

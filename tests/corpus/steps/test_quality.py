@@ -18,33 +18,7 @@ PROSE = [
     "A railway followed the valley until the bridge was lost in a storm.",
     "Walkers use the old track today, with signs that tell its story.",
 ]
-SYLLABLES = [
-    "ba",
-    "be",
-    "bi",
-    "bo",
-    "bu",
-    "da",
-    "de",
-    "di",
-    "do",
-    "du",
-    "fa",
-    "fe",
-    "fi",
-    "fo",
-    "fu",
-    "ga",
-    "ge",
-    "gi",
-    "go",
-    "gu",
-    "ka",
-    "ke",
-    "ki",
-    "ko",
-    "ku",
-]
+SYLLABLES = [first + second for first in "bdfgk" for second in "aeiou"]
 
 
 def words(num_words: int, seed: int = 1) -> list[str]:
@@ -57,14 +31,13 @@ def words(num_words: int, seed: int = 1) -> list[str]:
 
 def planted() -> dict[str, Lines]:
     """A document for each reason that has no other defect before it in LIMITS."""
+    letters = "a b c d e f g h i j the of "
     long_words = ["".join(words(3, seed)) for seed in range(60)]
     numbers = [str(number) for number in range(1000, 1030)]
     phrase = " ".join(words(22, seed=5)[2:])
     return {
         "words below 50": PROSE[:2],
-        "mean_word_length below 3": [
-            " ".join("a b c d e f g h i j the of" for _ in range(6)) + "."
-        ],
+        "mean_word_length below 3": [letters * 6 + "."],
         "mean_word_length above 10": [" ".join(long_words) + "."],
         "symbols_per_word above 0.1": [*PROSE, "# " * 10 + "."],
         "bullet_lines above 0.9": [f"- {line}" for line in PROSE],
