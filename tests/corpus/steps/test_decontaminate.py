@@ -191,7 +191,7 @@ def test_damaged_rows_still_count(tmp_path: Path) -> None:
     assert EXAMPLE in list(texts_of_file(tmp_path / "train.tsv"))
 
 
-def test_wrong_settings_are_refused(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with refuses("decontaminate: no file is called glue/MRPC/*.tsv below"):
         Decontaminate(["glue/MRPC/*.tsv"], data_dir=tmp_path)
     with refuses("decontaminate needs files"):
@@ -201,5 +201,8 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     with refuses("ngram=0 must be 1 word or more"):
         Decontaminate(["x"], ngram=0)
     (tmp_path / "short.txt").write_text("A file of a few words.")
+    write_tsv(tmp_path / "train.tsv")
+    run(Decontaminate(["*.t*"], data_dir=tmp_path), [])
+    assert "no text in *.t*: short.txt has 13 words" in caplog.text
     with refuses("decontaminate: no text in short.txt has 13 words"):
         run(Decontaminate(["short.txt"], data_dir=tmp_path), [])

@@ -1,8 +1,7 @@
-"""`repeated_lines` and the most frequent lines, against plain counts of all lines."""
+"""`repeated_lines` against plain counts of all lines."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from itertools import chain
 
@@ -13,7 +12,6 @@ from tests.corpus.steps.sharded import Lines, run_any
 from tests.screens import refuses
 
 from clozelab.corpus.steps import repeated_lines
-from clozelab.corpus.steps.line_counts import MIN_SHARE, LineCounts
 from clozelab.corpus.steps.repeated_lines import NOTHING_LEFT, REASON, RepeatedLines
 
 COOKIES = "We use cookies to make this site better. Accept all or read more."
@@ -59,6 +57,7 @@ def test_a_line_that_stands_just_often_enough_stays() -> None:
 def test_a_share_counts_documents_and_not_lines() -> None:
     documents: list[Lines] = [["Yes."] * 9, ["No."], ["Yes.", "Maybe."]]
     assert run_any(RepeatedLines(max_document_share=0.7), documents)[0] == documents
+    assert run_any(RepeatedLines(max_document_share=0.1), documents[:2])[0] == documents[:2]
     assert run_any(RepeatedLines(max_count=9), documents)[0] == [["No."], ["Maybe."]]
 
 
@@ -97,40 +96,3 @@ def test_wrong_settings_are_refused() -> None:
         RepeatedLines(max_count=0)
     with refuses("max_document_share=20 must be between 0 and 1"):
         RepeatedLines(max_document_share=20)
-
-
-# The most frequent lines of every preparation
-
-
-def counted(documents: list[Lines], num_shards: int) -> LineCounts:
-    total = LineCounts()
-    for shard in range(num_shards):
-        counts = LineCounts()
-        for lines in documents[shard::num_shards]:
-            counts.add(lines)
-        total.merge(LineCounts(**json.loads(json.dumps(vars(counts.frequent())))))
-    return total
-
-
-def test_the_most_frequent_lines_are_named_with_their_share_of_characters() -> None:
-    documents = site(400)
-    num_characters = sum(map(len, chain.from_iterable(documents)))
-    for num_shards in (1, 3, 7):
-        first, second = counted(documents, num_shards).top(2)
-        assert (first.text, first.count) == (COOKIES, 400)
-        assert first.character_share == pytest.approx(400 * len(COOKIES) / num_characters)
-        assert (second.text, second.count) == (MENU, 200)
-
-
-def test_a_line_above_the_guaranteed_share_is_named_and_few_others_are_kept() -> None:
-    """Ten thousand lines in each of nine shards; a line twice in every one, another 30 times."""
-    documents: list[Lines] = []
-    for number in range(90_000):
-        documents.append([f"Line {number}."])
-    documents += [[COOKIES]] * 18 + [[MENU]] * 30
-    total = counted(documents, 9)
-    assert set(total.counts) == {COOKIES, MENU}
-    assert MIN_SHARE * total.num_lines < 18
-    exact = Counter(chain.from_iterable(documents))
-    for line, count in total.counts.items():
-        assert 0 <= exact[line] - count <= MIN_SHARE * total.num_lines
