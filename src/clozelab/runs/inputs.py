@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clozelab.config import MISSING_VALUE, Composed
-from clozelab.corpus.files import matching_files
+from clozelab.corpus.paths import matching_files
 from clozelab.files.digests import digest, file_sha256
 from clozelab.runs.identity import counting_leaves
 from clozelab.text.plain import read_json
