@@ -1,11 +1,10 @@
 """Sources of a corpus: their shards, what each is, and its rows in constant memory.
 
 A source is anything with a `name`, a `text_field` and `shards(index, data_dir)`; a shard is as
-`Shard` says. Here a shard is a file: of text (a row is one sentence, or the blank between
-documents), of JSON objects, or a table (csv, tsv, Parquet, Arrow). All but the last two may be
-packed (readers/lines.py). A row that cannot be used is counted by reason and skipped; too many end
-the run.
-NUL characters are removed and counted, as BERT's cleaning does.
+`Shard` says. Here a shard is a file, on disk or of an object store: of text (a row is one sentence,
+or the blank between documents), of JSON objects, or a table (csv, tsv, Parquet, Arrow). All but the
+last two may be packed (readers/lines.py). A row that cannot be used is counted by reason and
+skipped; too many end the run. NUL characters are removed and counted, as BERT's cleaning does.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from clozelab.corpus.paths import matching_files, resolve_path
+from clozelab.corpus.paths import corpus_files, path_list, place_of
 from clozelab.corpus.text_column import DEFAULT_TEXT_COLUMN, find_text_column
 from clozelab.files.digests import file_facts
 from clozelab.readers.lines import (
@@ -30,11 +29,12 @@ from clozelab.readers.lines import (
     text_lines,
 )
 from clozelab.readers.objects import begins_as_json, refuse_list, rows_of_objects
-from clozelab.readers.records import NOT_UTF8, DamagedRow
+from clozelab.readers.records import NOT_UTF8, DamagedRow, Record
 from clozelab.readers.records import Rows as Records
+from clozelab.readers.remote import FilePath, RemotePath, file_size
 from clozelab.readers.tables import FORMATS, open_table, table_format
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import PlainDict
+from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,14 @@ class CorpusCounts:
         return text
 
 
+def content_marks(sources: Iterable[ReadOnlyJson]) -> list[str]:
+    """The checksum of each file of a manifest's sources; of others the version."""
+    marks: list[str] = []
+    for source in sources:
+        marks += [file.get("sha256", file.get("version")) for file in source["files"]]
+    return marks
+
+
 class BadRow(NamedTuple):
     """Stands for a text that cannot be read; `details` tell one from others of the reason."""
 
@@ -97,26 +105,30 @@ Rows = Iterator[tuple[int, str | BadRow]]  # (number, text)
 
 @dataclass(frozen=True)
 class Shard(ABC):
-    """One file of the source of this number, named without the machine's path.
+    """A part of the source of this number: rows in order, named without the machine's path."""
 
-    Its `format` is never "auto".
-    """
-
-    path: Path
     name: str
     source: int
-    format: str
     text_field: str  # of a table the column that was found
 
     has_lines: ClassVar[bool] = False  # whether a row is a line, so that blank ones part documents
 
     @property
-    def num_bytes(self) -> int:
-        return self.path.stat().st_size
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, for messages."""
 
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Bytes as stored; 0 where they are not known."""
+
+    @abstractmethod
     def identity(self) -> PlainDict:
-        """What decides the texts, as a manifest names it."""
-        return {"name": self.name, **file_facts(self.path), "format": self.format}
+        """What decides the texts, as a manifest names it.
+
+        It has the content's `sha256`, or as `version` what the texts' owner calls their state.
+        """
 
     @abstractmethod
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
@@ -148,9 +160,9 @@ class Shard(ABC):
             return
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
-            f"{self.path}: {num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
-            f" {counts.first_bad[0]}); check the encoding (UTF-8), the format ({self.format}) and"
-            " the text_field of this source, or leave the file out"
+            f"{self.place}: {num_bad} of its first {num_rows} rows cannot be read ({reasons};"
+            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format and the"
+            " text_field of this source, or leave the file out"
         )
 
     def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:
@@ -164,7 +176,31 @@ class Shard(ABC):
                 counts.first_bad.append(f"{self.name}:{number}: {text.reason}{text.details}")
 
 
-class TextFile(Shard):
+@dataclass(frozen=True)
+class CorpusFile(Shard):
+    """A file; its `format` is never "auto"."""
+
+    format: str
+    path: FilePath
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+    @property
+    def num_bytes(self) -> int:
+        return file_size(self.path)
+
+    def identity(self) -> PlainDict:
+        """Size and checksum; of a remote file, which is not read for that, its store's version."""
+        if isinstance(self.path, RemotePath):
+            facts = {"size": self.path.size, "version": self.path.version}
+        else:
+            facts = file_facts(self.path)
+        return {"name": self.name, **facts, "format": self.format}
+
+
+class TextFile(CorpusFile):
     """Lines of text: a row is one sentence, or the blank between documents."""
 
     has_lines = True
@@ -179,7 +215,7 @@ class TextFile(Shard):
                 yield number, line.removeprefix("\ufeff").strip()
 
 
-class TableFile(Shard):
+class TableFile(CorpusFile):
     """A row of a table is a document; an empty cell is an empty one."""
 
     def identity(self) -> PlainDict:
@@ -187,18 +223,7 @@ class TableFile(Shard):
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
         for number, record in self._records(counts, advance):
-            if isinstance(record, DamagedRow):
-                yield number, BadRow(record.problem)
-                continue
-            cell = record.get(self.text_field, MISSING)
-            if isinstance(cell, str):
-                yield number, counts.without_nuls(cell)
-            elif cell is None:
-                yield number, ""
-            else:
-                problem = f"no text in field {self.text_field!r}"
-                fields = ", ".join(sorted(record)[:MOST_FIELDS])
-                yield number, BadRow(problem, f" (there are {fields})")
+            yield number, text_of(record, self.text_field, counts)
 
     def _records(self, counts: CorpusCounts, advance: Advance) -> Records:
         table = open_table(self.path, self.format)
@@ -209,10 +234,23 @@ class JsonLinesFile(TableFile):
     """An object a line is a document; not all objects need the same keys."""
 
     def identity(self) -> PlainDict:
-        return Shard.identity(self)
+        return CorpusFile.identity(self)
 
     def _records(self, counts: CorpusCounts, advance: Advance) -> Records:
         return rows_of_objects(text_lines(self.path, advance, removed=counts.removed))
+
+
+def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
+    """The text in a column of a row; an empty cell is an empty text."""
+    if isinstance(record, DamagedRow):
+        return BadRow(record.problem)
+    cell = record.get(column, MISSING)
+    if isinstance(cell, str):
+        return counts.without_nuls(cell)
+    if cell is None:
+        return ""
+    fields = ", ".join(sorted(record)[:MOST_FIELDS])
+    return BadRow(f"no text in field {column!r}", f" (there are {fields})")
 
 
 @dataclass(frozen=True)
@@ -220,28 +258,59 @@ class CorpusSource:
     """One named part of a corpus."""
 
     name: str
-    path: str  # a file, a folder or a glob; a relative one starts at the data directory
+    # a file, a folder, a glob, a URL, or several; a relative one starts at the data directory
+    path: str | Sequence[str]
     format: str = "auto"  # auto (by file name) | text | jsonl | csv | tsv | parquet | arrow
     text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
+    how_to_get: str | None = None  # the files, where there are none
 
     def shards(self, index: int, data_dir: Path) -> list[Shard]:
-        """Its files in the order of their names, as source number `index` of a corpus.
+        """Its files as source number `index` of a corpus: path by path, each in order of names.
 
         ValueError where there are none, and for a table that does not say which of its columns is
         the text.
         """
-        paths, num_left_out = source_files(self, data_dir)
-        if num_left_out:
-            log.warning(
-                "%s: files left out: %d, no texts by their suffix, or tables beside texts (a glob"
-                " as path names them, a second source adds them)",
-                resolve_path(self.path, data_dir),
-                num_left_out,
-            )
         check_choice(f"source {self.name}: format", self.format, CORPUS_FORMATS)
-        return [self._shard(index, name, path) for name, path in sorted(paths.items())]
+        shards: list[Shard] = []
+        names = set[str]()
+        for number, path in enumerate(path_list(self.path)):
+            files, num_left_out = self._files_at(path, data_dir)
+            if num_left_out:
+                log.warning(
+                    "%s: files left out: %d, no texts by their suffix, or tables beside texts (a"
+                    " glob as path names them, a second source adds them)",
+                    path,
+                    num_left_out,
+                )
+            for name, file in sorted(files.items()):
+                # Files of one name are told apart by the number of their path.
+                if name in names:
+                    name = f"{number}/{name}"
+                names.add(name)
+                shards.append(self._shard(index, name, file))
+        return shards
 
-    def _shard(self, index: int, name: str, path: Path) -> Shard:
+    def require_files(self, data_dir: str | Path) -> None:
+        """ValueError where a path has no file."""
+        for path in path_list(self.path):
+            self._files_at(path, data_dir)
+
+    def _files_at(self, path: str, data_dir: str | Path) -> tuple[Mapping[str, FilePath], int]:
+        """As `corpus_files`; ValueError where there are none."""
+        files, num_left_out = corpus_files(path, data_dir)
+        if files:
+            return files, num_left_out
+        advice = ""
+        if num_left_out:
+            advice = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
+        how_to_get = HOW_TO_GET
+        if self.how_to_get:
+            how_to_get = f"how to get them: {self.how_to_get}"
+        raise ValueError(
+            f"source {self.name}: no text files at {place_of(path, data_dir)}{advice}\n{how_to_get}"
+        )
+
+    def _shard(self, index: int, name: str, path: FilePath) -> Shard:
         """A file with its format, and of a table with its column of texts."""
         file_format = self.format
         if file_format == "auto":
@@ -249,34 +318,22 @@ class CorpusSource:
             file_format = table_format(path) or "text"
             if file_format == "text":
                 _refuse_json(path, index)
+        kind: type[CorpusFile] = TableFile
+        column = self.text_field
         if file_format == "text":
-            return TextFile(path, name, index, file_format, self.text_field)
-        if file_format == "jsonl":
+            kind = TextFile
+        elif file_format == "jsonl":
             refuse_list(path)
-            return JsonLinesFile(path, name, index, file_format, self.text_field)
-        table = open_table(path, file_format)
-        column = find_text_column(table, self.text_field, f"corpus.sources.{index}.text_field")
-        if column != self.text_field:
-            log.info("%s: the text is the column %r", path, column)
-        return TableFile(path, name, index, file_format, column)
+            kind = JsonLinesFile
+        else:
+            table = open_table(path, file_format)
+            column = find_text_column(table, column, f"corpus.sources.{index}.text_field")
+            if column != self.text_field:
+                log.info("%s: the text is the column %r", path, column)
+        return kind(name, index, column, file_format, path)
 
 
-def source_files(source: CorpusSource, data_dir: str | Path) -> tuple[dict[str, Path], int]:
-    """As `matching_files`; ValueError where a source has none."""
-    paths, num_left_out = matching_files(source.path, data_dir)
-    if not paths:
-        location = resolve_path(source.path, data_dir).absolute()
-        advice = ""
-        if num_left_out:
-            advice = f"; {num_left_out} files there are no texts (unpack a .tar or a .zip first)"
-        raise ValueError(
-            f"source {source.name}: no text files at {location}, nor from here{advice}\n"
-            f"{HOW_TO_GET}"
-        )
-    return paths, num_left_out
-
-
-def _refuse_json(path: Path, index: int) -> None:
+def _refuse_json(path: FilePath, index: int) -> None:
     """ValueError for objects of JSON under a name that says text.
 
     Their brackets and keys would be trained on.

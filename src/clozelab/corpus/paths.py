@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from clozelab.readers.lines import file_suffix
+from clozelab.readers.remote import FilePath, is_url, remote_files
 from clozelab.readers.tables import COLUMNAR, table_format
 
 log = logging.getLogger(__name__)
 
+AnyPath = TypeVar("AnyPath", bound=FilePath)
 # what a folder is searched for; a file or glob may have any
 TEXT_SUFFIXES = (".txt", ".text", "", ".jsonl", ".ndjson")
+
+
+def corpus_files(pattern: str, data_dir: str | Path) -> tuple[Mapping[str, FilePath], int]:
+    """As `matching_files`; also the files that a URL names."""
+    if not is_url(pattern):
+        return matching_files(pattern, data_dir)
+    files, is_folder = remote_files(pattern)
+    if is_folder:
+        return _texts_of(files)
+    return files, 0
+
+
+def path_list(path: str | Sequence[str]) -> list[str]:
+    """The paths of a source, which may be given as one text."""
+    paths = [path] if isinstance(path, str) else path
+    return [path.removeprefix("file://") for path in paths]
+
+
+def place_of(pattern: str, data_dir: str | Path) -> str:
+    """Where files were looked for, for messages."""
+    if is_url(pattern):
+        return pattern
+    return f"{resolve_path(pattern, data_dir).absolute()}, nor from here"
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
@@ -27,7 +53,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if location.is_file():
         return {location.name: location}, 0
     if location.is_dir():
-        return _files_below(location)
+        return _texts_of(_files_below(location))
     # A glob is looked for below data_dir and then from here; an absolute one below its root alone.
     glob = Path(pattern).expanduser()
     bases = [Path(data_dir).expanduser(), Path()]
@@ -56,19 +82,24 @@ def _files_of_glob(base: Path, pattern: str) -> list[Path]:
     return files
 
 
-def _files_below(folder: Path) -> tuple[dict[str, Path], int]:
-    """The texts of a folder, or its tables where it has no texts.
-
-    The number is how many other files it has.
-    """
-    seen = dict[str, Path]()
+def _files_below(folder: Path) -> dict[str, Path]:
+    """All files of a folder, by their paths in it."""
+    files = {}
     for path in _walk(folder):
         if path.is_file():
-            seen[path.relative_to(folder).as_posix()] = path
+            files[path.relative_to(folder).as_posix()] = path
         else:
             _warn_of_broken_link(path)
-    texts = dict[str, Path]()
-    tables = dict[str, Path]()
+    return files
+
+
+def _texts_of(seen: Mapping[str, AnyPath]) -> tuple[dict[str, AnyPath], int]:
+    """The texts of a folder's files, or the tables where there are no texts.
+
+    The number is how many other files there are.
+    """
+    texts = dict[str, AnyPath]()
+    tables = dict[str, AnyPath]()
     for name, path in seen.items():
         if file_suffix(path) in TEXT_SUFFIXES:
             texts[name] = path
