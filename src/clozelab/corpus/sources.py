@@ -92,8 +92,9 @@ class DatasetSplit(Shard):
         return {"name": self.name, "version": version, "column": self.text_field}
 
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        builder = self._builder()
         with named_errors(self.place):
-            rows = self._builder().as_streaming_dataset(self.origin.split)
+            rows = builder.as_streaming_dataset(self.origin.split)
             key = f": name one by corpus.sources.{self.source}.text_field"
             if rows.column_names is not None:
                 check_columns(rows.column_names, [self.text_field], self.place, key)

@@ -152,7 +152,7 @@ def named_errors(place: str) -> Iterator[None]:
             raise
         error: BaseException = problem
         # A server that does not answer counts for fsspec as one without the file.
-        if isinstance(problem, FileNotFoundError) and problem.__cause__ is not None:
+        if type(problem) is FileNotFoundError and problem.__cause__ is not None:
             error = problem.__cause__
         first_line = str(error).partition("\n")[0]
         reason = f"{type(error).__name__}: {first_line}"
