@@ -146,8 +146,8 @@ def job(composed: Composed) -> int:
     verb = composed.stage
     composed.check()
     check_targets(composed.values, signatures=False)
+    check_overrides(composed)
     if verb != "prepare":
-        check_overrides(composed)
         run_dir = composed.values["run_dir"]
         if is_done(run_dir, stage=verb, config=composed):
             accept_other_code([read_record(Path(run_dir))], composed.values["reuse"])
