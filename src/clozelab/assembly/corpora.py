@@ -7,9 +7,9 @@ from pathlib import Path
 
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import CorpusSource, source_files
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.sources import make_source
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
@@ -48,7 +48,7 @@ def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
     if cfg.corpus.generator:
         return
     for source in _prepare_arguments(cfg)["sources"]:
-        source_files(source, cfg.data_dir)
+        source.require_files(cfg.data_dir)
 
 
 def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
@@ -66,8 +66,10 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
 
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     """The arguments of plan_corpus."""
-    # Preparing knows nothing of where the text came from.
-    sources = [CorpusSource(**vars(source)) for source in cfg.corpus.sources]
+    sources = []
+    for index, source in enumerate(cfg.corpus.sources):
+        settings = vars(source)
+        sources.append(make_source(settings, index, cfg.hub, cfg.corpus.how_to_get))
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
     return {
         "name": cfg.corpus.name,

@@ -27,6 +27,7 @@ from clozelab.assembly.encoders import (
 )
 from clozelab.assembly.passes import passes
 from clozelab.config import Composed, total_steps
+from clozelab.corpus.files import content_marks
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, further_steps, unigram_loss
@@ -346,10 +347,8 @@ def save_encoder(
 
 def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
     """Digest of a corpus's text."""
-    checksums = []
     settings = corpus.manifest["settings"]
-    for source in settings["sources"]:
-        checksums += [file["sha256"] for file in source["files"]]
+    checksums = content_marks(settings["sources"])
     identity = [sorted(checksums), cfg.corpus.validation_fraction]
     return digest(identity + further_steps(settings))
 

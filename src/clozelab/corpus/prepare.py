@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from clozelab.corpus.files import CorpusCounts, CorpusSource, Shard
+from clozelab.corpus.files import CorpusCounts, CorpusFile, CorpusSource, Shard
 from clozelab.corpus.preparation import report, texts
 from clozelab.corpus.preparation.beginning import check_beginning
 from clozelab.corpus.preparation.passes import Work
@@ -197,9 +197,16 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
 
 
 def _stamps(files: Sequence[Shard]) -> list[tuple[int, int]]:
-    """Sizes and times of files, which tell whether they were written to."""
-    stats = [file.path.stat() for file in files]
-    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+    """Sizes and times of this machine's files, which tell whether they were written to.
+
+    A remote file is compared with its listing by whoever reads it.
+    """
+    stamps = []
+    for file in files:
+        if isinstance(file, CorpusFile) and isinstance(file.path, Path):
+            stat = file.path.stat()
+            stamps.append((stat.st_size, stat.st_mtime_ns))
+    return stamps
 
 
 def _manifest_of(
