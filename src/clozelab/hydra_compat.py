@@ -399,16 +399,11 @@ def config_repository(places: Sequence[tuple[str, str]]) -> ConfigRepository:
     return ConfigRepository(search_path)
 
 
-def register_plugins(package: str, classes: Sequence[type[Plugin]]) -> None:
-    """Make plugins known under names below `package`, which need not exist.
-
-    Hydra accepts plugins only from the package hydra_plugins, and finds them by their addresses:
-    ours get names there, and no second top-level package.
-    """
+def register_plugin(address: str, plugin_class: type[Plugin]) -> None:
+    """Make a plugin known under an address of the package hydra_plugins, which need not exist."""
     plugins = Plugins.instance()
-    for plugin_class in classes:
-        plugins.register(plugin_class)
-        plugins.class_name_to_class[f"{package}.{plugin_class.__name__}"] = plugin_class
+    plugins.register(plugin_class)
+    plugins.class_name_to_class[address] = plugin_class
 
 
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:

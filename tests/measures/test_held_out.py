@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,7 +29,6 @@ from clozelab.datamodules.heldout import (
     windows,
 )
 from clozelab.files.digests import file_sha256
-from clozelab.modules.measures import Measurement, Probe
 
 TEXT_OF_WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast"
 WORDS = TEXT_OF_WORDS.split()
@@ -413,15 +411,25 @@ def test_pairs_of_no_sentence_or_of_unknown_words_are_refused(
         made(SentencePairs, folder, tokenizer, **asked | {"sources": greek})
 
 
+@pytest.mark.parametrize("measure", ["pairs_document", "pairs_next"])
 def test_pairs_of_sentences_are_probed_by_their_two_answers(
-    folder: Path, tokenizer: WordPieceTokenizer
+    folder: Path,
+    tmp_path: Path,
+    save_encoder: Callable[..., Path],
+    evaluate: Callable[..., Path],
+    measure: str,
 ) -> None:
     """They have no task, and so no target that names the classes."""
-    data = made(SentencePairs, folder, tokenizer, question="document", **PAIRED)
-    encoder = SimpleNamespace(config=SimpleNamespace(num_hidden_layers=2))
-    settings = {"strength": 1.0, "max_iterations": 9, "data": data, "metric": "validation/accuracy"}
-    probe = Probe.__new__(Probe)
-    with patch.object(Measurement, "__init__", lambda self, **given: vars(self).update(given)):
-        probe.__init__(encoder=encoder, **settings)  # type: ignore[misc]
-    assert tuple(probe.label_names) == ("no", "yes")
-    assert probe.names == ["layer_0", "layer_1", "layer_2", "pooled"]
+    save_encoder(tmp_path / "encoder")
+    files = [f"{{name: {name}, path: {folder}/{name}.txt}}" for name in ("one", "two")]
+    settings = ["max_train_pairs=61", "max_validation_pairs=40", "sentences=1", "max_seq_length=32"]
+    run = evaluate(
+        f"measure={measure}",
+        f"measure.data.sources=[{', '.join(files)}]",
+        *(f"measure.data.{setting}" for setting in settings),
+    )
+    scores = json.loads((run / "scores.json").read_text())["scores"]
+    states = ["layer_0", "layer_1", "layer_2", "pooled"]
+    assert {f"validation/accuracy/{state}" for state in states} <= scores.keys(), scores
+    answers = [json.loads(line) for line in (run / "predictions.jsonl").read_text().splitlines()]
+    assert {answer["label"] for answer in answers} == {"no", "yes"}, answers[0]

@@ -1,17 +1,16 @@
-"""The launchers and sweepers that conf/hydra names, where Hydra finds them."""
+"""The launchers and sweepers that conf/targets.yaml lists, where Hydra finds them."""
 
 from __future__ import annotations
 
 from clozelab import hydra_compat
-from clozelab.launch.process_launcher import ProcessLauncher
-from clozelab.launch.ray_launcher import RayLauncher
-from clozelab.launch.slurm_launcher import SlurmLauncher
-from clozelab.launch.sweepers import GridSweeper, OptunaSweeper
+from clozelab.addresses import allowed, locate
 
-PACKAGE = "hydra_plugins.clozelab"
-CLASSES = (ProcessLauncher, SlurmLauncher, RayLauncher, GridSweeper, OptunaSweeper)
+PACKAGE = "hydra_plugins."
+"""Hydra accepts no plugin from elsewhere: `hydra_plugins.clozelab.X` is our `clozelab.X`."""
 
 
 def register() -> None:
     """Let Hydra find the classes; harmless when called again."""
-    hydra_compat.register_plugins(PACKAGE, CLASSES)
+    for place in ("hydra.launcher", "hydra.sweeper"):
+        for address in allowed()[place]:
+            hydra_compat.register_plugin(address, locate(address.removeprefix(PACKAGE)))

@@ -8,6 +8,7 @@ import signal
 from hydra.core.plugins import Plugins
 
 from clozelab import hydra_compat
+from clozelab.launch import plugins
 from clozelab.runs.code import code_of_results
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import SIGNALS, die_with_parent
@@ -19,6 +20,7 @@ for number in SIGNALS:
 die_with_parent(signal.SIGKILL)
 
 hydra_compat.register()
+plugins.register()
 Plugins.instance()  # looks for all that are installed
 # a job runs the code that is loaded now, whatever is checked out when it records its commit
 host_facts()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from clozelab.addresses import allowed
 from clozelab.config import Composed
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import ForkServer, Job
-from clozelab.targets import allowed
 from clozelab.text.formatting import count_noun
 from clozelab.training.host import usable_cores
 
@@ -81,7 +81,7 @@ def modules_of(verb: str) -> list[str]:
     Task and measure modules are imported by address, after a job has begun. They bring scipy and
     pandas, which took a sixth of a second of every fine-tuning before its first step.
     """
-    modules = ["clozelab.launch.preloaded", "clozelab.launch.plugins", f"clozelab.stages.{verb}"]
+    modules = ["clozelab.launch.preloaded", f"clozelab.stages.{verb}"]
     for place in PRELOADED_PLACES.get(verb, ()):
         for address in allowed()[place]:
             module = address.rpartition(".")[0]
