@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # what belongs to one kind of source alone
 FILE_KEYS = ("path", "format")
 HUB_KEYS = ("dataset", "config", "split", "revision")
+OF_TRAINING = ("weight",)  # how much of a source training reads, whatever is prepared of it
 
 
 def make_source(
@@ -30,6 +31,7 @@ def make_source(
     ValueError: neither files nor a data set, both, a data set without hub=true or without a commit.
     """
     key = f"corpus.sources.{index}"
+    settings = {field: value for field, value in settings.items() if field not in OF_TRAINING}
     name = settings["name"]
     dataset = settings.get("dataset")
     if (dataset is None) == (settings.get("path") is None):
