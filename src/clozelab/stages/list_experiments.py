@@ -78,9 +78,9 @@ def describe_architecture(path: Path) -> list[Text]:
 def describe_corpus(path: Path) -> list[Text]:
     """What a recipe of conf/corpus says of its corpus; empty for a corpus that has no recipe."""
     recipe = OmegaConf.load(path)
+    recipe.data_dir = "DATA_DIR"
     if not recipe.get("how_to_get"):
         return []
-    recipe.data_dir = "DATA_DIR"
     about = [f"{key}: {value}" for key, value in recipe.get("about", {}).items()]
     return [*map(Text, about), Text(recipe.how_to_get, style="cyan")]
 
