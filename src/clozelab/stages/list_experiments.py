@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.text import Text
 
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
@@ -77,7 +77,7 @@ def describe_architecture(path: Path) -> list[Text]:
 
 def describe_corpus(path: Path) -> list[Text]:
     """What a recipe of conf/corpus says of its corpus; empty for a corpus that has no recipe."""
-    recipe = OmegaConf.load(path)
+    recipe = DictConfig(OmegaConf.load(path))
     recipe.data_dir = "DATA_DIR"
     if not recipe.get("how_to_get"):
         return []
