@@ -43,7 +43,7 @@ REFUSED = [
         "prepare",
         "corpus.sources.0.format=json",
         (
-            "is 'json': choose one of auto, text, jsonl, csv, tsv, parquet, arrow; did you mean"
+            "is 'json': choose one of auto, text, book, jsonl, csv, tsv, parquet, arrow; did you mean"
             " 'jsonl'?"
         ),
     ),
