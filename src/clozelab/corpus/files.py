@@ -129,6 +129,10 @@ class Shard(ABC):
         It has the content's `sha256`, or as `version` what the texts' owner calls their state.
         """
 
+    def stamp(self) -> object:
+        """What tells quickly whether it was written to; None where nothing can be."""
+        return None
+
     @abstractmethod
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
         """(number, text) of each row, in order.
@@ -197,6 +201,13 @@ class CorpusFile(Shard):
         else:
             facts = file_facts(self.path)
         return {"name": self.name, **facts, "format": self.format}
+
+    def stamp(self) -> object:
+        """Size and time; a remote file is compared when it has been read (RemotePath.open)."""
+        if isinstance(self.path, RemotePath):
+            return None
+        status = self.path.stat()
+        return status.st_size, status.st_mtime_ns
 
 
 class TextFile(CorpusFile):
