@@ -16,7 +16,7 @@ from tests.corpus.test_prepare import make_text
 from tests.screens import refuses, shows
 
 from clozelab.assembly.corpora import find_corpus, prepared_corpus, require_sources
-from clozelab.corpus.files import CorpusCounts
+from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.sources import DatasetSource, make_source
 from clozelab.stages import list_experiments
 from clozelab.text.paths import CONF_DIR
@@ -155,8 +155,7 @@ def test_the_list_of_corpora(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_book_is_one_document_of_unwrapped_paragraphs(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\nA line that\n is wrapped.\n\n \nAnother\nparagraph.\n")
     (tmp_path / "empty.txt").write_text("\n\n")
-    settings = {"name": "books", "path": "*.txt", "format": "book"}
     texts = []
-    for file in make_source(settings, 0, hub=False).shards(0, tmp_path):
+    for file in CorpusSource("books", "*.txt", "book").shards(0, tmp_path):
         texts.append(list(file.texts(CorpusCounts())))
     assert texts == [["A line that is wrapped.\nAnother paragraph."], [""]]

@@ -271,10 +271,16 @@ TEXT_KINDS = {"text": TextFile, "book": BookFile}
 
 
 def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
-    """The text in a column of a row; an empty cell is an empty text."""
+    """The text in a column of a row; an empty cell is an empty text.
+
+    A list of whole numbers is a text, too.
+    """
     if isinstance(record, DamagedRow):
         return BadRow(record.problem)
     cell = record.get(column, MISSING)
+    # token ids, k-mers: each number is a word, for a tokenizer of words
+    if isinstance(cell, list) and all(type(number) is int for number in cell):
+        return " ".join(map(str, cell))
     if isinstance(cell, str):
         return counts.without_nuls(cell)
     if cell is None:
