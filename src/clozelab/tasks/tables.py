@@ -204,7 +204,7 @@ class TableFormat:
 
 @dataclass
 class NamedClasses:
-    """A column of numbers to which the datasets library gave names (ClassLabel)."""
+    """A column of numbers, or lists of them, that the datasets library gave names (ClassLabel)."""
 
     path: Path
     column: str
@@ -217,6 +217,8 @@ class NamedClasses:
 
         None for -1, by which the datasets library means that a row has no label.
         """
+        if isinstance(value, list | tuple):
+            return [self.read(item) for item in value]
         if isinstance(value, int) and 0 <= value < len(self.names):
             self.numbers.add(value)
             return self.names[value]
