@@ -546,6 +546,7 @@ class TaskAlwaysConfig(Frozen):
 TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA: dict[str, Meaning | Added] = {
+    "groups_by_length": Added(was=False),
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),
