@@ -286,9 +286,9 @@ class SourceConfig(Frozen):
     """One part of a corpus: files of text, or a split of a data set of the Hugging Face hub."""
 
     name: str = MISSING
-    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = (
-        "auto"
-    )
+    format: Annotated[
+        str, one_of("auto", "text", "book", "jsonl", "csv", "tsv", "parquet", "arrow")
+    ] = "auto"
     text_field: str = "text"  # of jsonl a field, of a table a column
     # instead of a path: a name on the hub, which is asked with hub=true alone
     dataset: Annotated[str | None, Added(was=None)] = None
@@ -308,6 +308,8 @@ class CorpusConfig(Frozen):
 
     name: str = MISSING
     sources: list[SourceConfig] = MISSING
+    # source, licence, size and revision, for people
+    about: Annotated[dict[str, Any], NEUTRAL] = field(default_factory=dict)
     # the files, for a message where there are none
     how_to_get: Annotated[str | None, NEUTRAL] = None
     # a node with `_target_` that writes the sources' files below data_dir first (embedded corpora)

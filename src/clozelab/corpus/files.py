@@ -38,7 +38,7 @@ from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
-CORPUS_FORMATS = ("auto", "text", *FORMATS)
+CORPUS_FORMATS = ("auto", "text", "book", *FORMATS)
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MISSING = object()  # stands for the cell of a row that has no such field
 MOST_FIELDS = 12  # of a jsonl row, that an error names
@@ -129,6 +129,10 @@ class Shard(ABC):
         It has the content's `sha256`, or as `version` what the texts' owner calls their state.
         """
 
+    def stamp(self) -> object:
+        """What tells quickly whether it was written to; None where nothing can be."""
+        return None
+
     @abstractmethod
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
         """(number, text) of each row, in order.
@@ -198,6 +202,13 @@ class CorpusFile(Shard):
             facts = file_facts(self.path)
         return {"name": self.name, **facts, "format": self.format}
 
+    def stamp(self) -> object:
+        """Size and time; a remote file is compared when it has been read (RemotePath.open)."""
+        if isinstance(self.path, RemotePath):
+            return None
+        status = self.path.stat()
+        return status.st_size, status.st_mtime_ns
+
 
 class TextFile(CorpusFile):
     """Lines of text: a row is one sentence, or the blank between documents."""
@@ -212,6 +223,23 @@ class TextFile(CorpusFile):
             else:
                 # a file that was put together of others may have several byte order marks
                 yield number, line.removeprefix("\ufeff").strip()
+
+
+class BookFile(TextFile):
+    """A document, whose paragraphs stand between blank lines; their lines are wrapped."""
+
+    has_lines = False
+
+    def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        paragraphs: list[list[str]] = [[]]
+        for number, line in super().rows(counts, advance):
+            if isinstance(line, BadRow):
+                yield number, line
+            elif line:
+                paragraphs[-1].append(line)
+            else:
+                paragraphs.append([])
+        yield 1, "\n".join(map(" ".join, filter(None, paragraphs)))
 
 
 class TableFile(CorpusFile):
@@ -239,6 +267,9 @@ class JsonLinesFile(TableFile):
         return rows_of_objects(text_lines(self.path, advance, removed=counts.removed))
 
 
+TEXT_KINDS = {"text": TextFile, "book": BookFile}
+
+
 def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
     """The text in a column of a row; an empty cell is an empty text."""
     if isinstance(record, DamagedRow):
@@ -259,7 +290,7 @@ class CorpusSource:
     name: str
     # a file, a folder, a glob, a URL, or several; a relative one starts at the data directory
     path: str | Sequence[str]
-    format: str = "auto"  # auto (by file name) | text | jsonl | csv | tsv | parquet | arrow
+    format: str = "auto"  # auto (by file name) | text | book | jsonl | csv | tsv | parquet | arrow
     text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
     how_to_get: str | None = None  # the files, where there are none
 
@@ -319,8 +350,8 @@ class CorpusSource:
                 _refuse_json(path, index)
         kind: type[CorpusFile] = TableFile
         column = self.text_field
-        if file_format == "text":
-            kind = TextFile
+        if file_format in TEXT_KINDS:
+            kind = TEXT_KINDS[file_format]
         elif file_format == "jsonl":
             refuse_list(path)
             kind = JsonLinesFile
