@@ -95,6 +95,19 @@ def one_of(*choices: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def weights_by_name(value: object) -> object:
+    """Return a mapping of names to numbers, or None, as it is; ValueError for anything else.
+
+    A field of that very type may be None for OmegaConf, and then takes no mapping.
+    """
+    weights = value if isinstance(value, dict) else {"": value}
+    for name, weight in weights.items():
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if value is not None and not (name and is_number):
+            raise ValueError("give a number for each source: {wiki: 1, books: 3}")
+    return value
+
+
 def paths(value: object, source: ValidationInfo) -> object:
     """Return a source's path, a text or a list of such; ValueError for anything else.
 
@@ -144,6 +157,9 @@ class PhaseConfig(Frozen):
     # None: the run's; the name of another one in conf/objective; or settings in which it differs
     # from the run's
     objective: Any = None
+    # name of each source of the corpus -> share of the tokens that is read of it, in proportion;
+    # None: the weights of corpus.sources
+    source_weights: Annotated[Any, AfterValidator(weights_by_name), Added(was=None)] = None
 
 
 @dataclass
@@ -284,6 +300,9 @@ class SourceConfig(Frozen):
     revision: Annotated[str | None, Added(was=None)] = None  # a commit of 40 hex digits
     # a file, a folder, a glob, a URL, or a list of such; relative paths start at data_dir
     path: Annotated[Any, AfterValidator(paths)] = None
+    # share of the tokens that training reads of it, in proportion to the other sources' weights;
+    # None for all: in proportion to their sizes
+    weight: Annotated[float | None, Added(was=None)] = None
 
 
 @dataclass
@@ -532,6 +551,7 @@ class TaskAlwaysConfig(Frozen):
 TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA: dict[str, Meaning | Added] = {
+    "groups_by_length": Added(was=False),
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),

@@ -1,77 +1,180 @@
-"""Rows that are words already: lists of numbers, and k-mers, for a tokenizer of words."""
+"""Words that are cut out of texts and encoded once each give the ids of the whole texts, for every
+kind of tokenizer, whatever the texts hold.
+"""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas
 import pytest
-from tests.corpus.test_prepare import run
-from tests.screens import refuses
+from hypothesis import HealthCheck, given
+from hypothesis import settings as tries
+from hypothesis import strategies as st
+from tests.corpus.test_folder_tokenizers import EVERY_FLAG, KINDS, MARKED, folder_of
+from tests.corpus.test_tokenizers import make_texts, train_bpe
 
-from clozelab.corpus.files import CorpusCounts, CorpusSource
-from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus import words
+from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.words import ODD_SPACES, WordRules, arrow_texts
 
-RNG = np.random.default_rng(0)
-NUMBERS = [RNG.integers(0, 40, RNG.integers(3, 900)).tolist() for _ in range(50)]
-"""The longest are beyond the 2,000 characters at which a sentence of text is cut."""
-GENES = ["".join(RNG.choice(list("ACGT"), 60)) for _ in range(40)]
+__all__ = ["folder_of"]  # a fixture
 
-
-def k_mers(sequence: str, k: int = 3) -> str:
-    return " ".join(sequence[start : start + k] for start in range(len(sequence) - k + 1))
-
-
-def write(folder: Path, name: str, rows: list[Any]) -> None:
-    folder.mkdir(exist_ok=True)
-    if name.endswith(".jsonl"):
-        lines = [json.dumps({"ids": row}) for row in rows]
-        (folder / name).write_text("\n".join(lines))
-    elif name.endswith(".parquet"):
-        pandas.DataFrame({"n": range(len(rows)), "ids": rows}).to_parquet(folder / name)
-    else:
-        pandas.DataFrame({"n": range(len(rows)), "ids": rows}).to_feather(folder / name)
-
-
-def words_of(corpus: PreparedCorpus) -> set[tuple[str, ...]]:
-    """The words of every document, the two sides together."""
-    model = json.loads((corpus.folder / "tokenizer/tokenizer.json").read_text())["model"]
-    vocabulary = {token: word for word, token in model["vocab"].items()}
-    documents = set()
-    for side in (corpus.train, corpus.validation):
-        for number in range(side.num_documents):
-            first, end = side.sentence_offsets[side.document_offsets[[number, number + 1]]]
-            documents.add(tuple(vocabulary[token] for token in side.tokens[first:end].tolist()))
-    return documents
-
-
-@pytest.mark.parametrize("rows", [NUMBERS, [k_mers(gene) for gene in GENES]], ids=["ids", "k-mers"])
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.feather"])
-def test_rows_of_words_are_read_word_by_word(tmp_path: Path, name: str, rows: list[Any]) -> None:
-    write(tmp_path / "data", name, rows)
-    source = CorpusSource("rows", name, text_field="ids")
-    options = {"kind": "whitespace", "vocab_size": 200, "lowercase": False}
-    corpus = PreparedCorpus.open(run(tmp_path, sources=[source], **options))
-    expected = set()
-    for row in rows:
-        expected.add(tuple(row.split() if isinstance(row, str) else map(str, row)))
-    assert words_of(corpus) == expected
-    assert corpus.manifest["unknown_fraction"] == 0
+SPECIAL = ("[MASK]", "[UNK]", "[CLS", "<mask>", "<s>", "</s>", "<hole>")
+PIECES = [
+    *("the", "The", "CAT", "cats", "it", "un", "12", "3", "x1y", "w", "ab" * 60),
+    *("'", "'s", "n't", "'LL", "''", '"', ".", ",", "...", "-", "_", "(", "),", "$", "=", "@#"),
+    *(" ", " ", " ", "  ", "\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\xa0"),
+    *("\u1680", "\u180e", "\u2003", "\u2028", "\u202f", "\u3000", "\u200b", "\ufeff", "\u00ad"),
+    *("\0", "\x01", "\x7f", "\x9f", "\ufffd", "\ud800", "\ue000", "é", "É", "e\u0301", "\u0301"),
+    *("\u0338", "≠", "\u037e", "İ", "ı", "Σ", "σ", "ς", "ß", "ẞ", "ﬁ", "K", "ⅷ", "²", "٣", "½"),
+    *(
+        "日",
+        "本",
+        "한",
+        "\u1100\u1161",
+        "가",
+        "\u0e33",
+        "\u0627\u0651",
+        "👩\u200d🔬",
+        "—",
+        "“",
+        "¿",
+    ),
+    *SPECIAL,
+    *MARKED,
+    *(token.content for token in EVERY_FLAG[:8]),
+]
+TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6)
+# The first call opens a tokenizer, and may be slow.
+many = tries(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
-@pytest.mark.parametrize("row", [["a", "word"], [1.5], [[1]], [{"a": 1}], [True]])
-def test_other_lists_are_no_text(tmp_path: Path, row: list[Any]) -> None:
-    write(tmp_path, "rows.jsonl", [row])
-    (file,) = CorpusSource("rows", "rows.jsonl", text_field="ids").shards(0, tmp_path)
-    counts = CorpusCounts()
-    assert list(file.texts(counts)) == []
-    assert counts.first_bad == ["rows.jsonl:1: no text in field 'ids' (there are ids)"]
+def check(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """By words, and by the library alone."""
+    ids, lengths = tokenizer.encode_flat(texts)
+    expected = [ids for ids, _ in tokenizer.encode_with_offsets(texts)]
+    assert ids.dtype == np.int32
+    assert lengths.tolist() == [len(row) for row in expected]
+    assert ids.tolist() == [index for row in expected for index in row.tolist()]
 
 
-def test_a_column_of_other_lists_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "rows.parquet", [[0.5], [1.5]])
-    with refuses("rows.parquet: the column 'ids' holds list<element: double>, no text"):
-        CorpusSource("rows", "rows.parquet", text_field="ids").shards(0, tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_of_a_folders_tokenizer(folder_of: Callable[[str], Path], kind: str) -> None:
+    tokenizer = read_tokenizer(folder_of(kind))
+
+    @many
+    @given(TEXTS)
+    def check_texts(texts: list[str]) -> None:
+        check(tokenizer, texts)
+
+    check_texts()
+
+
+def test_where_which_tokenizer_cuts(folder_of: Callable[[str], Path]) -> None:
+    places = {
+        "bert": words.BERT,
+        "bert with every flag": words.AT_SPACES,  # some added tokens are normalised
+        "bert with spaces in tokens": None,
+        "roberta with every flag": words.BYTE_LEVEL,
+        "albert": None,
+    }
+    for kind, expected in places.items():
+        rules = words.word_rules(read_tokenizer(folder_of(kind))._rules)
+        assert (rules.places if rules else None) == expected
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    ["wordpiece", "byte_bpe", "byte_bpe prefixed", "unigram", "characters", "whitespace"],
+)
+def test_ids_of_a_vocabularys_tokenizer(kind: str, lowercase: bool) -> None:
+    # A corpus has no NULs and no halved characters.
+    whole = [piece for piece in PIECES if piece not in ("\0", "\ud800", *SPECIAL)]
+    texts = [*make_texts(), *map("".join, pairwise(whole))]
+    name, _, prefixed = kind.partition(" ")
+    spaces = {"add_prefix_space": bool(prefixed)} if name == "byte_bpe" else {}
+    settings = TokenizerSettings(kind=name, vocab_size=800, lowercase=lowercase, **spaces)
+    tokenizer = settings.learn(texts)
+
+    @many
+    @given(TEXTS)
+    def check_texts(texts: list[str]) -> None:
+        check(tokenizer, texts)
+
+    check_texts()
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        # "it's" is "it", "'s": no word begins behind its apostrophe
+        ("byte_bpe", ([words.APOSTROPHE], [words.ALNUM])),
+        # "x1y" is one word of BERT's
+        ("wordpiece", ([words.ALNUM], [words.ALNUM])),
+    ],
+)
+def test_a_wrong_place_to_cut_would_be_seen(
+    kind: str,
+    table: tuple[list[int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "BYTE_LEVEL" if kind == "byte_bpe" else "BERT"
+    wrong = bytearray(getattr(words, name))
+    for before in table[0]:
+        for after in table[1]:
+            wrong[words.NUM_KINDS * before + after] = words.BEGIN
+    monkeypatch.setattr(words, name, bytes(wrong))
+    with pytest.raises(AssertionError):
+        test_ids_of_a_vocabularys_tokenizer(kind, True)
+
+
+def test_texts_with_other_spaces_than_single_ones_are_not_cut() -> None:
+    """Python knows the same white space as the pattern of Arrow does."""
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    rules = WordRules(words.BYTE_LEVEL, lowers=False, uncut=ODD_SPACES, bare=None)
+    can_cut = rules.can_cut(arrow_texts([f"a{character}b" for character in characters]))
+    refused = [characters[index] for index in np.flatnonzero(~can_cut)]
+    spaces = [character for character in characters if character.isspace()]
+    assert refused == sorted({*spaces, "\u180e"} - {" "})
+    assert rules.can_cut(arrow_texts(["a  b", "a ", "a b", " a", ""])).tolist() == [
+        *(False, False),
+        *(True, True, True),
+    ]
+
+
+def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = train_bpe(False)
+    texts = [*PIECES, *make_texts()]
+    together = tokenizer.encode_flat(texts)
+    monkeypatch.setattr("clozelab.corpus.encoding.BATCH_CHARACTERS", 50)
+    for whole, parts in zip(together, tokenizer.encode_flat(texts), strict=True):
+        assert whole.tolist() == parts.tolist()
+
+
+def test_pandas_is_not_imported_to_encode() -> None:
+    """Arrow's usual ways from and to NumPy would; it takes longer than to encode some MB."""
+    program = """
+import sys
+from clozelab.corpus import encoding
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+encoding.MIN_CUT_CHARACTERS = 0
+tokenizer = WordPieceTokenizer.train(["the cat [MASK]"] * 9, 60, True)
+tokenizer._word_rules = encoding.WordRules(tokenizer._word_rules.places, True, "k", None)
+assert len(tokenizer.encode_flat(["the cat", "the kat"])[0]) > 4
+assert "pyarrow" in sys.modules
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
+from clozelab.corpus.mixing import check_weights
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
@@ -62,6 +63,28 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
         return None
     folder = plan_corpus(**arguments).folder
     return folder if folder.exists() else None
+
+
+def source_weights(cfg: PretrainConfig) -> list[dict[str, float] | None]:
+    """The mixing weights of each phase: its own, else the corpus's; None: by the sources' sizes.
+
+    ValueError for weights that say no share of each source.
+    """
+    names = [source.name for source in cfg.corpus.sources]
+    given = [source.weight for source in cfg.corpus.sources]
+    of_corpus = None
+    if any(weight is not None for weight in given):
+        pairs = zip(names, given, strict=True)
+        of_corpus = {name: weight for name, weight in pairs if weight is not None}
+        check_weights("corpus.sources", of_corpus, names)
+    weights = []
+    for number, phase in enumerate(cfg.phases):
+        of_phase = of_corpus
+        if phase.source_weights is not None:
+            of_phase = dict(phase.source_weights)
+            check_weights(f"phases.{number}.source_weights", of_phase, names)
+        weights.append(of_phase)
+    return weights
 
 
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:

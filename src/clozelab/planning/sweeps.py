@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import cast
 
 from clozelab.assembly import encoders
-from clozelab.assembly.corpora import find_corpus, prepared_corpus
+from clozelab.assembly.corpora import (
+    find_corpus,
+    prepared_corpus,
+    source_weights,
+)
 from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
 from clozelab.corpus.packing import SpecialIds
@@ -194,6 +198,7 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
         nodes=phase_objectives(cfg),
         settings=settings,
         jobs=jobs,
+        source_weights=source_weights(cfg),
     )
 
 

@@ -77,6 +77,11 @@ def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
         return {}
     names: dict[str, list[str]] = {}
     for column, feature in features.items():
+        # Of lists of classes, those of an element: {"feature": {...}, "_type": "List"}, or [{...}].
+        if isinstance(feature, list) and feature:
+            feature = feature[0]
+        elif isinstance(feature, dict):
+            feature = feature.get("feature", feature)
         if not isinstance(feature, dict) or feature.get("_type") != CLASS_LABEL:
             continue
         if isinstance(feature.get("names"), list):
