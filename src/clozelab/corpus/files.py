@@ -164,9 +164,9 @@ class Shard(ABC):
             return
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
-            f"{self.place}: {num_bad} of its first {num_rows} rows cannot be read ({reasons}; first:"
-            f" {counts.first_bad[0]}); check the encoding (UTF-8), the format ({self.format}) and"
-            " the text_field of this source, or leave the file out"
+            f"{self.place}: {num_bad} of its first {num_rows} rows cannot be read ({reasons};"
+            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format"
+            f" ({self.format}) and the text_field of this source, or leave the file out"
         )
 
     def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:

@@ -16,14 +16,6 @@ from clozelab.text.plain import PlainDict, ReadOnlyJson
 if TYPE_CHECKING:
     from datasets import DatasetBuilder
 
-<<<<<<< HEAD
-=======
-# what belongs to one kind of source alone
-FILE_KEYS = ("path", "format")
-HUB_KEYS = ("dataset", "config", "split", "revision")
-OF_TRAINING = ("weight",)  # how much of a source training reads, whatever is prepared of it
-
->>>>>>> integ
 
 def make_source(
     settings: ReadOnlyJson, index: int, hub: bool, how_to_get: str | None = None
@@ -32,11 +24,6 @@ def make_source(
 
     ValueError for a data set without hub=true or without a commit.
     """
-<<<<<<< HEAD
-=======
-    key = f"corpus.sources.{index}"
-    settings = {field: value for field, value in settings.items() if field not in OF_TRAINING}
->>>>>>> integ
     name = settings["name"]
     dataset = settings["dataset"]
     text_field = settings["text_field"]
