@@ -6,6 +6,7 @@ et al. 2020, appendix C): upper case, punctuation and spaces do not count.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress
@@ -21,6 +22,9 @@ from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.files.digests import file_sha256
 from clozelab.text.did_you_mean import check_choice
 
+log = logging.getLogger(__name__)
+
+FIRST_BITS = 24
 REMOVE = ("document", "lines")
 NOTHING_LEFT = "nothing but lines of benchmarks"
 
@@ -72,14 +76,16 @@ class Decontaminate(CorpusStep):
             of_texts = [ngram_hashes(words_of(text), self.ngram) for text in texts_of_file(path)]
             distinct = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *of_texts]))
             if not len(distinct):
-                raise ValueError(
-                    f"decontaminate: no text in {name} has {self.ngram} words: choose a smaller"
-                    " ngram, or take the file off the list"
-                )
+                log.warning("decontaminate: no text in %s has %d words", name, self.ngram)
             hashes.append(distinct)
             files.append(np.full(len(distinct), number, dtype=np.uint16))
         # Of several files with the same run the first one counts.
         ngrams, first = np.unique(np.concatenate(hashes), return_index=True)
+        if not len(ngrams):
+            raise ValueError(
+                f"decontaminate: no text in {', '.join(self.files)} has {self.ngram} words: choose"
+                " a smaller ngram"
+            )
         return {"ngrams": ngrams, "files": np.concatenate(files)[first]}
 
     def apply(
@@ -87,18 +93,23 @@ class Decontaminate(CorpusStep):
     ) -> Iterator[Document]:
         """As `CorpusStep` says; a document counts for the file of its first run."""
         ngrams = table["ngrams"]
+        # Most runs are of no benchmark: their first bits say so faster than a search.
+        is_beginning = np.zeros(2**FIRST_BITS, dtype=bool)
+        is_beginning[_first_bits(ngrams)] = True
         names = list(self.paths)
         for document in documents:
             words = [words_of(line) for line in document.lines]
             all_words = list(chain.from_iterable(words))
             hashes = ngram_hashes(all_words, self.ngram)
-            rows = np.minimum(np.searchsorted(ngrams, hashes), len(ngrams) - 1)
-            starts = np.flatnonzero(ngrams[rows] == hashes)
+            starts = np.flatnonzero(is_beginning[_first_bits(hashes)])
+            rows = np.minimum(np.searchsorted(ngrams, hashes[starts]), len(ngrams) - 1)
+            is_equal = ngrams[rows] == hashes[starts]
+            starts = starts[is_equal]
             if not len(starts):
                 yield document
                 continue
             first = starts[0]
-            reason = f"{self.ngram} words of {names[table['files'][rows[first]]]}"
+            reason = f"{self.ngram} words of {names[table['files'][rows[is_equal][0]]]}"
             report.show(reason, " ".join(all_words[first : first + self.ngram]))
             if self.remove == "document":
                 report.drop(document, reason)
@@ -120,6 +131,10 @@ class Decontaminate(CorpusStep):
             last = line_of_word[start + self.ngram - 1] + self.lines_around
             is_dropped[max(0, first) : last + 1] = True
         return is_dropped
+
+
+def _first_bits(hashes: np.ndarray) -> np.ndarray:
+    return hashes >> np.uint64(64 - FIRST_BITS)
 
 
 def _benchmark_files(patterns: Iterable[str], data_dir: str | Path) -> dict[str, Path]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from clozelab.readers.lines import file_suffix, parse_json, text_lines
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table, table_format
-from clozelab.text.plain import Json, flatten
+from clozelab.text.plain import Json
 
 WORD_COLUMNS = 2  # of a file with a word a line: the word stands in the first or second column
 
@@ -42,9 +42,12 @@ def _whole_json(path: Path) -> Json:
 
 
 def _texts_in(value: Json) -> Iterator[str]:
-    for leaf in flatten(value).values():
-        if isinstance(leaf, str):
-            yield leaf
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from chain.from_iterable(map(_texts_in, value.values()))
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_texts_in, value))
 
 
 def _texts_of_table(path: Path) -> Iterator[str]:

@@ -43,8 +43,8 @@ class NearDuplicates(CorpusStep):
     """Drops a document that is similar to an earlier one that stays.
 
     Of similar documents the first stays, in the order in which the corpus is read. A document with
-    fewer words than a run has always stays. The table takes 170 bytes a document in the parent
-    process, and some 4 kB more for each document that stays and has near duplicates.
+    fewer words than a run has always stays. The parent process needs 300 bytes a document, and some
+    4 kB more for each document that stays and has near duplicates.
     """
 
     name = "near_duplicates"
@@ -105,14 +105,13 @@ def similar_to_earlier(sketches: np.ndarray, threshold: float) -> list[int]:
     """Rows of the documents that are similar to an earlier one that is not among them."""
     bands = np.ascontiguousarray(sketches).view(BAND)
     is_shared = _shared_bands(bands)
-    # (band, its value) -> rows of the documents that stay and have it
-    kept: dict[tuple[int, int], list[int]] = {}
+    # number and value of a band -> rows of the documents that stay and have it
+    kept: dict[int, list[int]] = {}
     dropped = []
     for row in np.flatnonzero(is_shared.any(axis=1)).tolist():
         shared = np.flatnonzero(is_shared[row])
-        buckets = []
-        for band, value in zip(shared.tolist(), bands[row, shared].tolist(), strict=True):
-            buckets.append(kept.setdefault((band, value), []))
+        names = shared << 32 | bands[row, shared]
+        buckets = [kept.setdefault(name, []) for name in names.tolist()]
         candidates = sorted(set(chain.from_iterable(buckets)))
         agreement = (sketches[candidates] == sketches[row]).mean(axis=1)
         if (agreement >= threshold).any():

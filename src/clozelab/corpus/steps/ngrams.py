@@ -26,8 +26,10 @@ def words_of(text: str) -> list[str]:
 
 def ngram_hashes(words: Sequence[str], size: int) -> np.ndarray:
     """[max(0, W - size + 1)] uint64: a hash of each run of `size` words."""
+    if len(words) < size:
+        return np.empty(0, dtype=np.uint64)
     hashes = np.fromiter(map(_cached_hash, words), dtype=np.uint64, count=len(words))
-    num_ngrams = max(0, len(words) - size + 1)
+    num_ngrams = len(words) - size + 1
     result = np.zeros(num_ngrams, dtype=np.uint64)
     for offset in range(size):
         result = result * _FACTOR + hashes[offset : offset + num_ngrams]

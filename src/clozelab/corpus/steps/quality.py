@@ -62,7 +62,8 @@ class Quality(CorpusStep):
             if values is None:
                 del self.limits[name]
                 continue
-            if len(values) != 2 or not values[0] <= values[1]:
+            is_pair = isinstance(values, Sequence) and len(values) == 2
+            if not is_pair or not values[0] <= values[1]:
                 raise ValueError(
                     f"quality: {name}={values} must be [least, greatest], two numbers in order"
                 )
@@ -120,8 +121,11 @@ def measures_of(lines: Sequence[str]) -> dict[str, float]:
         "stop_words": len(STOP_WORDS & lower_words),
         "lorem_ipsum": text.lower().count("lorem ipsum"),
     }
+    most_frequent = repeated = 1.0
     for size in (*TOP_NGRAMS, *REPEATED_NGRAMS):
-        most_frequent, repeated = _ngram_shares(words, lengths, size)
+        # Where no run of four words occurs twice, none of five does.
+        if repeated:
+            most_frequent, repeated = _ngram_shares(words, lengths, size)
         measures[f"most_frequent_{size}gram"] = most_frequent
         measures[f"repeated_{size}grams"] = repeated
     return measures

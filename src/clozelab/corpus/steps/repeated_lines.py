@@ -25,8 +25,8 @@ class RepeatedLines(CorpusStep):
     """Drops each line that is repeated, wherever it stands.
 
     A line is repeated that stands more than `max_count` times in all documents, or in more than
-    `max_document_share` of them. Lines that are listed in `keep`, or have fewer than
-    `min_characters`, stay. Counts are exact, unless two lines have the same 64-bit hash.
+    `max_document_share` of them, and in two at least. Lines that are listed in `keep`, or have
+    fewer than `min_characters`, stay. Counts are exact, unless two lines have the same 64-bit hash.
 
     A shard's survey takes 24 bytes for each different line. The parent process counts at most
     LINES_AT_ONCE of them at a time, by ranges of their hashes. So it needs 2 GB at most.
@@ -89,7 +89,7 @@ class RepeatedLines(CorpusStep):
             if self.max_count is not None:
                 is_repeated |= lines[1] > self.max_count
             if self.max_document_share is not None:
-                is_repeated |= lines[2] > self.max_document_share * num_documents
+                is_repeated |= lines[2] > max(1, self.max_document_share * num_documents)
             parts.append(lines[:, is_repeated])
         return {"lines": np.concatenate(parts, axis=1)}
 
