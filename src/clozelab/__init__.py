@@ -117,7 +117,7 @@ def compose(
         raise ValueError(
             f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'"
         )
-    from clozelab.targets import check_targets
+    from clozelab.addresses import check_targets
 
     composed = _composed(verb, words, overrides)
     check_targets(composed.values)
@@ -139,9 +139,9 @@ def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Re
 
 def _composed(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Composed:
     """Return a verb's configuration; ValueError for wrong words."""
+    from clozelab.addresses import parse_allow_targets
     from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
     from clozelab.launch.sweep import compose
-    from clozelab.targets import parse_allow_targets
 
     try:
         return compose(verb, parse_allow_targets([*words, *_words(overrides)]))

@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError
 
 from clozelab import hydra_compat
+from clozelab.addresses import validate_config_security
 from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
@@ -39,7 +40,6 @@ from clozelab.launch.own_text import (
     without_own_text,
 )
 from clozelab.schema import PretrainConfig
-from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping
