@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from clozelab.addresses import allowed
 
 import clozelab.corpus.steps
 from clozelab.corpus.steps.clean import Clean
@@ -18,15 +19,14 @@ from clozelab.corpus.steps.repeated_lines import RepeatedLines
 from clozelab.corpus.steps.step import (
     EXAMPLE_CHARACTERS,
     MAX_EXAMPLES,
+    CorpusStep,
     Document,
-    Step,
     StepReport,
 )
 from clozelab.corpus.steps.unicode import Unicode
-from clozelab.targets import allowed
 
 REPOSITORY = Path(__file__).parents[3]
-STEPS: Mapping[str, Callable[[], Step]] = {
+STEPS: Mapping[str, Callable[[], CorpusStep]] = {
     "clean": Clean,
     "unicode": Unicode,
     "quality": lambda: Quality(words=[20, 1000], stop_words=None),
@@ -47,7 +47,7 @@ def test_each_step_is_listed_under_its_modules_name_and_described() -> None:
         names.append(step.name)
     folder = Path(clozelab.corpus.steps.__path__[0])
     for path in folder.glob("*.py"):
-        assert ("(Step):" in path.read_text(encoding="utf-8")) == (path.stem in names)
+        assert ("(CorpusStep):" in path.read_text(encoding="utf-8")) == (path.stem in names)
 
 
 @pytest.mark.parametrize("name", STEPS)

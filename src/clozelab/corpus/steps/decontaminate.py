@@ -18,7 +18,7 @@ import numpy as np
 from clozelab.corpus.files import matching_files
 from clozelab.corpus.steps.example_texts import texts_of_file
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.files.digests import file_sha256
 from clozelab.text.did_you_mean import check_choice
 
@@ -29,7 +29,7 @@ REMOVE = ("document", "lines")
 NOTHING_LEFT = "nothing but lines of benchmarks"
 
 
-class Decontaminate(Step):
+class Decontaminate(CorpusStep):
     """Drops documents that share a run of `ngram` words with the examples of benchmarks.
 
     `files` are paths or globs below the data directory, such as `glue/MRPC/*.tsv`. All texts in
@@ -91,7 +91,7 @@ class Decontaminate(Step):
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
-        """As `Step` says; a document counts for the file of its first run."""
+        """As `CorpusStep` says; a document counts for the file of its first run."""
         ngrams = table["ngrams"]
         # Most runs are of no benchmark: their first bits say so faster than a search.
         is_beginning = np.zeros(2**FIRST_BITS, dtype=bool)

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.text.packages import require_package
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ BEGINNING = 1000  # characters of a document that decide its language
 UNCLEAR = "language is not clear"
 
 
-class Language(Step):
+class Language(CorpusStep):
     """Keeps the documents in the languages of `keep`, or drops those in the languages of `drop`.
 
     Languages are named by ISO 639 codes: en, de, zh. A document is in the language that is most
@@ -60,7 +60,7 @@ class Language(Step):
         table: Arrays,  # noqa: ARG002
         report: StepReport,
     ) -> Iterator[Document]:
-        """As `Step` says."""
+        """As `CorpusStep` says."""
         for document in documents:
             language, probability = language_of(document.lines)
             is_clear = probability >= self.threshold

@@ -18,7 +18,7 @@ import numpy as np
 
 from clozelab.corpus.documents import hash_of
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 NUM_ORDERS = 128
 BAND = np.uint32  # four bytes that agree make two documents candidates
@@ -39,7 +39,7 @@ _SHIFTS = _constants("shift")
 _MIX = np.uint32(0x9E3779B1)
 
 
-class NearDuplicates(Step):
+class NearDuplicates(CorpusStep):
     """Drops a document that is similar to an earlier one that stays.
 
     Of similar documents the first stays, in the order in which the corpus is read. A document with
@@ -81,7 +81,7 @@ class NearDuplicates(Step):
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
-        """As `Step` says."""
+        """As `CorpusStep` says."""
         dropped = table["dropped"]
         for document in documents:
             place = np.searchsorted(dropped, document.key)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from clozelab.corpus.steps.ngrams import ngram_hashes
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.text.did_you_mean import hint
 
 Limits = dict[str, Sequence[float]]
@@ -44,7 +44,7 @@ ENDS = (".", "!", "?", '"', "'", "”", "’", "。", "！", "？")
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
-class Quality(Step):
+class Quality(CorpusStep):
     """Drops a document of which a measure lies outside its limits.
 
     A setting is the name of a measure with other limits, [least, greatest], or with null where the
@@ -75,7 +75,7 @@ class Quality(Step):
         table: Arrays,  # noqa: ARG002
         report: StepReport,
     ) -> Iterator[Document]:
-        """As `Step` says; a document counts for the first measure that is outside."""
+        """As `CorpusStep` says; a document counts for the first measure that is outside."""
         for document in documents:
             reason = self._reason_against(document.lines)
             if reason is None:

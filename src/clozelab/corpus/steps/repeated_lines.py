@@ -6,14 +6,14 @@ it by heart, and its held-out loss looks better than it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from clozelab.corpus.documents import hash_of
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 LINES_AT_ONCE = 2**25  # that the parent process counts at a time
 NUM_SHOWN = 20  # of the most frequent lines, in the report
@@ -21,7 +21,7 @@ REASON = "repeated line"
 NOTHING_LEFT = "nothing but repeated lines"
 
 
-class RepeatedLines(Step):
+class RepeatedLines(CorpusStep):
     """Drops each line that is repeated, wherever it stands.
 
     A line is repeated that stands more than `max_count` times in all documents, or in more than
@@ -96,32 +96,37 @@ class RepeatedLines(Step):
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
-        """As `Step` says; the report shows the most frequent lines, each under its counts."""
-        hashes, counts, document_counts = table["lines"].tolist()
-        repeated = frozenset(hashes)
-        shown = {}
-        for row in np.argsort(table["lines"][1], kind="stable")[::-1][:NUM_SHOWN].tolist():
-            where = f"{counts[row]} times in {document_counts[row]} documents"
-            shown[hashes[row]] = f"{REASON}, {where}"
+        """As `CorpusStep` says; the report shows the most frequent lines, each under its counts."""
+        repeated = frozenset(table["lines"][0].tolist())
+        headings = _headings(table["lines"])
         for document in documents:
-            lines = []
-            dropped = []
-            for line in document.lines:
-                line_hash = hash_of(line)
-                is_exempt = len(line) < self.min_characters or line in self.keep
-                if is_exempt or line_hash not in repeated:
-                    lines.append(line)
-                    continue
-                dropped.append(line)
-                if line_hash in shown:
-                    report.show(shown[line_hash], line)
+            dropped = [line for line in document.lines if self._is_dropped(line, repeated)]
             if not dropped:
                 yield document
-            elif not lines:
-                report.drop(document, NOTHING_LEFT)
-            else:
+                continue
+            for line in dropped:
+                if hash_of(line) in headings:
+                    report.show(headings[hash_of(line)], line)
+            distinct = frozenset(dropped)
+            lines = [line for line in document.lines if line not in distinct]
+            if lines:
                 report.drop_lines(dropped, REASON)
                 yield replace(document, lines=lines)
+            else:
+                report.drop(document, NOTHING_LEFT)
+
+    def _is_dropped(self, line: str, repeated: Set[int]) -> bool:
+        is_exempt = len(line) < self.min_characters or line in self.keep
+        return not is_exempt and hash_of(line) in repeated
+
+
+def _headings(lines: np.ndarray) -> dict[int, str]:
+    """Hash -> the heading of a line in the report, of the most frequent ones in `lines` [3, R]."""
+    most_frequent = np.argsort(lines[1], kind="stable")[::-1][:NUM_SHOWN]
+    headings = {}
+    for line_hash, count, num_documents in lines[:, most_frequent].T.tolist():
+        headings[line_hash] = f"{REASON}, {count} times in {num_documents} documents"
+    return headings
 
 
 def _count(hashes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

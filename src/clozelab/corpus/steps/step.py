@@ -94,7 +94,7 @@ class StepReport:
         self.show(reason, " ".join(lines))
 
 
-class Step(ABC):
+class CorpusStep(ABC):
     """A step over documents.
 
     Its constructor takes the step's settings, and keeps each under its name: they are part of the
@@ -106,6 +106,11 @@ class Step(ABC):
     name: str  # as `corpus.steps` lists it
     version = 1
     has_table = False  # whether it has to know all documents before it can apply
+
+    @property
+    def has_survey(self) -> bool:
+        """Whether its table is made of the documents; else it follows from the settings alone."""
+        return self.has_table and type(self).survey is not CorpusStep.survey
 
     def survey(self, documents: Iterable[Document]) -> Arrays:
         """What the documents of one shard add to the table.

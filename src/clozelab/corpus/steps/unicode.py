@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.text.did_you_mean import check_choice
 
 FORMS = ("NFC", "NFKC")
 
 
-class Unicode(Step):
+class Unicode(CorpusStep):
     """Brings text into a normal form of Unicode.
 
     NFC writes "é" as a single character, also where the text has "e" and an accent. NFKC also
@@ -32,7 +32,7 @@ class Unicode(Step):
         table: Arrays,  # noqa: ARG002
         report: StepReport,
     ) -> Iterator[Document]:
-        """As `Step` says; counts the documents that change."""
+        """As `CorpusStep` says; counts the documents that change."""
         for document in documents:
             lines = [unicodedata.normalize(self.form, line) for line in document.lines]
             if lines == list(document.lines):
