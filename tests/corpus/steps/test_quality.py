@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 from tests.corpus.steps.sharded import Lines, run, run_any
@@ -18,7 +19,7 @@ PROSE = [
     "A railway followed the valley until the bridge was lost in a storm.",
     "Walkers use the old track today, with signs that tell its story.",
 ]
-SYLLABLES = [first + second for first in "bdfgk" for second in "aeiou"]
+SYLLABLES = ["".join(letters) for letters in product("bdfgk", "aeiou")]
 
 
 def words(num_words: int, seed: int = 1) -> list[str]:

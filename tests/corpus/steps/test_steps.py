@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from clozelab.addresses import allowed
 
 import clozelab.corpus.steps
+from clozelab.addresses import allowed
 from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.decontaminate import Decontaminate
 from clozelab.corpus.steps.near_duplicates import NearDuplicates

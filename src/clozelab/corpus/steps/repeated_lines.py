@@ -6,7 +6,7 @@ it by heart, and its held-out loss looks better than it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 
@@ -104,9 +104,7 @@ class RepeatedLines(CorpusStep):
             if not dropped:
                 yield document
                 continue
-            for line in dropped:
-                if hash_of(line) in headings:
-                    report.show(headings[hash_of(line)], line)
+            _show(dropped, headings, report)
             distinct = frozenset(dropped)
             lines = [line for line in document.lines if line not in distinct]
             if lines:
@@ -127,6 +125,14 @@ def _headings(lines: np.ndarray) -> dict[int, str]:
     for line_hash, count, num_documents in lines[:, most_frequent].T.tolist():
         headings[line_hash] = f"{REASON}, {count} times in {num_documents} documents"
     return headings
+
+
+def _show(lines: Iterable[str], headings: Mapping[int, str], report: StepReport) -> None:
+    """Show those of a document's lines in the report that are among the most frequent ones."""
+    for line in lines:
+        line_hash = hash_of(line)
+        if line_hash in headings:
+            report.show(headings[line_hash], line)
 
 
 def _count(hashes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
