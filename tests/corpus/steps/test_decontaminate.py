@@ -190,6 +190,12 @@ def test_the_files_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path: 
     assert Decontaminate(["train.tsv"], data_dir=tmp_path / "b").identity() != identities[0]
 
 
+def test_a_file_may_stand_alone(tmp_path: Path) -> None:
+    write_tsv(tmp_path / "train.tsv")
+    alone = Decontaminate("train.tsv", data_dir=tmp_path)
+    assert alone.identity() == Decontaminate(["train.tsv"], data_dir=tmp_path).identity()
+
+
 def test_damaged_rows_still_count(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text(f"label\ttext\n{EXAMPLE}\n")
     assert EXAMPLE in list(texts_of_file(tmp_path / "train.tsv"))
@@ -202,7 +208,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFix
         Decontaminate([])
     with refuses("decontaminate: remove='page' is unknown"):
         Decontaminate(["x"], remove="page")  # type: ignore[arg-type]
-    with refuses("ngram=0 must be 1 word or more"):
+    with refuses("ngram=0 must be a whole number of at least 1"):
         Decontaminate(["x"], ngram=0)
     (tmp_path / "short.txt").write_text("A file of a few words.")
     write_tsv(tmp_path / "train.tsv")

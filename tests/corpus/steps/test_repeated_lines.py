@@ -92,7 +92,9 @@ def test_counting_in_parts_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_wrong_settings_are_refused() -> None:
     with refuses("repeated_lines needs max_count"):
         RepeatedLines()
-    with refuses("max_count=0 must be 1 or more"):
+    with refuses("max_count=0 must be a whole number of at least 1"):
         RepeatedLines(max_count=0)
     with refuses("max_document_share=20 must be between 0 and 1"):
         RepeatedLines(max_document_share=20)
+    with refuses("repeated_lines: keep=3 must be a list of texts"):
+        RepeatedLines(max_count=5, keep=3)  # type: ignore[arg-type]

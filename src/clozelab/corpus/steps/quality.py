@@ -8,7 +8,7 @@ Its measures and their limits are those of Gopher (Rae et al. 2021, table A1 and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -43,26 +43,30 @@ MARKS = ".,;:!?\"'()"
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
+UNCHANGED: Limits = {}
+
+
 class Quality(CorpusStep):
     """Drops a document of which a measure lies outside its limits.
 
-    A setting is the name of a measure with other limits, [least, greatest], or with null where the
-    measure should not count: `quality: {words: [20, 100000], stop_words: null}`. For text that is
-    not English, `stop_words` should be null.
+    `limits` has the names of measures with other limits than those of LIMITS, [least, greatest], or
+    with null where a measure should not count: `{words: [20, 100000], stop_words: null}`. For text
+    that is not English, `stop_words` should be null.
     """
 
     name = "quality"
 
-    def __init__(self, **limits: Sequence[float] | None) -> None:
+    def __init__(self, limits: Mapping[str, Sequence[float] | None] = UNCHANGED) -> None:
         self.limits: Limits = dict(LIMITS)
+        if not isinstance(limits, Mapping):
+            raise ValueError(f"quality: limits={limits} must be {{MEASURE: [least, greatest]}}")
         for name, values in limits.items():
             if name not in LIMITS:
                 raise ValueError(f"quality has no measure {name!r}: {hint(name, LIMITS)}")
             if values is None:
                 del self.limits[name]
                 continue
-            is_pair = isinstance(values, Sequence) and len(values) == 2
-            if not is_pair or not values[0] <= values[1]:
+            if not _are_limits(values):
                 raise ValueError(
                     f"quality: {name}={values} must be [least, greatest], two numbers in order"
                 )
@@ -90,6 +94,13 @@ class Quality(CorpusStep):
             if measures[name] > greatest:
                 return f"{name} above {greatest:g}"
         return None
+
+
+def _are_limits(values: object) -> bool:
+    """Whether it is a list of two numbers in order."""
+    if not isinstance(values, list | tuple) or len(values) != 2:
+        return False
+    return all(isinstance(value, int | float) for value in values) and values[0] <= values[1]
 
 
 def measures_of(lines: Sequence[str]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from clozelab.corpus.documents import hash_of
+from clozelab.corpus.steps.settings import check_count, check_range, list_of_texts
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 LINES_AT_ONCE = 2**25  # that the parent process counts at a time
@@ -40,22 +41,21 @@ class RepeatedLines(CorpusStep):
         max_count: int | None = None,
         max_document_share: float | None = None,
         keep: Sequence[str] = (),
-        min_characters: int = 1,
+        min_characters: int = 0,
     ) -> None:
         if max_count is None and max_document_share is None:
             raise ValueError(
                 "repeated_lines needs max_count (lines that occur more often are dropped) or"
                 " max_document_share (lines of a larger share of all documents are dropped)"
             )
-        if max_count is not None and max_count < 1:
-            raise ValueError(f"repeated_lines: max_count={max_count} must be 1 or more")
-        if max_document_share is not None and not 0 < max_document_share < 1:
-            raise ValueError(
-                f"repeated_lines: max_document_share={max_document_share} must be between 0 and 1"
-            )
+        if max_count is not None:
+            check_count("repeated_lines: max_count", max_count, 1)
+        if max_document_share is not None:
+            check_range("repeated_lines: max_document_share", max_document_share, 0, 1)
+        check_count("repeated_lines: min_characters", min_characters, 0)
         self.max_count = max_count
         self.max_document_share = max_document_share
-        self.keep = list(keep)
+        self.keep = list_of_texts("repeated_lines: keep", keep)
         self.min_characters = min_characters
 
     def survey(self, documents: Iterable[Document]) -> Arrays:
