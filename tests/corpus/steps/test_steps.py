@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from clozelab.targets import allowed
 
 import clozelab.corpus.steps
 from clozelab.addresses import allowed
