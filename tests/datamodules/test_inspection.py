@@ -21,7 +21,7 @@ from clozelab.datamodules.inspection import (
     RANDOM,
     SPECIAL,
     TEXT,
-    Part,
+    InstancePart,
     ShownInstance,
     TokenWriter,
     fill_histogram,
@@ -69,7 +69,7 @@ def shown_and_trained(objective: Objective) -> tuple[list[ShownInstance], dict[s
     return show_instances(bound, TOKENIZER, TRAIN.source_names, STEP, 8), batch
 
 
-def parts_of(instance: ShownInstance) -> list[Part]:
+def parts_of(instance: ShownInstance) -> list[InstancePart]:
     parts = []
     for segment in instance.segments:
         parts += segment.parts

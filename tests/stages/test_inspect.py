@@ -15,7 +15,7 @@ from clozelab.cli import main
 from clozelab.datamodules.inspection import (
     Histogram,
     Inspection,
-    Part,
+    InstancePart,
     Segment,
     ShownDocument,
     ShownInstance,
@@ -96,11 +96,11 @@ def test_a_page_has_no_markup_of_the_text(
 
 def hostile_inspection() -> Inspection:
     parts = [
-        Part("special", "[CLS]", "", " "),
-        Part("masked", "[MASK]", HOSTILE, " "),
-        Part("random", HOSTILE, "cat", ""),
-        Part("kept", "sat", "sat", " "),
-        Part("text", HOSTILE, "", " "),
+        InstancePart("special", "[CLS]", "", " "),
+        InstancePart("masked", "[MASK]", HOSTILE, " "),
+        InstancePart("random", HOSTILE, "cat", ""),
+        InstancePart("kept", "sat", "sat", " "),
+        InstancePart("text", HOSTILE, "", " "),
     ]
     instance = ShownInstance(
         number=7,

@@ -55,7 +55,7 @@ class ShownDocument:
 
 
 @dataclass(frozen=True)
-class Part:
+class InstancePart:
     """A piece of an instance: a stretch of text, or one token of another kind."""
 
     kind: str
@@ -69,7 +69,7 @@ class Segment:
     """What stands before a separator, and that separator."""
 
     token_type: int
-    parts: list[Part]
+    parts: list[InstancePart]
 
 
 @dataclass(frozen=True)
@@ -262,13 +262,13 @@ class TokenWriter:
 
     def _part(
         self, kind: str, text: NDArray[np.int64], read: NDArray[np.int64], space: str
-    ) -> Part:
+    ) -> InstancePart:
         if kind == TEXT:
-            return Part(kind, self._tokenizer.decode(text).strip(), "", space)
+            return InstancePart(kind, self._tokenizer.decode(text).strip(), "", space)
         label = ""
         if kind != SPECIAL:
             label = self.name(text[0])
-        return Part(kind, self.name(read[0]), label, space)
+        return InstancePart(kind, self.name(read[0]), label, space)
 
     def name(self, index: np.int64) -> str:
         """A token's text; its name where that is a part of a character, or nothing."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clozelab.datamodules.inspection import (
         Histogram,
         Inspection,
-        Part,
+        InstancePart,
         ShownDocument,
         ShownInstance,
     )
@@ -67,7 +67,7 @@ def print_words(words: JsonObject) -> None:
     print_table(headings, word_rows(words))
 
 
-def marked(part: Part) -> str:
+def marked(part: InstancePart) -> str:
     """A part of an instance with its mark and its label, which can be read without colours."""
     text = visible(part.text)
     if part.label:
