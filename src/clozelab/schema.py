@@ -268,6 +268,13 @@ class CorpusConfig(Frozen):
     # of each source's text, held out in stretches of some 16,000 characters; a shorter document is
     # one stretch
     validation_fraction: Share = MISSING
+    # what becomes of documents before they are tokenised, in order: names of steps (corpus/steps),
+    # or {NAME: its settings}
+    steps: Annotated[list[Any], {"0": Added(was="clean")}] = field(
+        default_factory=lambda: ["clean"]
+    )
+    # processes that prepare it; None: as many as this process may use cores
+    workers: Annotated[Count | None, NEUTRAL] = None
 
 
 @dataclass
@@ -622,7 +629,8 @@ def added_keys() -> dict[str, Added]:
 @cache
 def added_of(name: str) -> Added | None:
     """Return what a dotted key was before it existed; None where it does not say."""
-    return added_keys().get(_without_places(name))
+    added = added_keys()
+    return added.get(name, added.get(_without_places(name)))
 
 
 def is_as_before(name: str, value: object) -> bool:

@@ -73,7 +73,7 @@ def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], Corp
     files = CorpusSource("source", path, **options).shards(0, folder)
     for file in files:
         file.check()
-    return [document.sentences for document in read_documents(files, counts)], counts
+    return [document.lines for document in read_documents(files, counts)], counts
 
 
 def jsonl_of(texts: Sequence[str]) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from clozelab.addresses import build
+from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import CorpusSource, source_files
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
+from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject
+from clozelab.training.host import usable_cores
+
+STEPS = "corpus.steps"
 
 
 def prepared_corpus(
@@ -27,7 +32,10 @@ def prepared_corpus(
     if generate is not None:
         generate(output_dir=cfg.data_dir)
     plan = plan_corpus(**arguments)
-    folder = prepare_corpus(plan, cfg.max_unknown_share)
+    workers = cfg.corpus.workers
+    if workers is None:
+        workers = usable_cores()
+    folder = prepare_corpus(plan, cfg.max_unknown_share, workers)
     corpus = PreparedCorpus.open(folder, verify)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
@@ -66,9 +74,52 @@ def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
         "validation_fraction": cfg.corpus.validation_fraction,
         "sources": sources,
         "tokenizer": tokenizer,
+        "steps": corpus_steps(cfg.corpus.steps, cfg.data_dir),
         "data_dir": cfg.data_dir,
         "cache_dir": cfg.cache_dir,
     }
+
+
+def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
+    """The steps that `corpus.steps` lists; relative paths of theirs start at `data_dir`.
+
+    ValueError for an unknown step, and for a setting that a step does not take.
+    """
+    if not entries:
+        raise ValueError(
+            "corpus.steps is empty: list at least one step, as corpus.steps=[clean]; conf/targets."
+            "yaml has them all"
+        )
+    addresses = {address.split(".")[-2]: address for address in allowed()[STEPS]}
+    steps = []
+    for number, entry in enumerate(entries):
+        node = _step_node(f"{STEPS}.{number}", entry, addresses)
+        make_step = build(STEPS, node | {"_partial_": True})
+        arguments = {}
+        if "data_dir" in parameters_of(locate(node["_target_"])):
+            arguments["data_dir"] = data_dir
+        steps.append(make_step(**arguments))
+    return steps
+
+
+def _step_node(key: str, entry: object, addresses: Mapping[str, str]) -> JsonObject:
+    """An entry of `corpus.steps` as a node with `_target_`: NAME, {NAME: settings}, or such one."""
+    if isinstance(entry, str):
+        entry = {entry: {}}
+    if isinstance(entry, dict) and "_target_" in entry:
+        return entry
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise ValueError(
+            f"{key} is {entry!r}: write the name of a step, or {{NAME: {{KEY: VALUE}}}}"
+        )
+    ((name, settings),) = entry.items()
+    if name not in addresses:
+        raise ValueError(f"{key}: there is no step {name!r}; {hint(str(name), addresses)}")
+    if settings is None:
+        settings = {}
+    if not isinstance(settings, dict):
+        raise ValueError(f"{key}.{name} is {settings!r}: write its settings as {{KEY: VALUE}}")
+    return {"_target_": addresses[name], **settings}
 
 
 def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., object] | None:

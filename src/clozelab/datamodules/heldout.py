@@ -28,7 +28,7 @@ from clozelab.corpus.encoding import Tokenizer, refuse_unknown
 from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
-from clozelab.corpus.shards import PreparedCorpus, TokenShards
+from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps
 from clozelab.datamodules.scoring import (
     MeasureArguments,
     MeasureDataModule,
@@ -147,7 +147,7 @@ class HeldOutMeasure(MeasureDataModule):
         self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
         documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
-        return ((document.source, encode(document.sentences)) for document in documents)
+        return ((document.source, encode(document.lines)) for document in documents)
 
     def _text_of_corpus(self) -> Iterator[Document]:
         """The held-out documents of the encoder's own corpus.
@@ -167,6 +167,10 @@ class HeldOutMeasure(MeasureDataModule):
         settings = manifest["settings"]
         self.source_names = list(shards.source_names)
         self.content = {key: settings.get(key) for key in OF_THE_TEXT}
+        if further_steps(settings):
+            self.content["steps"] = settings["steps"]
+        elif self.content["preparation_version"] == 4:
+            self.content["preparation_version"] = 3  # which held out the same documents
         checksums: list[str] = []
         for source in settings["sources"]:
             checksums += [file["sha256"] for file in source["files"]]
