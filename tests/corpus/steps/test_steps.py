@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from clozelab.targets import allowed
 
 import clozelab.corpus.steps
 from clozelab.corpus.steps.clean import Clean
@@ -23,7 +24,6 @@ from clozelab.corpus.steps.step import (
     StepReport,
 )
 from clozelab.corpus.steps.unicode import Unicode
-from clozelab.targets import allowed
 
 REPOSITORY = Path(__file__).parents[3]
 STEPS: Mapping[str, Callable[[], Step]] = {

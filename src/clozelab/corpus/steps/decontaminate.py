@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from clozelab.corpus.files import matching_files
+from clozelab.corpus.paths import matching_files
 from clozelab.corpus.steps.example_texts import texts_of_file
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
