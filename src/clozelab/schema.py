@@ -113,8 +113,11 @@ def paths(value: object, source: ValidationInfo) -> object:
 
     Only a data set of the hub has none.
     """
-    if value is None and source.data.get("dataset") is None:
+    dataset = source.data.get("dataset")
+    if value is None and dataset is None:
         raise PydanticCustomError(NO_VALUE, "no value")
+    if value is not None and dataset is not None:
+        raise ValueError(f"its dataset is {dataset}: a source has either of them")
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and value:
@@ -286,9 +289,9 @@ class SourceConfig(Frozen):
     """One part of a corpus: files of text, or a split of a data set of the Hugging Face hub."""
 
     name: str = MISSING
-    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = (
-        "auto"
-    )
+    format: Annotated[
+        str, one_of("auto", "text", "book", "jsonl", "csv", "tsv", "parquet", "arrow")
+    ] = "auto"
     text_field: str = "text"  # of jsonl a field, of a table a column
     # instead of a path: a name on the hub, which is asked with hub=true alone
     dataset: Annotated[str | None, Added(was=None)] = None
@@ -308,6 +311,8 @@ class CorpusConfig(Frozen):
 
     name: str = MISSING
     sources: list[SourceConfig] = MISSING
+    # source, licence, size and revision, for people
+    about: Annotated[dict[str, Any], NEUTRAL] = field(default_factory=dict)
     # the files, for a message where there are none
     how_to_get: Annotated[str | None, NEUTRAL] = None
     # a node with `_target_` that writes the sources' files below data_dir first (embedded corpora)
@@ -546,6 +551,7 @@ class TaskAlwaysConfig(Frozen):
 TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA: dict[str, Meaning | Added] = {
+    "groups_by_length": Added(was=False),
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),

@@ -127,8 +127,8 @@ def write_several(folder: Path) -> None:
     """Duplicates in a file, between files, and between sources; one source has one stretch."""
     texts = rows(20, 60)
     (folder / "a.jsonl").write_text(jsonl([*texts, *texts[:9]]))
-    with gzip.open(folder / "b.jsonl.gz", "wt") as file:
-        file.write(jsonl([*texts[50:], *rows(400, 30)]))
+    packed = gzip.compress(jsonl([*texts[50:], *rows(400, 30)]).encode(), mtime=0)
+    (folder / "b.jsonl.gz").write_bytes(packed)
     pandas.DataFrame({"text": [*texts[5:9], *rows(600, 40)]}).to_parquet(folder / "c.parquet")
     (folder / "d.txt").write_text("A single document.\nIt has two lines.\n")
     (folder / "e.txt").write_text(plain(1, 30) + "\n" + plain(1, 35))

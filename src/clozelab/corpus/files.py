@@ -38,7 +38,7 @@ from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
-CORPUS_FORMATS = ("auto", "text", *FORMATS)
+CORPUS_FORMATS = ("auto", "text", "book", *FORMATS)
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MISSING = object()  # stands for the cell of a row that has no such field
 MOST_FIELDS = 12  # of a jsonl row, that an error names
@@ -108,6 +108,7 @@ class Shard(ABC):
 
     name: str
     source: int
+    format: str  # never "auto"
     text_field: str  # of a table the column that was found
 
     has_lines: ClassVar[bool] = False  # whether a row is a line, so that blank ones part documents
@@ -116,6 +117,11 @@ class Shard(ABC):
     @abstractmethod
     def place(self) -> str:
         """Where it is, for messages."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a network lies between; its identity then comes without reading it."""
+        return True
 
     @property
     @abstractmethod
@@ -128,6 +134,10 @@ class Shard(ABC):
 
         It has the content's `sha256`, or as `version` what the texts' owner calls their state.
         """
+
+    def stamp(self) -> object:
+        """What tells quickly whether it was written to; None where nothing can be."""
+        return None
 
     @abstractmethod
     def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
@@ -160,8 +170,8 @@ class Shard(ABC):
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
             f"{self.place}: {num_bad} of its first {num_rows} rows cannot be read ({reasons};"
-            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format and the"
-            " text_field of this source, or leave the file out"
+            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format"
+            f" ({self.format}) and the text_field of this source, or leave the file out"
         )
 
     def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:
@@ -177,14 +187,17 @@ class Shard(ABC):
 
 @dataclass(frozen=True)
 class CorpusFile(Shard):
-    """A file; its `format` is never "auto"."""
+    """A file, on this machine or of an object store."""
 
-    format: str
     path: FilePath
 
     @property
     def place(self) -> str:
         return str(self.path)
+
+    @property
+    def is_remote(self) -> bool:
+        return isinstance(self.path, RemotePath)
 
     @property
     def num_bytes(self) -> int:
@@ -197,6 +210,13 @@ class CorpusFile(Shard):
         else:
             facts = file_facts(self.path)
         return {"name": self.name, **facts, "format": self.format}
+
+    def stamp(self) -> object:
+        """Size and time; a remote file is compared when it has been read (RemotePath.open)."""
+        if isinstance(self.path, RemotePath):
+            return None
+        status = self.path.stat()
+        return status.st_size, status.st_mtime_ns
 
 
 class TextFile(CorpusFile):
@@ -212,6 +232,23 @@ class TextFile(CorpusFile):
             else:
                 # a file that was put together of others may have several byte order marks
                 yield number, line.removeprefix("\ufeff").strip()
+
+
+class BookFile(TextFile):
+    """A document, whose paragraphs stand between blank lines; their lines are wrapped."""
+
+    has_lines = False
+
+    def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        paragraphs: list[list[str]] = [[]]
+        for number, line in super().rows(counts, advance):
+            if isinstance(line, BadRow):
+                yield number, line
+            elif line:
+                paragraphs[-1].append(line)
+            else:
+                paragraphs.append([])
+        yield 1, "\n".join(map(" ".join, filter(None, paragraphs)))
 
 
 class TableFile(CorpusFile):
@@ -239,11 +276,20 @@ class JsonLinesFile(TableFile):
         return rows_of_objects(text_lines(self.path, advance, removed=counts.removed))
 
 
+TEXT_KINDS = {"text": TextFile, "book": BookFile}
+
+
 def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
-    """The text in a column of a row; an empty cell is an empty text."""
+    """The text in a column of a row; an empty cell is an empty text.
+
+    A list of whole numbers is a text, too.
+    """
     if isinstance(record, DamagedRow):
         return BadRow(record.problem)
     cell = record.get(column, MISSING)
+    # token ids, k-mers: each number is a word, for a tokenizer of words
+    if isinstance(cell, list) and all(type(number) is int for number in cell):
+        return " ".join(map(str, cell))
     if isinstance(cell, str):
         return counts.without_nuls(cell)
     if cell is None:
@@ -259,7 +305,7 @@ class CorpusSource:
     name: str
     # a file, a folder, a glob, a URL, or several; a relative one starts at the data directory
     path: str | Sequence[str]
-    format: str = "auto"  # auto (by file name) | text | jsonl | csv | tsv | parquet | arrow
+    format: str = "auto"  # auto (by file name) | text | book | jsonl | csv | tsv | parquet | arrow
     text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
     how_to_get: str | None = None  # the files, where there are none
 
@@ -319,8 +365,8 @@ class CorpusSource:
                 _refuse_json(path, index)
         kind: type[CorpusFile] = TableFile
         column = self.text_field
-        if file_format == "text":
-            kind = TextFile
+        if file_format in TEXT_KINDS:
+            kind = TEXT_KINDS[file_format]
         elif file_format == "jsonl":
             refuse_list(path)
             kind = JsonLinesFile
@@ -329,7 +375,7 @@ class CorpusSource:
             column = find_text_column(table, column, f"corpus.sources.{index}.text_field")
             if column != self.text_field:
                 log.info("%s: the text is the column %r", path, column)
-        return kind(name, index, column, file_format, path)
+        return kind(name, index, file_format, column, path)
 
 
 def _refuse_json(path: FilePath, index: int) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 BATCH_CHARACTERS = 4_000_000
 # of cached words, 100 MB; then anew (frequent words are back within a batch)
 CACHED_CHARACTERS = 4_000_000
+WORDS_AT_ONCE = 2**15
 WORDS_PER_CALL = 512
 MOST_ADDED = 1000  # added tokens that texts are searched for
 
@@ -238,6 +239,11 @@ class WordCache:
 
     def _learn(self, library: Library, missing: list[str]) -> None:
         """Cache the ids of words that are not cached yet."""
+        # The library's encodings take a hundred times the memory of their ids.
+        for start in range(0, len(missing), WORDS_AT_ONCE):
+            self._learn_some(library, missing[start : start + WORDS_AT_ONCE])
+
+    def _learn_some(self, library: Library, missing: list[str]) -> None:
         calls = []
         for i in range(0, len(missing), WORDS_PER_CALL):
             calls.append(missing[i : i + WORDS_PER_CALL])

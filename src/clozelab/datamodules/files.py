@@ -117,7 +117,7 @@ class HubSource:
             )
         source = cls(files=files, **settings)
         require_commit(source.revision, source.name, "task.hub.revision")
-        check_choice("task.hub.format", source.format, ("tsv", "csv", "squad"))
+        check_choice("task.hub.format", source.format, ("tsv", "csv", "parquet", "squad"))
         return source
 
 
@@ -162,6 +162,8 @@ def _write_hub_file(source: HubSource, config_and_split: str, file: str, folder:
     try:
         if source.format == "squad":
             rows.to_json(path, force_ascii=False)  # a question a line, which the reader knows
+        elif source.format == "parquet":
+            _write_parquet(path, rows, source, split)
         else:
             _write_table(path, rows, source, split)
     except (KeyError, IndexError, TypeError) as problem:
@@ -191,9 +193,29 @@ def _fetch(source: HubSource, config: str | None, split: str) -> Dataset:
         ) from problem
 
 
+def _write_parquet(path: Path, rows: Dataset, source: HubSource, split: str) -> None:
+    """Write rows with their types; the file names the classes as the hub does."""
+    if source.labels or source.index_column or source.headerless:
+        raise ValueError(
+            f"{path.name}: task.hub.format=parquet keeps the hub's classes and rows: leave"
+            " task.hub.labels, index_column and headerless null"
+        )
+    rows = rows.select_columns(list(source.columns)).rename_columns(dict(source.columns))
+    if split.startswith("test") and source.label_column in rows.column_names:
+        rows = rows.remove_columns(source.label_column)
+    rows.to_parquet(path)
+
+
 def _write_table(path: Path, rows: Dataset, source: HubSource, split: str) -> None:
     """Write rows as TSV or CSV, with the columns of the official files."""
     is_test = split.startswith("test")
+    for column, feature in rows.features.items():
+        if column in source.columns and not hasattr(feature, "dtype"):
+            raise ValueError(
+                f"{path.name}: the hub's column {column!r} holds lists or objects, which"
+                f" {source.format} has not: take task.hub.format=parquet, and file names that end"
+                " in .parquet"
+            )
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
     # A test split has no labels, whatever the hub has put there.
     if is_test and source.label_column in frame:

@@ -77,6 +77,11 @@ def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
         return {}
     names: dict[str, list[str]] = {}
     for column, feature in features.items():
+        # Of lists of classes, those of an element: {"feature": {...}, "_type": "List"}, or [{...}].
+        if isinstance(feature, list) and feature:
+            feature = feature[0]
+        elif isinstance(feature, dict):
+            feature = feature.get("feature", feature)
         if not isinstance(feature, dict) or feature.get("_type") != CLASS_LABEL:
             continue
         if isinstance(feature.get("names"), list):
@@ -164,6 +169,14 @@ def is_text_type(column_type: pyarrow.DataType) -> bool:
         column_type = column_type.value_type
     is_any_string = types.is_string(column_type) or types.is_large_string(column_type)
     return is_any_string or types.is_string_view(column_type)
+
+
+def is_list_of_numbers(column_type: pyarrow.DataType) -> bool:
+    """Whether a column of this type holds lists of whole numbers."""
+    from pyarrow import types
+
+    is_list = types.is_list(column_type) or types.is_large_list(column_type)
+    return is_list and types.is_integer(column_type.value_type)
 
 
 def _unreadable(path: FilePath, file_format: str, error: Exception) -> str:

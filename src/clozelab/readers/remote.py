@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from urllib.parse import urlsplit
 
 from clozelab.text.plain import ReadOnlyJson
@@ -24,6 +24,25 @@ HUB_URLS = ("hf://", "https://huggingface.co/")
 # what stores call the mark of a content, and the time of its last change
 CHECKSUMS = ("sha256", "md5Hash", "ETag", "etag", "blob_id", "Content-MD5", "crc32c", "CRC")
 TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "created")
+
+
+class RemoteError(ValueError):
+    """A store did not give what it was asked for; the next time it may."""
+
+
+class _RemoteFile:
+    """A file of a store, whose errors name it."""
+
+    def __init__(self, file: BinaryIO, url: str) -> None:
+        self._file = file
+        self._url = url
+
+    def read(self, size: int = -1) -> bytes:
+        with named_errors(self._url):
+            return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,8 @@ class RemotePath:
         ValueError names the file where it cannot be read, or has changed since it was listed.
         """
         with named_errors(self.url):
-            with self.store.open(self.key, mode, block_size=BLOCK_BYTES) as file:
+            with self.store.open(self.key, mode, block_size=BLOCK_BYTES) as opened:
+                file: Any = _RemoteFile(opened, self.url)
                 yield file
             self.store.invalidate_cache()
             if _size_and_version(self.store.info(self.key)) != (self.size, self.version):
@@ -142,7 +162,7 @@ def _refuse_offline(url: str) -> None:
 
 @contextmanager
 def named_errors(place: str) -> Iterator[None]:
-    """Every error as a ValueError that names the place: stores have errors of their own kinds."""
+    """Every error as a RemoteError that names the place: stores have errors of all kinds."""
     try:
         yield
     except ImportError as problem:
@@ -156,4 +176,4 @@ def named_errors(place: str) -> Iterator[None]:
             error = problem.__cause__
         first_line = str(error).partition("\n")[0]
         reason = f"{type(error).__name__}: {first_line}"
-        raise ValueError(f"{place} cannot be read ({reason})") from problem
+        raise RemoteError(f"{place} cannot be read ({reason})") from problem

@@ -205,7 +205,7 @@ class TableFormat:
 
 @dataclass
 class NamedClasses:
-    """A column of numbers to which the datasets library gave names (ClassLabel)."""
+    """A column of numbers, or lists of them, that the datasets library gave names (ClassLabel)."""
 
     path: FilePath
     column: str
@@ -218,6 +218,8 @@ class NamedClasses:
 
         None for -1, by which the datasets library means that a row has no label.
         """
+        if isinstance(value, list | tuple):
+            return [self.read(item) for item in value]
         if isinstance(value, int) and 0 <= value < len(self.names):
             self.numbers.add(value)
             return self.names[value]
