@@ -77,7 +77,11 @@ HYDRA_HELP = {
         """\
 Cleans and splits text, learns or takes a vocabulary, and writes token shards
 into the cache; what is there already is not made again. The other verbs
-prepare the corpus they need by themselves.
+prepare the corpus they need by themselves. A killed preparation goes on where
+it was.
+
+  --dry-run   says how much text there is, and what time and disk it would
+              take, from two seconds at its beginning; nothing is written
 
   clozelab prepare corpus=microworld   # the embedded world, and its tasks
   clozelab prepare scale=own text=FOLDER   # your own text: folder, file or glob"""
@@ -112,8 +116,8 @@ scores and predictions.
 }
 DEFAULT_KEYS = {
     "prepare": (
-        "corpus.validation_fraction tokenizer.vocab_size tokenizer.lowercase tokenizer.vocab_file "
-        "max_unknown_share data_dir cache_dir"
+        "corpus.validation_fraction corpus.steps corpus.workers tokenizer.vocab_size"
+        " tokenizer.lowercase tokenizer.vocab_file max_unknown_share data_dir cache_dir"
     ),
     "pretrain": (
         "arm seed encoder steps_factor optimizer.learning_rate tokenizer.vocab_size stop_after_step"
