@@ -20,7 +20,8 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.files import CorpusCounts, CorpusSource, matching_files
+from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.paths import matching_files
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table
 

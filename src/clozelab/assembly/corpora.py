@@ -7,10 +7,11 @@ from pathlib import Path
 
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import CorpusSource, source_files
+from clozelab.corpus.mixing import check_weights
 from clozelab.corpus.preparation.forecast import SECONDS, Forecast, forecast_source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.sources import make_source
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
@@ -74,7 +75,7 @@ def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
     if cfg.corpus.generator:
         return
     for source in _prepare_arguments(cfg)["sources"]:
-        source_files(source, cfg.data_dir)
+        source.require_files(cfg.data_dir)
 
 
 def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
@@ -90,10 +91,34 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     return folder if folder.exists() else None
 
 
+def source_weights(cfg: PretrainConfig) -> list[dict[str, float] | None]:
+    """The mixing weights of each phase: its own, else the corpus's; None: by the sources' sizes.
+
+    ValueError for weights that say no share of each source.
+    """
+    names = [source.name for source in cfg.corpus.sources]
+    given = [source.weight for source in cfg.corpus.sources]
+    of_corpus = None
+    if any(weight is not None for weight in given):
+        pairs = zip(names, given, strict=True)
+        of_corpus = {name: weight for name, weight in pairs if weight is not None}
+        check_weights("corpus.sources", of_corpus, names)
+    weights = []
+    for number, phase in enumerate(cfg.phases):
+        of_phase = of_corpus
+        if phase.source_weights is not None:
+            of_phase = dict(phase.source_weights)
+            check_weights(f"phases.{number}.source_weights", of_phase, names)
+        weights.append(of_phase)
+    return weights
+
+
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     """The arguments of plan_corpus."""
-    # Preparing knows nothing of where the text came from.
-    sources = [CorpusSource(**vars(source)) for source in cfg.corpus.sources]
+    sources = []
+    for index, source in enumerate(cfg.corpus.sources):
+        settings = vars(source)
+        sources.append(make_source(settings, index, cfg.hub, cfg.corpus.how_to_get))
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
     return {
         "name": cfg.corpus.name,

@@ -41,6 +41,7 @@ from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts
 from clozelab.files.locks import exclusive_lock
+from clozelab.readers.remote import RemoteError
 from clozelab.text.plain import JsonObject, PlainDict
 from clozelab.version import __version__
 
@@ -91,6 +92,9 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             _write_corpus(temporary, work_folder, plan, workers)
+        except RemoteError:
+            # Its store may answer the next time, and what is done is taken up.
+            raise
         except ValueError:
             # The same text is refused again; nothing of it is of use.
             shutil.rmtree(work_folder, ignore_errors=True)
@@ -126,8 +130,10 @@ def plan_corpus(
     files: list[Shard] = []
     for index, source in enumerate(sources):
         files += source.shards(index, Path(data_dir))
+    # A damaged file is named before the checksums of all are taken.
     for file in files:
-        file.check()
+        if not file.is_remote:
+            file.check()
     given_tokenizer = tokenizer.given(data_dir)
     settings = {
         "preparation_version": PREPARATION_VERSION,
@@ -138,6 +144,11 @@ def plan_corpus(
         "validation_fraction": validation_fraction,
     }
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
+    # Of a prepared corpus no remote file is opened.
+    if not folder.exists():
+        for file in files:
+            if file.is_remote:
+                file.check()
     return CorpusPlan(name, folder, settings, files, tuple(steps), tokenizer, given_tokenizer)
 
 
@@ -161,11 +172,11 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
     }
     begin_work(work_folder, key)
     work = Work(work_folder, plan.steps, learns=plan.given_tokenizer is None)
-    stamps = _stamps(plan.files)
+    stamps = [file.stamp() for file in plan.files]
     with ShardPool(work, workers) as pool:
         preparation = Preparation(work, pool, plan.files)
         counts = preparation.read_texts()
-        if _stamps(plan.files) != stamps:
+        if [file.stamp() for file in plan.files] != stamps:
             raise ValueError(
                 f"the text of corpus {plan.name} changed while it was read; run the prepare stage"
                 " again"
@@ -194,12 +205,6 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
     manifest |= report.of_steps(settled, shards, names, writers)
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
-
-
-def _stamps(files: Sequence[Shard]) -> list[tuple[int, int]]:
-    """Sizes and times of files, which tell whether they were written to."""
-    stats = [file.path.stat() for file in files]
-    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 def _manifest_of(

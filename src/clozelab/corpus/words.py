@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from clozelab.text.plain import PlainDict, ReadOnlyJson
 if TYPE_CHECKING:
     import pyarrow
 
+BATCH_CHARACTERS = 4_000_000
 # of cached words, 100 MB; then anew (frequent words are back within a batch)
 CACHED_CHARACTERS = 4_000_000
 WORDS_AT_ONCE = 2**15
@@ -138,6 +139,21 @@ class WordRules:
 
 def _begins_in(places: bytes) -> np.ndarray:
     return np.flatnonzero(np.frombuffer(places, dtype=np.uint8) == BEGIN)
+
+
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts in lists of some BATCH_CHARACTERS."""
+    batch = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
 
 
 def arrow_texts(texts: Sequence[str]) -> pyarrow.LargeStringArray:

@@ -25,7 +25,7 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps
@@ -37,7 +37,6 @@ from clozelab.datamodules.scoring import (
     inner_tokens,
     token_ranges,
 )
-from clozelab.files.digests import file_sha256
 from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
 from clozelab.tasks.sequences import assemble
@@ -143,7 +142,7 @@ class HeldOutMeasure(MeasureDataModule):
             shards += source.shards(number, self.inputs.data_dir)
         for shard in shards:
             shard.check()
-        self.content = [file_sha256(shard.path) for shard in shards]
+        self.content = content_marks([{"files": [shard.identity() for shard in shards]}])
         self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
         documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
@@ -171,9 +170,7 @@ class HeldOutMeasure(MeasureDataModule):
             self.content["steps"] = settings["steps"]
         elif self.content["preparation_version"] == 4:
             self.content["preparation_version"] = 3  # which held out the same documents
-        checksums: list[str] = []
-        for source in settings["sources"]:
-            checksums += [file["sha256"] for file in source["files"]]
+        checksums = content_marks(settings["sources"])
         self.synthetic = generator_of(self.inputs.data_dir, checksums=checksums)
         return documents_of(shards)
 

@@ -9,6 +9,7 @@ from rich import filesize
 
 from clozelab.assembly import corpora
 from clozelab.corpus.preparation.forecast import Forecast
+from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
 from clozelab.terminal import Heading, print_table
 from clozelab.text.formatting import duration
@@ -46,6 +47,9 @@ def main(cfg: PrepareConfig) -> Path | None:
         print(f"{name}: {sizes}")
     print(f"vocabulary: {corpus.tokenizer.vocab_size:,} entries")
     print(f"unigram entropy: {corpus.train.unigram_entropy:.3f} nats per token")
+    # A corpus of an older version has not counted them.
+    if "words" in corpus.manifest:
+        print_words(corpus.manifest["words"])
     print(f"prepared corpus: {corpus.folder}")
     return corpus.folder
 

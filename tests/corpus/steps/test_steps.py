@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[3]
 STEPS: Mapping[str, Callable[[], CorpusStep]] = {
     "clean": Clean,
     "unicode": Unicode,
-    "quality": lambda: Quality(words=[20, 1000], stop_words=None),
+    "quality": lambda: Quality({"words": [20, 1000], "stop_words": None}),
     "repeated_lines": lambda: RepeatedLines(max_count=5, keep=["Yes."]),
     "near_duplicates": lambda: NearDuplicates(threshold=0.7),
     "decontaminate": lambda: Decontaminate(["*.md"], data_dir=REPOSITORY),
@@ -60,9 +60,9 @@ def test_settings_are_part_of_the_identity(name: str) -> None:
 
 
 def test_other_settings_are_another_identity() -> None:
-    assert Quality().identity() != Quality(words=None).identity()
+    assert Quality().identity() != Quality({"words": None}).identity()
     assert NearDuplicates().identity() != NearDuplicates(threshold=0.7).identity()
-    assert Quality().identity() == Quality(words=[50, 100_000]).identity()
+    assert Quality().identity() == Quality({"words": [50, 100_000]}).identity()
 
 
 def test_reports_of_shards_add_up_and_keep_the_first_examples() -> None:
