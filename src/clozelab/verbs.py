@@ -81,8 +81,10 @@ into the cache; what is there already is not made again. The other verbs
 prepare the corpus they need by themselves. A killed preparation goes on where
 it was.
 
-  --dry-run   says how much text there is, and what time and disk it would
-              take, from two seconds at its beginning; nothing is written
+  --dry-run             says how much text there is, and what time and disk it
+                        would take; nothing is written
+  corpus.steps=[clean]  what becomes of documents first (docs/corpora.md)
+  corpus.workers=N      processes at work; one a core without it
 
   clozelab prepare corpus=microworld   # the embedded world, and its tasks
   clozelab prepare scale=own text=FOLDER   # your own text: folder, file or glob"""
@@ -117,7 +119,7 @@ scores and predictions.
 }
 DEFAULT_KEYS = {
     "prepare": (
-        "corpus.validation_fraction corpus.steps corpus.workers tokenizer.vocab_size"
+        "corpus.validation_fraction tokenizer.vocab_size"
         " tokenizer.lowercase tokenizer.vocab_file max_unknown_share data_dir cache_dir"
     ),
     "pretrain": (

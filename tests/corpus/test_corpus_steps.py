@@ -101,7 +101,8 @@ def test_a_repeated_line_is_named_without_the_step(
         (repeated,) = manifest_of(prepared)["repeated_lines"]
         assert (repeated["line"], repeated["copies"]) == (NOTICE, 72 + 39)
         assert 0.02 < repeated["token_share"] < 0.4
-        assert f"tokens: 111 x {NOTICE!r}; the step {{repeated_lines:" in caplog.text
+        sentence = f"tokens: 111 x {NOTICE!r}; 'corpus.steps=[clean,{{repeated_lines:"
+        assert sentence in caplog.text
 
 
 def test_other_steps_are_another_corpus(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([{"clean": {}, "unicode": {}}], "write a step's name, or {NAME: {KEY: VALUE}}"),
     ([{"clean": 3}], "corpus.steps.0.clean is 3: write its settings as {KEY: VALUE}"),
     ([{"decontaminate": {"files": ["x"], "data_dir": "."}}], "the stage sets this itself"),
-    ([{"near_duplicates": {"threshold": 3}}], "threshold=3 is not between 0.5 and 1"),
+    ([{"near_duplicates": {"threshold": 3}}], "threshold=3 must be between 0.5 and 1"),
 ]
 
 

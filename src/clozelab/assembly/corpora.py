@@ -8,7 +8,7 @@ from pathlib import Path
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.mixing import check_weights
-from clozelab.corpus.preparation.forecast import SECONDS, Forecast, forecast_source
+from clozelab.corpus.preparation.forecast import SECONDS, CorpusForecast, forecast_source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
@@ -49,7 +49,7 @@ def num_workers(cfg: PrepareConfig | PretrainConfig) -> int:
     return cfg.corpus.workers
 
 
-def forecast_corpus(cfg: PrepareConfig) -> dict[str, Forecast]:
+def forecast_corpus(cfg: PrepareConfig) -> dict[str, CorpusForecast]:
     """Source -> what preparing it would take; nothing is written.
 
     ValueError: preparing would be refused, or the corpus is generated and not there yet.

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import filesize
 
 from clozelab.assembly import corpora
-from clozelab.corpus.preparation.forecast import Forecast
+from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
 from clozelab.terminal import Heading, print_table
@@ -74,7 +74,7 @@ def print_forecast(cfg: PrepareConfig) -> None:
         print(f"prepared already: {folder}")
         return
     forecasts = corpora.forecast_corpus(cfg)
-    total = Forecast()
+    total = CorpusForecast()
     rows = []
     for name, forecast in forecasts.items():
         total.add(forecast)
@@ -92,7 +92,7 @@ def print_forecast(cfg: PrepareConfig) -> None:
     print("nothing was written (--dry-run)")
 
 
-def _forecast_row(name: str, forecast: Forecast) -> Sequence[str]:
+def _forecast_row(name: str, forecast: CorpusForecast) -> Sequence[str]:
     numbers = [forecast.documents, forecast.characters, forecast.tokens]
     rounded = [f"{int(float(f'{number:.2g}')):,}" for number in numbers]
     return name, f"{forecast.files:,}", filesize.decimal(int(forecast.disk_bytes)), *rounded

@@ -23,7 +23,7 @@ OFFSET_BYTES = 8  # of each sentence and, four times, of each document
 
 
 @dataclass
-class Forecast:
+class CorpusForecast:
     """How large a source is, and what preparing it takes; of several sources the sums."""
 
     files: int = 0
@@ -35,7 +35,7 @@ class Forecast:
     work_bytes: float = 0  # on disk while it is made
     result_bytes: float = 0
 
-    def add(self, other: Forecast) -> None:
+    def add(self, other: CorpusForecast) -> None:
         """Add another source."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
@@ -48,13 +48,13 @@ class Forecast:
 
 def forecast_source(
     files: Sequence[Shard], steps: Sequence[CorpusStep], tokenizer: Tokenizer | None, seconds: float
-) -> Forecast:
+) -> CorpusForecast:
     """Measure for so many seconds what beginnings of files take, and multiply it.
 
     Steps that have to know all documents are left out. `tokenizer` is None where it is to be
     learnt; then tokens are guessed, and the time of encoding them is taken for that of the rest.
     """
-    measured = Forecast()
+    measured = CorpusForecast()
     # Files in even steps, since those of one kind often have names that follow one another.
     num_files = min(len(files), MEASURED_FILES)
     start = time.perf_counter()
@@ -75,7 +75,7 @@ def forecast_source(
         measured.seconds *= 2
     num_bytes = sum(file.num_bytes for file in files)
     factor = num_bytes / max(1, measured.disk_bytes)
-    total = Forecast(files=len(files), disk_bytes=num_bytes)
+    total = CorpusForecast(files=len(files), disk_bytes=num_bytes)
     for name in ("documents", "characters", "tokens", "seconds", "work_bytes", "result_bytes"):
         setattr(total, name, factor * getattr(measured, name))
     # The tokens of shards are there until they are put together.
@@ -84,7 +84,10 @@ def forecast_source(
 
 
 def _measure(
-    measured: Forecast, shard: TextShard, steps: Sequence[CorpusStep], tokenizer: Tokenizer | None
+    measured: CorpusForecast,
+    shard: TextShard,
+    steps: Sequence[CorpusStep],
+    tokenizer: Tokenizer | None,
 ) -> None:
     """Do with a shard what a preparation would, and add what it takes."""
     report = StepReport()
