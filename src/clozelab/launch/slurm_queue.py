@@ -209,7 +209,7 @@ class SlurmQueue:
 
     So a controller that answers late (its commands wait 20 s for it) holds up nobody. `report`
     takes a sentence for the terminal: that Slurm does not answer, that it answers again, that a job
-    will never start. Each is said once.
+    is in line again or will never start. Each is said once.
     """
 
     def __init__(self, poll_seconds: float, report: Callable[[str], None]) -> None:
@@ -268,6 +268,10 @@ class SlurmQueue:
         except SlurmUnreachableError as error:
             self._note_outage(error, queried_at)
             return
+        for job_id, state in answer.items():
+            before = self._states[job_id]
+            if before is not None and before.name not in IN_LINE and state.name in IN_LINE:
+                self.report(f"job {job_id} is in line again: {state}")
         self._states.update(answer)
         if self._silent_since is not None:
             self.report(f"Slurm answers again, after {self.unreachable_seconds:.0f} s")
